@@ -1,4 +1,4 @@
-# make demo, test, test-full, smoke, planted, fuzz, machine-code, bench, lint, docs: each first makes the environment it needs, in $(VENV), and
+# make demo, test, test-full, smoke, planted, fuzz, machine-code, casts, bench, lint, docs: each first makes the environment it needs, in $(VENV), and
 # installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
@@ -28,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full smoke planted fuzz machine-code bench lint docs clean
+.PHONY: demo test test-full smoke planted fuzz machine-code casts bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -51,11 +51,17 @@ fuzz: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 machine-code: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	$(BIN)/python tests/machine_code.py tree $(AGAINST:%=--against=%) $(ARGS)
 
+casts: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
+	mkdir -p build
+	$(BIN)/python tests/casts.py observe build/casts.json $(ARGS)
+	$(BIN)/python tests/casts.py list build/casts.json
+
 bench: $(call with,bench$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern bench $(ARGS)
 
 lint: $(call with,lint)
 	$(BIN)/python -m flake8
+	$(BIN)/python .ci/words.py
 
 docs: $(call with,docs)
 	$(BIN)/python -m mkdocs build --strict --site-dir build/docs

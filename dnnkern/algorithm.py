@@ -1,5 +1,5 @@
 """What an algorithm is, and what is said of it: the data of the registry (`dispatch`) and of what was measured (`find`)."""
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import Flag, auto
 from typing import Callable
 
@@ -84,14 +84,31 @@ class Algorithm:
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
         """Bound to the configuration with the least estimate among those within the limit; itself where there is no choice."""
+        return self if self.configs is None or self.config is not None else self._best(problem, device, workspace_limit)[0]
+
+    def predicted(self, problem, device, workspace_limit=None, choosing=False) -> tuple:
+        """As `configured`, and its `seconds`."""
         if self.configs is None or self.config is not None:
-            return self
+            return self, self.seconds(problem, device, choosing)
+        bound, estimate = self._best(problem, device, workspace_limit)
+        return bound, bound.seconds(problem, device, choosing) if device.is_processor else float(estimate)
+
+    def _best(self, problem, device, workspace_limit):
+        """(bound to the configuration with the least estimate, that estimate)."""
         candidates = [c for c in self.configs(problem, device)
                       if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:
             raise NotSupported(f"{self}: no configuration fits {problem}"
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
-        return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
+        estimates = [self.estimate(problem, device, c) for c in candidates]
+        least = min(estimates)
+        return self._bound(candidates[estimates.index(least)]), least
+
+    def _bound(self, config):
+        """`dataclasses.replace`, which takes longer than most estimates."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, config=config)
+        return other
 
     def cost(self, problem, device, choosing=False) -> Cost:
         """What a call is predicted to take, in terms; `choosing`: with a share of the time to compile, where a choice has to count it."""
@@ -114,7 +131,7 @@ class Algorithm:
         if self.configs is None or self.config is not None:
             return [self]
         ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
-        return [replace(self, config=c) for c in ranked]
+        return [self._bound(c) for c in ranked]
 
     @property
     def is_deterministic(self):

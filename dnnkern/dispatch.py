@@ -364,8 +364,8 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         from . import find
         chosen, why = find.best_known(op, problem, device, able, tuple(known), workspace_limit), "measured"
     if chosen is None:
-        bound = [a.configured(problem, device, workspace_limit) for a in able]
-        chosen, why = min(bound, key=lambda a: a.seconds(problem, device, choosing=True)), "predicted"
+        bound = [a.predicted(problem, device, workspace_limit, choosing=True) for a in able]
+        chosen, why = min(bound, key=lambda pair: pair[1])[0], "predicted"
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
         log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))

@@ -1,4 +1,4 @@
-"""A matrix product with its neighbours fused, on whatever this machine has: a GPU, or its processor.
+"""A matrix product with bias and activation fused, on the GPU of this machine, or on its processor.
 
     python examples/matmul.py
 """

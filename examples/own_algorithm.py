@@ -1,7 +1,7 @@
-"""Your own algorithm for a problem the library solves: registered at run time, it competes with the others.
+"""Your own algorithm for an operation of the library: registered at run time, it competes with the others.
 
-The idea here: y = x @ w.T for few rows of x (one step of a language model). One warp owns one element of y. Its lanes read x and w, both
-contiguous along k, 128 bytes at a time, and the warp adds up its 32 partial sums by shuffles. It reads w once where there is one row.
+The idea: y = x @ w.T for few rows of x (one decoding step of a language model), one warp per element of y. Its lanes read x and w, both
+contiguous along k, 128 bytes at a time, and the warp adds its 32 partial sums by shuffles. With one row of x, w is read once.
 
     python examples/own_algorithm.py
 """
@@ -22,7 +22,7 @@ THREADS = 32 * WARPS
 
 
 def supports(problem):
-    """The first reason why not: correctness alone, never speed."""
+    """The first reason why not. About correctness only, never speed."""
     if problem.a.dtype != "float32" or problem.y.dtype != "float32":
         return f"operands and output are {problem.a.dtype} and {problem.y.dtype}; expected float32"
     if problem.batch:
@@ -35,12 +35,12 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """None."""
+    """Bytes of scratch memory."""
     return 0
 
 
 def estimate(problem, device, config):
-    """Every warp streams two rows of k: x from the caches, w from memory once a row of x."""
+    """Seconds. Every warp streams two rows of length k: x from the caches, w from memory once per row of x."""
     traffic = problem.m * problem.n * problem.k * 4 / device.bandwidth
     latency = problem.k / 32 * 30 / device.clock_hz
     return 3e-6 + max(traffic, latency)
@@ -54,7 +54,7 @@ def kernel(spec):
     @jit(launch_bounds=THREADS)
     def warp_dot(a, b, y, M, N, K, sam, sbn, sym, syn, alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         i = cuda.blockIdx.x * WARPS + warp_id()
-        if i < M * N:  # a warp leaves whole, since the sum needs all its lanes
+        if i < M * N:  # whole warps leave: the sum needs all lanes
             m = i // N
             n = i - m * N
             acc = f32(0)
@@ -67,7 +67,7 @@ def kernel(spec):
 
 
 def build(problem, device, config):
-    """One launch, a warp an element of y."""
+    """One launch, one warp per element of y."""
     sizes = problem.m, problem.n, problem.k, problem.a_strides[0], problem.b_strides[1], *problem.y_strides
     arguments = (Argument("float32*", "a"), Argument("float32*", "b"), Argument("float32*", "y"), *(Argument("int32", s) for s in sizes),
                  *problem.epilogue_arguments())
@@ -91,7 +91,7 @@ def main():
                                   (1, 48, "bfloat16", {})):
             problem = dnnkern.problem("matmul", a=((m, 512), dtype), b=((n, 512), dtype), transpose_b=True, **more)
             print(f"\n{problem}")
-            for c in dispatch.explain("matmul", problem, prefer="device"):  # in the simulator other algorithms are quicker
+            for c in dispatch.explain("matmul", problem, prefer="device"):  # as on a GPU, also in the simulator
                 print(f"  {'*' if c.chosen else ' '} {c.algo:10}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
     finally:
         dispatch.unregister(ALGORITHM)

@@ -1,13 +1,13 @@
-"""Your own kernel in the simulator, and the mistake that a GPU would not have told you of.
+"""Your own kernel in the simulator, with a bug that a GPU would hide.
 
-The kernel adds up 256 numbers a block in shared memory. Every round halves the number of threads that add; in between all must wait.
-Without that `syncthreads` the sum comes out right on many a GPU. The simulator says what is missing, even where this run was lucky.
+The kernel adds 256 numbers per block in shared memory. Every round halves the number of active threads, with a barrier in between. Without
+that `syncthreads` the sum is right on many GPUs. The simulator reports the missing barrier even if the result happened to be right.
 
     python examples/race.py
 """
 import os
 
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # on a machine with a GPU too: it is the simulator that finds races
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # even with a GPU: only the simulator finds races
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def main():
     except Race as race:
         print(f"Race: {race}\n")
     else:
-        raise SystemExit("the race was not noticed")
+        raise SystemExit("the race was not found")
     block_sum.simulate(4, N, [Pointer(x), Pointer(y)])
     print("with the barrier:", y, "expected:", x.reshape(4, N).sum(axis=1))
 

@@ -10,6 +10,7 @@ operand beside it, or is widened beside a wider operand. The machine code is the
 import argparse
 import ast
 import collections
+import contextlib
 import json
 import multiprocessing
 import os
@@ -26,8 +27,9 @@ INTEGERS = CASTS[:4]
 
 # ---- what casts are given
 
+@contextlib.contextmanager
 def watch(seen):
-    """From here on inference adds what it finds to `seen`: {(file, line, column): {use}}.
+    """Within, inference adds what it finds to `seen`: {(file, line, column): {use}}.
 
     A use is (type of the cast, of its argument, the operation that it is an operand of, that one's operands as (type, the same without its
     cast, where the cast is)); the last two are None of a cast by itself.
@@ -96,31 +98,34 @@ def watch(seen):
                         seen[where].add((cast[0], cast[1], function.__name__, tuple(operands)))
 
     interpreter.Interpreter._dispatch, typeinfer.TypeInferer.unify = dispatch, unify
+    try:
+        yield
+    finally:
+        interpreter.Interpreter._dispatch, typeinfer.TypeInferer.unify = plain_dispatch, plain_unify
 
 
 def observed(op, name, archs):
-    """The casts that the kernels of an algorithm have, and errors of those that do not compile."""
+    """{where: uses} of the casts that the kernels of an algorithm have, and errors of those that do not compile.
+
+    Device functions that another algorithm's kernels have had compiled in this process are not seen again.
+    """
     import dnnkern
     from dnnkern.device import _numba_compile
     from dnnkern.host.compile import cache_key
-    errors, done = {}, set()
-    if not hasattr(observed, "seen"):
-        observed.seen = collections.defaultdict(set)
-        watch(observed.seen)
+    seen, errors, done = collections.defaultdict(set), {}, set()
     algorithm = next(a for a in dnnkern.dispatch.algorithms(op) if a.name == name)
-    for row, arch, launch in machine_code.planned(op, algorithm, archs):
-        try:
-            if isinstance(launch, Exception):
-                raise launch
-            key = cache_key(launch.kernel, launch.signature, arch)
-            if key not in done:
-                _numba_compile.lower(launch.kernel, launch.signature, arch)
-            done.add(key)
-        except Exception as error:
-            errors[row] = f"{type(error).__name__}: {error}"[-600:]
-    seen = {where: sorted(uses, key=repr) for where, uses in observed.seen.items()}  # of shared functions too
-    observed.seen.clear()
-    return list(seen.items()), errors
+    with watch(seen):
+        for row, arch, launch in machine_code.planned(op, algorithm, archs):
+            try:
+                if isinstance(launch, Exception):
+                    raise launch
+                key = cache_key(launch.kernel, launch.signature, arch)
+                if key not in done:
+                    _numba_compile.lower(launch.kernel, launch.signature, arch)
+                done.add(key)
+            except Exception as error:
+                errors[row] = f"{type(error).__name__}: {error}"[-600:]
+    return dict(seen), errors
 
 
 def _task(arguments):
@@ -134,8 +139,8 @@ def observe(path, only="", jobs=None, archs=machine_code.ARCHS):
     with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count(), machine_code.use, (ROOT,), maxtasksperchild=8) as pool:
         for found, errors in machine_code.progress(pool.imap_unordered(_task, work), len(work)):
             failed |= errors
-            for where, uses in found:
-                seen[tuple(where)].update(uses)
+            for where, uses in found.items():
+                seen[where].update(uses)
         pool.close()
         pool.join()
     path.write_text(json.dumps({"seen": [[where, sorted(uses, key=repr)] for where, uses in sorted(seen.items())], "failed": failed}))
@@ -202,15 +207,17 @@ def parents(tree):
 
 
 def casts(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CASTS
-            and len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred)]
+    """The casts of one argument, in the order of the text."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CASTS
+             and len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred)]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
 def removable(file, seen):
     """(nodes that may go, why the others stay: a Counter) of a file."""
     tree = ast.parse((ROOT / file).read_text())
     above, gone, why = parents(tree), {}, collections.Counter()
-    for node in casts(tree):
+    for node in reversed(casts(tree)):  # of i64(n) * i64(k) the first stays
         where = (file, node.lineno, node.col_offset)
         uses = seen.get(where)
         parent = above[node][0]

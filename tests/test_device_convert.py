@@ -1,11 +1,12 @@
-"""`dnnkern.device.convert` against NumPy's float16 and ml_dtypes, bit for bit: every stored word, and floats at and around every tie."""
+"""Element types against NumPy's float16 and ml_dtypes, bit for bit: every stored word, and floats at and around every tie."""
 import ml_dtypes
 import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import convert, cuda, f32, f64, i32, u32
-from dnnkern.device.convert import bits_float, double_words, element, float_bits, float_to_int32, words_double
+from dnnkern.device import cuda, f32, f64, i32, numeric, u32
+from dnnkern.device.convert import element
+from dnnkern.device.numeric import bits_float, double_words, float_bits, float_to_int32, words_double
 
 THREADS = 128
 HOST = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
@@ -89,13 +90,13 @@ def test_nan_narrows_to_the_canonical_nan(name):
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 def test_fp8_rounding_of_architectures_without_the_instruction(name):
     x = _around_every_tie(name)
-    rounded = _map({"e4m3": convert._round_e4m3, "e5m2": convert._round_e5m2}[name], x, np.uint32)
+    rounded = _map({"e4m3": numeric._round_e4m3, "e5m2": numeric._round_e5m2}[name], x, np.uint32)
     np.testing.assert_array_equal(rounded, _narrowed(name, x))
 
 
 def test_e4m3_widening_of_architectures_without_the_instruction():
     words = _words("e4m3")
-    np.testing.assert_array_equal(_map(convert._e4m3_to_float_sm75, words, np.float32), words.view(HOST["e4m3"]).astype(np.float32))
+    np.testing.assert_array_equal(_map(numeric._e4m3_to_float_sm75, words, np.float32), words.view(HOST["e4m3"]).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["int8", "uint8", "int32"])
@@ -230,17 +231,17 @@ def test_round_tf32():
     mantissa, exponent = np.frexp(np.abs(x).astype(np.float64))
     expected = np.copysign(np.ldexp(np.floor(mantissa * 2048 + 0.5), exponent - 11), x)
     upper = np.uint32(0xFFFFE000)  # what a tensor core reads
-    assert np.array_equal((_map(convert.round_tf32, x.view(np.uint32), np.uint32) & upper).view(np.float32), expected)
+    assert np.array_equal((_map(numeric.round_tf32, x.view(np.uint32), np.uint32) & upper).view(np.float32), expected)
     special = np.array([np.inf, -np.inf, 0.0, -0.0], np.float32).view(np.uint32)
-    assert np.array_equal(_map(convert.round_tf32, special, np.uint32) & upper, special & upper)
+    assert np.array_equal(_map(numeric.round_tf32, special, np.uint32) & upper, special & upper)
     nans = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF], np.uint32)
-    assert np.isnan((_map(convert.round_tf32, nans, np.uint32) & upper).view(np.float32)).all()
+    assert np.isnan((_map(numeric.round_tf32, nans, np.uint32) & upper).view(np.float32)).all()
 
 
 def test_permute_bytes():
     @cuda.jit(launch_bounds=1)
     def kernel(a, b, s, y):
-        y[0] = convert.permute_bytes(a[0], b[0], s[0])
+        y[0] = numeric.permute_bytes(a[0], b[0], s[0])
     for selector, expected in ((0x6420, 0x77553311), (0x7531, 0x88664422), (0x3210, 0x44332211), (0x0000, 0x11111111)):
         y = np.zeros(1, np.uint32)
         launch(kernel, 1, 1, *(np.array([v], np.uint32) for v in (0x44332211, 0x88776655, selector)), y)

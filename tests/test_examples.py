@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))
 SAYS = {
     "matmul.py": r"a DeviceArray of float32 \(64, 32\) on simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
-    "tensor_core_gemm.py": r"^\d+x\d+x\d+ on simulator: every bit as NumPy has it\n$",
+    "tensor_core_gemm.py": r"^\d+x\d+x\d+ on simulator: bitwise identical to NumPy\n$",
     "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(  thread .* at examples/race.py:.*\n){2}"
                r"(in kernel .*\n)?\n"  # 3.10 has no exception notes
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",

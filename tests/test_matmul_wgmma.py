@@ -260,7 +260,7 @@ def test_matrices_of_a_batch(batch_a, batch_b, matrices, k):
     tiles, place = locate_arguments(parts, Tile(128, 64), *pair)
     if SIMULATED:
         last = make_locate(Tile(128, 64))(tiles - 1, 0, tuple(argument.value for argument in place))
-        assert last[4:7] == (matrices[0] - 1, matrices[1] - 1, max(matrices) - 1)
+        assert (last.z_a, last.z_b, last.z) == (matrices[0] - 1, matrices[1] - 1, max(matrices) - 1)
 
 
 def test_batches_that_do_not_merge():
@@ -285,16 +285,16 @@ def test_every_tile_is_somebodys(m, n, k, batch, tile, ranges):
     locate, place = make_locate(tile), tuple(a.value for a in place)
     found = [locate(t, rank, place) for t in range(count) for rank in range(tile.cluster)]
     # every step of k of every tile of every matrix, once
-    work = collections.Counter((z, row, column, step) for first, end, row, column, _, _, z, _ in found for step in range(first, end))
+    work = collections.Counter((w.z, w.row, w.column, step) for w in found for step in range(w.k_begin, w.k_end))
     rows = range(0, -(-m // (tile.bm * tile.cluster)) * tile.bm * tile.cluster, tile.bm)
     assert work == collections.Counter(itertools.product(range(batch), rows, range(0, n, tile.bn), range(steps)))
-    assert all(first < end and (z_a, z_b) == (z, z) for first, end, _, _, z_a, z_b, z, _ in found)
-    # where the sums of a range go is nobody else's
-    assert len({(s, z, row, column) for _, _, row, column, _, _, z, s in found}) == len(found)
+    assert all(w.k_begin < w.k_end and (w.z_a, w.z_b) == (w.z, w.z) for w in found)
+    # where the sums of a slice of k go is nobody else's
+    assert len({(w.k_slice, w.z, w.row, w.column) for w in found}) == len(found)
     # blocks of a cluster are neighbours along m and share their columns
     for blocks in zip(*[iter(found)] * tile.cluster):
-        assert [b[2] - blocks[0][2] for b in blocks] == [tile.bm * rank for rank in range(tile.cluster)]
-        assert len({b[:2] + b[3:] for b in blocks}) == 1
+        assert [b.row - blocks[0].row for b in blocks] == [tile.bm * rank for rank in range(tile.cluster)]
+        assert len({b._replace(row=0) for b in blocks}) == 1
 
 
 @pytest.mark.skipif(not SIMULATED, reason="calls a device function")
@@ -305,7 +305,7 @@ def test_neighbours_share_operands():
     _, place = locate_arguments(parts, tile, *operands_of(parts, None))
     locate, place = make_locate(tile), tuple(a.value for a in place)
     found = [locate(t, 0, place) for t in range(H200.sms)]
-    read = 128 * len({x[2] for x in found}) + 256 * len({x[3] for x in found})
+    read = 128 * len({x.row for x in found}) + 256 * len({x.column for x in found})
     assert 1.5 * read < 128 * -(-H200.sms // 32) + 8192
 
 

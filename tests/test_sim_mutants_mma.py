@@ -8,9 +8,9 @@ from dnnkern.device import cuda, f32, i32, u32
 from dnnkern.device.barrier import barrier_arrive, barrier_sync
 from dnnkern.device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_size, cluster_sync,  # noqa: F401
                                     cluster_wait, load_remote_f32, remote_address, store_remote_f32)
-from dnnkern.device.convert import floats_to_bfloat162
 from dnnkern.device.ldmatrix import ldmatrix_x2, ldmatrix_x2_trans, ldmatrix_x4  # noqa: F401
 from dnnkern.device.mma import make_mma
+from dnnkern.device.numeric import floats_to_bfloat162
 from dnnkern.device.sim import Deadlock, Misuse, Pointer, Race
 from dnnkern.device.stmatrix import stmatrix_x2, stmatrix_x2_trans  # noqa: F401
 from dnnkern.device.vec import shared_address

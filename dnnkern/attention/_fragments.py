@@ -179,10 +179,10 @@ def make_add_bias(dtype, width, box):
 
     @device_function
     def add_halves(x, at, row, lane, scale):
-        words, mine = cuda.local.array(4, u32), i32(row + (lane & 15))
+        words, mine = cuda.local.array(4, u32), row + (lane & 15)
         for i in range(width // 16):
-            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            ldmatrix_x4(words, 0, u32(at + u32(i // 4 * box) + u32(mine * 128) + piece))
+            piece = u32((i % 4 * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            ldmatrix_x4(words, 0, at + u32(i // 4 * box) + u32(mine * 128) + piece)
             for k in range(4):
                 low, high = unpack(words[k])
                 x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
@@ -209,11 +209,11 @@ def make_add_turned_bias(dtype, width, box):
 
     @device_function
     def add(x, at, warp, lane, scale):
-        words, row = cuda.local.array(4, u32), i32((lane >> 4) * 8 + (lane & 7))
-        piece = u32(u32(i32(warp * 2 + (lane >> 3 & 1)) ^ i32(lane & 7)) * u32(16))
-        own = u32(at + u32(row * 128) + piece)
+        words, row = cuda.local.array(4, u32), (lane >> 4) * 8 + (lane & 7)
+        piece = u32((warp * 2 + (lane >> 3 & 1)) ^ (lane & 7)) * 16
+        own = at + u32(row * 128) + piece
         for i in range(width // 16):
-            ldmatrix_x4_trans(words, 0, u32(own + u32(i // 4 * box + i % 4 * 2048)))
+            ldmatrix_x4_trans(words, 0, own + u32(i // 4 * box + i % 4 * 2048))
             for k in range(4):
                 low, high = unpack(words[k])
                 x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
@@ -287,10 +287,10 @@ def make_share(sink):
         if total != 0:
             factor = f32(1)
             if sink:
-                more = f32(own * f32(LOG2E))
+                more = own * LOG2E
                 top = fmax(level, more)
-                factor = ex2(f32(level - top))
-                total = f32(f32(total * factor) + ex2(f32(more - top)))
+                factor = ex2(level - top)
+                total = total * factor + ex2(more - top)
                 level = top
             factor = factor * rcp(total)
             logarithm = (level + lg2(total)) * LN2

@@ -41,8 +41,8 @@ def make_hide_turned(width, left, right):
         before = own - at - column
         end0, end1, begin0 = i32(width), i32(width), i32(0)
         if left:
-            end0 = i32(before + i32(bounds[0]) + 1)
-            end1 = i32(end0 + 8)
+            end0 = before + bounds[0] + 1
+            end1 = end0 + 8
         if right:
             begin0 = before - bounds[1]
         if exist <= 0:

@@ -14,10 +14,11 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, jit, u32
-from ..device.convert import bfloat162_to_floats, element, floats_to_bfloat162
+from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
 from ..device.vec import advance, store4
 from ..host.launch import Argument, Launch
 from ..host.tensormap import TensorMap

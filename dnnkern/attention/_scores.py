@@ -106,7 +106,7 @@ class Terms(NamedTuple):
 @device_function
 def between(value, low, high):
     """A 32-bit integer clipped to a range."""
-    return min(max(value, low), i32(high))
+    return min(max(value, low), high)
 
 
 @device_function
@@ -195,11 +195,11 @@ def make_terms(kind) -> Terms:
         if ALIBI:
             # those of the largest power of two; the others are every other one of twice as many
             power, part = i32(1), T(8)
-            while i32(power * 2) <= i32(heads):
-                power, part = i32(power * 2), T(part * T(0.5))
+            while power * 2 <= i32(heads):
+                power, part = power * 2, T(part * T(0.5))
             step = i32(h + 1)
             if h >= power:
-                step, part = i32(i32(2 * i32(h - power)) + 1), T(part * T(0.5))
+                step, part = 2 * i32(h - power) + 1, T(part * T(0.5))
             value = exp2(-T(T(step) * part))
         return value
 

@@ -9,6 +9,7 @@ The channels of a tap are padded to whole boxes, so that no box has two taps. Gr
 """
 import functools
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..device import device_function, i32, u32
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -121,23 +122,43 @@ def place_arguments(problem, width):
     return columns, window
 
 
+class FilterTile(NamedTuple):
+    """A `WorkTile` of dw (one matrix each of dy and x), and where it reads.
+
+    Its first filter; the group's first channel, and the tile's first in the group; offsets of its first tap; the kernel's `window`.
+    """
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    z: i32
+    k_slice: i32
+    filter: i32
+    group_channel: i32
+    channel: i32
+    offset_d: i32
+    offset_h: i32
+    offset_w: i32
+    window: tuple
+
+
 @functools.cache
 def make_filter_locate(tile, width):
-    """Device function ``locate(t, rank, (place, columns, window))``: what `_wgmma.make_locate` says of tile t, then (row of dy's filters,
-    first channel of the group, column within the tap, offsets of the tap along d, h, w, window)."""
+    """Device function ``locate(t, rank, (place, columns, window))``: the `FilterTile` number t."""
     locate_tile, SHIFT = make_locate(tile), width.bit_length() - 1
 
     @device_function
     def locate(t, rank, place):
         of_tile, columns, window = place
-        begin, end, row, column, z_a, z_b, z, s = locate_tile(t, rank, of_tile)
+        work = locate_tile(t, rank, of_tile)
         per_tap, per_row, per_plane, filters, channels = columns
         taps = window[0]
-        tap, box = divide_remainder(column >> SHIFT, per_tap)
+        tap, box = divide_remainder(work.column >> SHIFT, per_tap)
         line, across = divide_remainder(tap, per_row)
         plane, down = divide_remainder(line, per_plane)
-        return (begin, end, row, column, z_a, z_b, z, s, row + z * filters, z * channels, box << SHIFT,
-                taps[0] + plane * taps[1], taps[3] + down * taps[4], taps[6] + across * taps[7], window)
+        return FilterTile(work.k_begin, work.k_end, work.row, work.column, work.z, work.k_slice, work.row + work.z * filters,
+                          work.z * channels, box << SHIFT, taps[0] + plane * taps[1], taps[3] + down * taps[4],
+                          taps[6] + across * taps[7], window)
     return locate
 
 
@@ -148,12 +169,12 @@ def make_filter_loader(tile, dtype, width, dims):
     copy, gather = make_tma_load(3), make_tma_load(dims + 2, im2col=True)
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
-        row, first, c, off_d, off_h, off_w = where[8], where[9], where[10], where[11], where[12], where[13]
-        taps, channels, of_w, of_h, of_d, strides, pads = where[14]
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
+        first, c, off_d, off_h, off_w = tile.group_channel, tile.channel, tile.offset_d, tile.offset_h, tile.offset_w
+        taps, channels, of_w, of_h, of_d, strides, pads = tile.window
         at = k * PIXELS
         for box in range(A_BOXES):
-            copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, 0)
+            copy(to_a + u32(box * GROUP), a_map, bar, tile.filter + box * 64, at, 0)
         rest, w = divide_remainder(at, of_w)
         w = w * strides[2] - pads[2]
         if dims > 1:

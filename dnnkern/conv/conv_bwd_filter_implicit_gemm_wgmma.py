@@ -195,10 +195,10 @@ def partial_kernel(tile, dtype, width, dims):
     store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
 
     @device_function
-    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, sums_map, staging, tile, thread, barrier, out):
         m, n, groups = out
-        z = where[7] * groups + where[6]
-        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
+        z = tile.k_slice * groups + tile.z
+        store(acc, first, sums_map, staging, tile.row + offset, tile.column, z, thread, barrier, m, n, (), (), ())
     product = _product(tile, dtype, width, dims, sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))

@@ -15,6 +15,7 @@ from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 
 from ._numba import SCALARS, cuda
+from . import _numba_fields
 from ._numba_speed import install, no_collections
 from ._parameters import fields, is_structure
 
@@ -85,6 +86,7 @@ def kernel_type(name):
 
 
 install()
+_numba_fields.install()
 
 
 class _OfflineDevice:

@@ -1,4 +1,4 @@
-"""The mark of functions whose numbers are typed as `dnnkern.device.jit` says: an attribute of the Python function."""
+"""Marks: of functions whose numbers are typed as `dnnkern.device.jit` says, and of NamedTuple classes that are held field by field."""
 import types
 
 
@@ -14,3 +14,17 @@ def mark(function):
 def is_typed(function) -> bool:
     """Whether a Python function has been marked."""
     return getattr(function, "typed", False) is True
+
+
+_by_field = set()
+
+
+def by_field(kind):
+    """Decorator of a NamedTuple class of numbers: kernels keep each field of a variable as if it were a variable of its own."""
+    _by_field.add(kind)
+    return kind
+
+
+def is_by_field(kind) -> bool:
+    """Whether a class has been marked so."""
+    return kind in _by_field

@@ -20,9 +20,10 @@ import numbers
 import sys
 
 from . import device_function, f32, f64, i32, i64
-from .convert import element, float_to_int32, floats_to_bfloat162, floats_to_half2
+from .convert import element
 from .fastmath import (erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, log1p, log1p_unit, maximum, minimum, normal_tail, rcp,
                        short_tail, tanh)
+from .numeric import float_to_int32, floats_to_bfloat162, floats_to_half2
 
 PARAMETERS = {
     "identity": {},

@@ -3,7 +3,8 @@ import functools
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, f32, f64, i32, u32
-from .convert import SCALARS, double_words, element, words_double
+from .convert import SCALARS, element
+from .numeric import double_words, words_double
 from .vec import (advance, as_u32, load1_if_into, load1_nc_if_into, load2_if_into, load2_nc_if_into, load4_if_into, load4_nc_if_into,
                   store2_from, store4_from)
 

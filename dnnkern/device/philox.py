@@ -14,8 +14,8 @@ GPU give the same bits.
 import functools
 
 from . import SIMULATED, device_function, f32, i32, instruction, u32, u64
-from .convert import bits_float, float_bits
 from .fastmath import fma
+from .numeric import bits_float, float_bits
 
 if SIMULATED:
     import numpy as np

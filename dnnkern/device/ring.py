@@ -25,7 +25,8 @@ from typing import Callable, NamedTuple
 from . import cuda, device_function, i32, u32, u64
 from .cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait, remote_address, store_async_f32
 from .index import ceil_div
-from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from .mbarrier import fence_mbarrier_init
+from .pipeline import Pipeline, make_pipeline
 from .rows import make_row_places
 from .tma import bulk_load
 from .vec import address, load_shared_4u32, shared_address
@@ -120,15 +121,19 @@ def clusters(ring, device, rows):
 
 
 class RingFunctions(NamedTuple):
-    """Device functions of a `Ring`; `landed` is a shared array of ``stages`` int64, `met` one of `TURNS`, `slots` one of ``TURNS * values
-    * cluster`` float32.
+    """Device functions of a `Ring`; `bars` are the barriers of `pipe`, `met` those of `turns`, `slots` a shared array of ``TURNS * values *
+    cluster`` float32.
 
-    prepare(landed, met)
+    pipe : Pipeline
+        Of the ring. A barrier of the block says that a stage has been read.
+    turns : Pipeline
+        As `make_turns`'s.
+    prepare(bars, met)
         All threads of the cluster; before all else. It arrives at the cluster's barrier, for which they must wait (`cluster_wait`) before
         the first send; thread ``threads - 32``, which alone calls `start`, may do so earlier.
-    start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets)
+    start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides, offsets)
         One thread: the copies of rows `row`, ``row + step``, ..., below `rows`, `count` units from number `begin` on, of the arrays p and,
-        where there are two, q, to the stage of that number; `base` is the shared address of the ring.
+        where there are two, q, to the stage of that state; `base` is the shared address of the ring.
     fetch(words, j, at, k, a, c)
         Unit c of this thread, of row k of array a, as ``words[j:j + 4]``; `at`: the stage's shared address, 16 bytes on a thread.
     send(sums, slots, met, turn), wait(met, turn)
@@ -136,6 +141,8 @@ class RingFunctions(NamedTuple):
     leave()
         All threads of the cluster; behind all else.
     """
+    pipe: Pipeline
+    turns: Pipeline
     prepare: Callable
     start: Callable
     fetch: Callable
@@ -146,46 +153,43 @@ class RingFunctions(NamedTuple):
 
 @functools.cache
 def make_turns(values, cluster):
-    """Device functions ``send(sums, slots, met, turn)``, of a local array of `values` float32, by the threads of one warp: to all blocks of
-    the cluster; and ``wait(met, turn) -> place``, by all threads: ``slots[place + values * k + v]`` is number v of block k. `turn` counts
-    the calls."""
-    SENT, LOG = values * cluster, TURNS.bit_length() - 1
+    """A `Pipeline` of `TURNS` stages, whose barriers are `met`, and device functions ``send(sums, slots, met, turn)``, of a local array of
+    `values` float32, by the threads of one warp: to all blocks of the cluster; and ``wait(met, turn) -> place``, by all threads:
+    ``slots[place + values * k + v]`` is number v of block k. `turn` counts the calls."""
+    SENT, turns = values * cluster, make_pipeline(TURNS, consumers=0)
 
     @device_function
     def send(sums, slots, met, turn):
-        thread, which = cuda.threadIdx.x, turn & (TURNS - 1)
+        thread, state = cuda.threadIdx.x, turns.state_at(u32(turn))
         if thread < cluster:
-            bar = shared_address(met, which)
             if thread == 0:
-                mbarrier_arrive_expect(bar, u32(4 * SENT))
-            to = remote_address(shared_address(slots, which * SENT + cluster_rank() * values), u32(thread))
-            bar = remote_address(bar, u32(thread))
+                turns.producer_expect(met, state, u32(4 * SENT))
+            to = remote_address(shared_address(slots, i32(state.stage) * SENT + cluster_rank() * values), u32(thread))
+            bar = remote_address(turns.full_barrier(met, state), u32(thread))
             for v in range(values):
                 store_async_f32(to + u32(4 * v), sums[v], bar)
 
     @device_function
     def wait(met, turn):
-        which = turn & (TURNS - 1)
-        mbarrier_wait(shared_address(met, which), u32((turn >> LOG) & 1))
-        return which * SENT
-    return send, wait
+        state = turns.state_at(u32(turn))
+        turns.consumer_wait(met, state)
+        return i32(state.stage) * SENT
+    return turns, send, wait
 
 
 @functools.cache
 def make_ring(ring, values, dims, arrays) -> RingFunctions:
     """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
-    STAGES, ROWS, CHUNK, STAGE = ring.stages, ring.rows, ring.chunk_bytes, ring.stage_bytes
+    ROWS, CHUNK, STAGE = ring.rows, ring.chunk_bytes, ring.stage_bytes
     INPUTS, LINE, LAST = ring.inputs, 16 * ring.threads, ring.threads - 32
     places = make_row_places(dims, arrays)
-    send, wait = make_turns(values, ring.cluster)
+    pipe, (turns, send, wait) = make_pipeline(ring.stages, consumers=0), make_turns(values, ring.cluster)
 
     @device_function
-    def prepare(landed, met):
+    def prepare(bars, met):
         if cuda.threadIdx.x == LAST:
-            for k in range(STAGES):
-                mbarrier_init(shared_address(landed, k), u32(1))
-            for k in range(TURNS):
-                mbarrier_init(shared_address(met, k), u32(1))
+            pipe.init(bars)
+            turns.init(met)
             fence_mbarrier_init()
         cluster_arrive_relaxed()
 
@@ -195,13 +199,13 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
         cluster_wait()
 
     @device_function
-    def start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets):
+    def start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides, offsets):
         if row < rows and count > 0:
-            bar, to, first = shared_address(landed, stage), base + u32(stage) * STAGE, u64(begin) * 16
+            to, first = base + state.stage * STAGE, u64(begin) * 16
             there, nbytes = i32(1), u32(count) * 16
             for k in range(1, ROWS):
                 there = there + 1 if row + k * step < rows else there
-            mbarrier_arrive_expect(bar, u32(there * count) * (16 * INPUTS))
+            bar = pipe.producer_expect(bars, state, u32(there * count) * (16 * INPUTS))
             for k in range(ROWS):
                 n = row + k * step
                 if n < rows:
@@ -215,4 +219,4 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
     def fetch(words, j, at, k, a, c):
         place = at + u32((k * INPUTS + a) * CHUNK + c * LINE)
         words[j], words[j + 1], words[j + 2], words[j + 3] = load_shared_4u32(place)
-    return RingFunctions(prepare, start, fetch, send, wait, leave)
+    return RingFunctions(pipe, turns, prepare, start, fetch, send, wait, leave)

@@ -30,9 +30,10 @@ from typing import Callable, NamedTuple
 
 from . import cuda, device_function, f32, f64, i32, i64, u16, u32
 from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
-from .convert import bits_float, double_words, element, float_bits, words_double
+from .convert import element
 from .cp_async import commit_copies, copy_async16_if, wait_copies
 from .index import divide_remainder, divisor
+from .numeric import bits_float, double_words, float_bits, words_double
 from .vec import (address, advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into, load_shared_4u32,
                   shared_address, store4_from)
 

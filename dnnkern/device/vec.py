@@ -11,7 +11,7 @@ A name says what the access is, left to right::
 `p` is a flat pointer to global memory or, for plain load4 and store4, a 1-D shared array. `i` counts elements of `p`; the access must lie
 at a multiple of its size, which the simulator checks (a GPU stops the kernel with a misaligned address). 1 and 2 in place of 4 are accesses
 of as many elements: load4 of ``float32*`` or ``uint32*``, load2 of ``float64*`` are 16 bytes. 8- and 16-bit elements are read as words,
-``load4(as_u32(p), i)`` being 8 halves or 16 bytes, and taken apart by `dnnkern.device.convert`.
+``load4(as_u32(p), i)`` being 8 16-bit elements or 16 bytes, unpacked by `convert.element`.
 
 Plain accesses are visible to the optimiser, which keeps them in order with stores and barriers. The others are volatile instructions that
 stay where the program has them: write the loads of a phase next to each other. ``_nc`` memory must not be written while the kernel runs.

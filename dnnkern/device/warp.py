@@ -13,8 +13,8 @@ so all lanes get the same bits and a run repeats exactly.
 ...             sums[row] = total
 """
 from . import SIMULATED, cuda, device_function, i32, instruction, u32
-from .convert import target_arch
 from .fastmath import maximum, minimum
+from .numeric import target_arch
 
 FULL = 0xFFFFFFFF
 

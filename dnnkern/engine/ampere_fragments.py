@@ -24,8 +24,8 @@ import functools
 from dataclasses import dataclass
 
 from ..device import device_function, u32
-from ..device.convert import permute_bytes, round_tf32
 from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x2_trans, ldmatrix_x4, ldmatrix_x4_trans
+from ..device.numeric import permute_bytes, round_tf32
 from ..device.vec import load_shared_2f64, load_shared_2u32, load_shared_4u32, load_shared_f64, load_shared_u32
 from .loaders import ALONG_K, ALONG_ROWS, log2
 

@@ -155,3 +155,123 @@ _row("reduce/ways", _h200("h200-reduce.jsonl"),
      "bytes fetched over wanted with short rows, strided by 4, 8, other bytes",
      words_2=0.9, words_1=0.7, wide=0.7, narrow=0.4, latency=8e-7, in_flight=32 << 10, tail=0.03, halving=5e-8, end_block=4e-7,
      end_warp=1e-7, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
+
+# ---- softmax
+
+_row("softmax/rows", _h200("h200-softmax-fwd-rows.jsonl"),
+     "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a "
+     "thread and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each "
+     "register beyond four of a warp, with rows in shared memory; exponent of the norm; s of a cluster's launch",
+     ("access", "thread", "enough", "power"),
+     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
+     shared=1.01, power=12, cluster_launch=2e-6)
+_row("softmax/waits_fwd", _h200("h200-softmax-fwd-rows.jsonl"),
+     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, "
+     "for each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
+     alone=1.05e-6, element=55e-9, thread=3.2e-9, block=0.17e-6, cluster_element=0.0)
+_row("softmax/waits_bwd", _h200("h200-softmax-bwd-rows.jsonl"),
+     "as softmax/waits_fwd",
+     alone=1.0e-6, element=50e-9, thread=0.0, block=0.08e-6, cluster_element=60e-9)
+_row("softmax/columns", _h200("h200-bandwidth.md"),
+     "times that what does not fit is read; bytes in flight of a thread that memory's rate takes; instructions of an element forward, "
+     "backward, of a merge; threads that are enough", ("enough", "merge"),
+     again=1.6, in_flight=32, element=14, element_bwd=7, merge=4, enough=512, blocks=4)
+_row("softmax/naive", _GUESSED,
+     "instructions of an element; s that it waits; threads of a multiprocessor",
+     element=20, wait=100e-9, resident=1024)
+_row("softmax/ring", _COUNTED,
+     "instructions of 16 bytes forward, backward, times the elements in two bytes",
+     fwd=13, bwd=2)
+_row("softmax/split", _h200("h200-bandwidth.md"),
+     "share of time that reading from the L2 takes; threads that are enough; instructions of an element forward, backward, of a "
+     "thread; s between the launches", ("between",),
+     again=0.4, enough=1024, element=18, element_bwd=9, thread=400, between=2e-6)
+
+# ---- norm
+
+_row("norm/forward", _h200("h200-layer-norm-fwd.jsonl"),
+     "s of a block: at least, for each 16 bytes of a thread, in a cluster, and for each block of it: rows of 1024 to 65536; times "
+     "that with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights "
+     "loaded alone; times as long for each unit beyond four of a warp; exponent of the norm; threads that are enough", ("enough", "power"),
+     alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, power=12,
+     enough=512)
+_row("norm/backward", _h200("h200-layer-norm-bwd.jsonl"),
+     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a "
+     "cluster's block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a "
+     "warp, a cluster, one that finishes a step late, for each block of it, without a ring; bytes in flight; share of memory's rate "
+     "with short rings; times as long in clusters, for each register in sums; exponent of the norm", ("power",),
+     wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8,
+     block_wait=0.3e-6, warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.9e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3,
+     short_ring=0.96, in_cluster=1.02, sums=0.01, power=4)
+_row("norm/split_forward", _h200("h200-bandwidth.md"),
+     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s "
+     "between the launches", ("between",),
+     again=0.4, enough=1024, rate=0.9, single=0.5, between=2e-6)
+_row("norm/split_backward", _h200("h200-bandwidth.md"),
+     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate; s between the launches", ("between",),
+     again=0.4, enough=768, rate=0.85, between=3e-6)
+_row("norm/ring", _COUNTED,
+     "instructions of an element of layer and RMS norm",
+     layer=12, rms=6)
+_row("norm/naive", _GUESSED,
+     "instructions of an element and pass; passes forward and backward; s that an element waits, and a row's column; threads of a "
+     "multiprocessor",
+     element=150, fwd=4, bwd=9, wait=100e-9, wait_row=300e-9, resident=1024)
+_row("norm/channel_naive", _GUESSED,
+     "instructions of an element and pass, of inference; passes forward and backward; s that an element waits; threads of a "
+     "multiprocessor",
+     element=150, infer=400, fwd=4, bwd=9, wait=100e-9, resident=1024)
+_row("norm/columns", _h200("h200-batch-norm.jsonl"),
+     "share of memory's rate with accesses of 8, 4 bytes, of single elements for every two bytes, of the second pass, of the sums'; "
+     "blocks of a multiprocessor that are enough; s between launches", ("between", "enough"),
+     words_2=0.9, words_1=0.7, element=0.2, rate=0.95, sums_rate=0.9, enough=2, between=2e-6, blocks=4)
+_row("norm/planes", _h200("h200-batch-norm.jsonl"),
+     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
+     "enough; s between launches", ("between", "enough"),
+     in_flight=64e3, heads=0.9, rate=0.95, sums_rate=0.9, enough=512, between=2e-6, blocks=4)
+_row("norm/group", _h200("h200-group-norm.jsonl"),
+     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; "
+     "threads that are enough", ("enough",),
+     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
+_row("norm/lrn_naive", _GUESSED,
+     "instructions of an element, of one of its window",
+     element=250, window=12)
+_row("norm/lrn_window", _GUESSED,
+     "share of memory's rate with accesses of 8, 4 bytes, of single elements; share of what neighbours load twice that is not free; "
+     "instructions of an element, of one of its window; windows backward",
+     words_2=0.95, words_1=0.7, element_rate=0.4, twice=0.2, element=16, window=2, bwd=2.5)
+
+# ---- loss
+
+_row("loss/columns", _h200("h200-training.md"),
+     "threads that are enough; bytes in flight of a thread that memory's rate takes; instructions of an element, with shares, of a "
+     "row; s of a batch of classes; blocks of a multiprocessor", ("enough", "blocks"),
+     enough=512, in_flight=64, element=14, shares=8, row=60, batch=0.8e-6, blocks=8)
+_row("loss/rows", _h200("h200-training.md"),
+     "bytes in flight that memory's rate takes; threads that are enough; instructions of an element, with shares, with weights, of a "
+     "thread; s of a block's turn and of its ends; exponent of the norm; times as long with unaligned rows, with large blocks",
+     ("enough", "power"),
+     in_flight=64e3, enough=512, element=12, shares=8, weight=12, thread=40, turn=0.8e-6, ends=1.6e-6, power=8, heads=1.02, large=1.1)
+_row("loss/split", _h200("h200-training.md"),
+     "threads that are enough; instructions of an element, with shares, of a thread; times as long of rows left whole, backward; s "
+     "between launches", ("between",),
+     enough=1024, element=14, shares=8, thread=300, whole=1.1, bwd=1.12, between=2e-6)
+_row("loss/naive", _GUESSED,
+     "instructions of an element and pass; s that it waits; threads of a multiprocessor",
+     element=20, wait=100e-9, resident=1024)
+_row("loss/nll_naive", _GUESSED,
+     "bytes of a row beside a sector; s of the second launch's block",
+     row=20, block=2e-6)
+_row("loss/ctc_block", _h200("h200-training.md"),
+     "s of a step, times as long for each further state of a thread; threads of a multiprocessor", ("step",),
+     step=0.15e-6, state=0.4, resident=2048)
+_row("loss/ctc_naive", _GUESSED,
+     "s of a state of a step; instructions of a state of a class, backward; threads of a multiprocessor",
+     state=0.8e-6, element=4, resident=1024)
+_row("loss/mse_naive", _GUESSED,
+     "bytes of an element of one array if dimensions are apart; share of memory's rate; instructions of an element, of a dimension's "
+     "division; s of the second launch's block",
+     spread=16, rate=0.5, element=30, dimension=90, block=2e-6)
+_row("loss/mse_vector", _h200("h200-training.md"),
+     "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
+     few=0.95, enough=512, element=8, blocks=8)

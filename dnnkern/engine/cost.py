@@ -151,46 +151,31 @@ def _slowed(cost, parts):
     return terms, hidden
 
 
-def _overlapped(cost, parts):
-    exposed, times = parts
-    longest = max(times, key=times.get)
-    terms, hidden = {longest: times[longest]}, {n: (1 - exposed) * t for n, t in times.items() if n != longest and t}
-    if exposed:
-        terms["contention"] = float(cost) - times[longest]
-    return terms, hidden
+def _beside(cost, parts):
+    costs, times = parts
+    every = [(float(whole), *_split(whole)) for whole in costs]
+    every += [(seconds, {name: seconds}, {}) for name, seconds in times.items()]
+    most = max(every, key=lambda one: one[0])
+    _, terms, hidden = most
+    for one in every:
+        if one is not most:
+            hidden = _merged(_merged(hidden, one[1]), one[2])
+    more = float(cost) - most[0]
+    return _merged(terms, {"contention": more}) if more else terms, hidden
 
 
-def _contended(cost, times):
-    longest = max(times, key=times.get)
-    return ({longest: times[longest], "contention": float(cost) - times[longest]},
-            {n: t for n, t in times.items() if n != longest and t})
+# ---- costs, and times by name, that run side by side
+
+def overlap(*costs, exposed=0.0, **times):
+    """The longest of what overlaps, and a share `exposed` of the others."""
+    every = (*costs, *times.values()) if costs else times.values()
+    longest = float(max(every))
+    return _made(longest + exposed * (sum(every) - longest) if exposed else longest, _beside, (costs, times))
 
 
-# ---- terms that run at the same time
-
-def overlap(*, exposed=0.0, **times):
-    """The longest of times that overlap, and a share `exposed` of the others."""
-    longest = max(times.values())
-    return _made(longest + exposed * (sum(times.values()) - longest) if exposed else float(longest), _overlapped, (exposed, times))
-
-
-def contend(power, **times):
-    """Times that overlap the less, the more equal they are: the norm with this power."""
-    return _made(sum(t ** power for t in times.values()) ** (1 / power), _contended, times)
-
-
-def at_least(cost, **times):
-    """A cost, or one of these times where it is longer; what is shorter is hidden."""
-    return _made(max(cost, *times.values()) + 0.0, _longest, (cost, times))
-
-
-def _longest(cost, parts):
-    whole, times = parts
-    name = max(times, key=times.get)
-    terms, hidden = _split(whole)
-    if times[name] > whole:
-        terms, hidden, times = {name: times[name]}, _merged(hidden, terms), {n: t for n, t in times.items() if n != name}
-    return terms, _merged(hidden, times)
+def contend(power, *costs, **times):
+    """What overlaps the less, the more equal it is: the norm with this power."""
+    return _made(sum(t ** power for t in (*costs, *times.values())) ** (1 / power), _beside, (costs, times))
 
 
 # ---- terms that models share
@@ -208,6 +193,11 @@ def memory_seconds(nbytes, device):
 def issue_seconds(elements, instructions, device):
     """Time to issue that many instructions for each element."""
     return elements * instructions / (LANES * device.sms * device.clock_hz)
+
+
+def sm_issue_seconds(instructions, device):
+    """Time of one multiprocessor to issue so many instructions."""
+    return instructions / (LANES * device.clock_hz)
 
 
 def sector_waste(run, unit):
@@ -243,6 +233,6 @@ def ring_seconds(ring, slots, rows, nbytes, instructions, device):
     together = slots * ring.rows
     share = occupied(slots * ring.cluster * ring.threads, RING.enough, device)
     moved = memory_seconds(nbytes, device) * together / (rows * share)
-    issue = ring.resident * ring.threads * ring.rows * (ring.units * instructions + RING.row) / (LANES * device.clock_hz)
+    issue = sm_issue_seconds(ring.resident * ring.threads * ring.rows * (ring.units * instructions + RING.row), device)
     waits = RING.wait + RING.wait_256 * ring.threads / 256
     return LAUNCH + RING_START + contend(2, memory=moved, issue=issue, waits=waits) * max(RING.least_steps, rows / together)

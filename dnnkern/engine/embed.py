@@ -32,8 +32,8 @@ def choices(problem, device, count=1) -> tuple:
     One of each name at most: a second configuration of the same algorithm differs less than another algorithm does.
     """
     able = [a for a in dispatch.algorithms(problem.op) if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
-    bound = [a.configured(problem, device) for a in able]
-    return tuple(sorted(bound, key=lambda a: a.seconds(problem, device))[:count])
+    bound = sorted((a.predicted(problem, device) for a in able), key=lambda pair: pair[1])
+    return tuple(a for a, _ in bound[:count])
 
 
 dispatch.when_choices_change(choices.cache_clear)

@@ -29,8 +29,8 @@ from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma
-from ..device.mbarrier import (fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
-                               mbarrier_init, mbarrier_wait)
+from ..device.mbarrier import fence_mbarrier_init
+from ..device.pipeline import make_pipeline
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.unroll import unrolled
@@ -161,14 +161,14 @@ class Tile:
 class Loader(NamedTuple):
     """What a stage holds.
 
-    load : device function (to_a, to_b, a_map, b_map, bar, where, rank, k)
-        Issue the copies of step `k` of the tile `where`, all counted on `bar`; called by one thread.
+    load : device function (to_a, to_b, a_map, b_map, bar, tile, rank, k)
+        Issue the copies of step `k` of `tile`, all counted on `bar`; called by one thread.
     a_major, b_major : "k" or "mn"
     dtype, b_dtype : str
         As `device.wgmma` calls them.
     bytes : int
         What lands on `bar`, from all blocks of the cluster.
-    first, after : device functions (where, k) -> state and (state, where) -> state, optional
+    first, after : device functions (tile, k) -> state and (state, tile) -> state, optional
         What `load` gets in the place of k: the state of the tile's first step, and of the step after one. Counters that go on from step
         to step cost less than the divisions that would find them anew.
     b_width : 64, 32, 16 or 8
@@ -188,8 +188,8 @@ class Loader(NamedTuple):
 class Factors(NamedTuple):
     """What each step's products of 8-bit floats count for, where scales change along k.
 
-    first, after : device functions (where, k, first_row, thread, out) -> state and (state, out) -> state
-        Where a thread finds the factors of step k of the tile `where`, for rows `first_row` and `first_row` + 8 of its fragment; and of
+    first, after : device functions (tile, k, first_row, thread, out) -> state and (state, out) -> state
+        Where a thread finds the factors of step k of `tile`, for rows `first_row` and `first_row` + 8 of its fragment; and of
         the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
         which wait for it.
     read : device function (state) -> (float32, float32)
@@ -208,7 +208,7 @@ def boxes_descriptor(width):
 
 @functools.cache
 def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
-    """`Loader` of two matrices through maps of rank three (batch, rows, columns); `where` goes on with (row, column, z_a, z_b)."""
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns), at `row`, `column`, `z_a` and `z_b` of a tile."""
     BK, BM = ROW // ITEMSIZE[dtype], tile.bm
     SHARE = tile.bn // tile.cluster
     MASK = (1 << tile.cluster) - 1
@@ -226,21 +226,20 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
             copy(to, b_map, bar, c0, c1, z)
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
-        row, column, z_a, z_b = where[2], where[3], where[4], where[5]
-        at = k * BK
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
+        row, at = tile.row, k * BK
         if A_BY_K:
-            copy(to_a, a_map, bar, at, row, z_a)
+            copy(to_a, a_map, bar, at, row, tile.z_a)
         else:
             for box in range(A_BOXES):
-                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, z_a)
-        first = column + rank * SHARE
+                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, tile.z_a)
+        first = tile.column + rank * SHARE
         share = to_b + u32(rank) * (SHARE * ROW)
         if B_BY_K:
-            copy_b(share, b_map, bar, at, first, z_b)
+            copy_b(share, b_map, bar, at, first, tile.z_b)
         else:
             for box in range(B_BOXES):
-                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, z_b)
+                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, tile.z_b)
     return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
@@ -257,10 +256,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     ----------
     tile : Tile
     loader : Loader
-    locate : device function (t, rank, place) -> where
-        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
-        the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
-    sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
+    locate : device function (t, rank, place) -> tile
+        What tile number t is: a NamedTuple with its first step of k, `k_begin`, and the one after its last, `k_end`; the other fields are
+        the loader's and the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
+    sink : device function (acc, first, offset, y_map, staging, tile, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
     accumulator : "float32" or "int32"
@@ -291,7 +290,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                           a_tile=A_GROUP // 16)
     wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
-    drain, advanced = make_bulk_wait(0), make_advanced(STAGES)
+    drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=SHARING, cluster=CLUSTER)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
     first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
@@ -300,56 +299,45 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
     @device_function
-    def release(empty, slot, thread):
-        if CLUSTER == 1:
-            if thread == 0:
-                mbarrier_arrive(empty + 8 * slot)
-        elif thread < CLUSTER:
-            mbarrier_free_remote(empty + 8 * slot, u32(thread))
-
-    @device_function
-    def produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place):
-        slot, phase, t, leads = u32(0), u32(1), first, elect()
+    def produce(a_map, b_map, ring, bars, tiles, first, stride, rank, place):
+        state, t, leads = pipe.producer_start(), first, elect()
         if cooperative or leads:
             while t < tiles:
-                where = locate(t, rank, place)
-                begin, end = where[0], where[1]
+                tile = locate(t, rank, place)
+                begin, end = tile.k_begin, tile.k_end
                 if cooperative:
                     begin, end = uniform(begin), uniform(end)
                 if end < begin:
                     t = tiles
                 if STATE:
-                    state = first_of(where, begin)
+                    step = first_of(tile, begin)
                 for k in range(begin, end):
                     if leads:
-                        mbarrier_wait(empty + 8 * slot, phase)
-                        bar = full + 8 * slot
-                        mbarrier_arrive_expect(bar, u32(BYTES))
-                        at = ring + slot * STAGE
+                        pipe.producer_acquire(bars, state)
+                        bar = pipe.producer_expect(bars, state, u32(BYTES))
+                        at = ring + state.stage * STAGE
                         if STATE:
-                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, state)
+                            load(at, at + A_BYTES, a_map, b_map, bar, tile, rank, step)
                         else:
-                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, k)
+                            load(at, at + A_BYTES, a_map, b_map, bar, tile, rank, k)
                     if STATE:
-                        state = after(state, where)
-                    slot, phase = advanced(slot, phase)
+                        step = after(step, tile)
+                    state = pipe.next(state)
                 t = t + stride
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
-                for _ in range(STAGES):
-                    mbarrier_wait(empty + 8 * slot, phase)
-                    slot, phase = advanced(slot, phase)
+                pipe.producer_tail(bars, state)
 
     @device_function
     def sink_group(g, s):
-        acc, group, y_map, staging, where, thread, out = s
+        acc, group, y_map, staging, tile, thread, out = s
         part = g * 64 if TURNS else (group * GROUPS + g) * 64
-        sink(acc, g * PER_GROUP, part, y_map, staging, where, thread, u32(group + 1), out)
+        sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, u32(group + 1), out)
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
-    def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
+    def consume(y_map, ring, bars, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
-        slot, phase, t, turn = u32(0), u32(0), first, i32(1)
+        state, t, turn = pipe.consumer_start(), first, i32(1)
         handed = group > 0
         top = 0 if TURNS else group * 64
         mine = ring + u32(group) * A_SHARE
@@ -357,8 +345,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
         while t < tiles:
-            where = locate(t, rank, place)
-            begin, end = uniform(where[0]), uniform(where[1])
+            tile = locate(t, rank, place)
+            begin, end = uniform(tile.k_begin), uniform(tile.k_end)
             if end < begin:
                 t = tiles
             t = t + stride
@@ -366,30 +354,28 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 turn = turn ^ 1
                 if turn != group:  # the other warpgroup's tile: its steps go by
                     if end > begin:
-                        total_slots = slot + u32(end - begin)
-                        rounds = total_slots // STAGES
-                        slot, phase = total_slots - rounds * STAGES, phase ^ (rounds & 1)
+                        state = pipe.advance(state, u32(end - begin))
                     continue
                 if handed:
                     barrier_sync(u32(3 + group), u32(256))
                 handed = True
-            before = u32(0)
+            before = pipe.consumer_start()  # nothing is in flight
             if PROMOTED:
                 for i in range(SUMS):
                     total[i] = f32(0)
             if FACTORS:
-                scales = first_factors(where, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+                scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             for k in range(begin, end):
-                mbarrier_wait(full + 8 * slot, phase)
-                at = slot * STAGE
+                pipe.consumer_wait(bars, state)
+                at = state.stage * STAGE
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
                     if FACTORS:  # read while the tensor cores work
                         low, high = read_factors(scales)
                         scales = factors_after(scales, out)
                     wait_all(acc)
-                    release(empty, slot, thread)
-                    slot, phase = advanced(slot, phase)
+                    pipe.consumer_release(bars, state, thread)
+                    state = pipe.next(state)
                     for i in range(SUMS // 4):
                         if FACTORS:
                             total[4 * i] = fma(acc[4 * i], low, total[4 * i])
@@ -403,30 +389,26 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
                 if k > begin:
                     wait_older(acc)
-                    release(empty, before, thread)
-                before = slot
-                slot, phase = advanced(slot, phase)
+                    pipe.consumer_release(bars, before, thread)
+                before, state = state, pipe.next(state)
             if TURNS and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
             if end > begin and PROMOTED:
-                sink(total, 0, top, y_map, staging, where, thread, u32(group + 1), out)
+                sink(total, 0, top, y_map, staging, tile, thread, u32(group + 1), out)
             elif end > begin:
                 wait_all(acc)
-                release(empty, before, thread)
-                sink_all(0, (acc, group, y_map, staging, where, thread, out))
+                pipe.consumer_release(bars, before, thread)
+                sink_all(0, (acc, group, y_map, staging, tile, thread, out))
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out):
         ring = (shared + 1023) & 0xFFFFFC00
-        full = ring + BARS
-        empty = full + 8 * STAGES
+        bars = pipe.barriers(ring + BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(a_map)
             prefetch_tensor_map(b_map)
-            for s in range(STAGES):
-                mbarrier_init(full + u32(8 * s), u32(1))
-                mbarrier_init(empty + u32(8 * s), u32(SHARING * CLUSTER))
+            pipe.init(bars)
             fence_mbarrier_init()
         if CLUSTER > 1:
             cluster_arrive_relaxed()
@@ -445,11 +427,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if role == 0:
             release_registers()
             if tid < 32:
-                produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place)
+                produce(a_map, b_map, ring, bars, tiles, first, stride, rank, place)
         else:
             claim_registers()
             thread = tid & 127
-            consume(y_map, ring, full, empty, tiles, first, stride, rank, place, role - 1, thread, out)
+            consume(y_map, ring, bars, tiles, first, stride, rank, place, role - 1, thread, out)
             if thread == 0:
                 drain()
     return product

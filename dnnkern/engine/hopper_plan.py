@@ -1,6 +1,7 @@
 """What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and how a tile number becomes a place."""
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import device_function, i32
 from ..device.convert import element
@@ -252,16 +253,16 @@ def make_addends(spec):
 
 @functools.cache
 def make_sink(special):
-    """The sink of `engine.hopper.make_product` that stores results; `where` has the row, the column and the matrix as 3rd, 4th and 7th."""
+    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
     addends = make_addends(spec)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
         m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
-        row, column, z = where[2] + offset, where[3], where[6]
+        row, column, z = tile.row + offset, tile.column, tile.z
         e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
@@ -270,11 +271,27 @@ def make_sink(special):
     return sink
 
 
+class WorkTile(NamedTuple):
+    """What a block works on at a time: a tile of y, over all of k or a slice of it.
+
+    Steps k_begin to k_end - 1 of k; the tile's first row and column; its matrix of a batch, in a and b (0 if all share one) and in y; the
+    number of its slice of k.
+    """
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    z_a: i32
+    z_b: i32
+    z: i32
+    k_slice: i32
+
+
 @functools.cache
 def make_locate(tile):
-    """Device function ``locate(t, rank, place)``: (first step, end, row, column, z_a, z_b, z, range) of tile number t.
+    """Device function ``locate(t, rank, place)``: the `WorkTile` number t.
 
-    Range by range of k within matrix by matrix, each in bands of rows of tiles. `place` are `locate_arguments`.
+    Slice by slice of k within matrix by matrix, each in bands of rows of tiles. `place` are `locate_arguments`.
     """
     CLUSTER, BM, BN = tile.cluster, tile.bm, tile.bn
 
@@ -285,8 +302,7 @@ def make_locate(tile):
         z, s = divide_remainder(zs, ranges)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
         first = min(s * each, steps)
-        return (first, min(first + each, steps), (r * CLUSTER + rank) * BM, c * BN, z * a_batched,
-                z * b_batched, z, s)
+        return WorkTile(first, min(first + each, steps), (r * CLUSTER + rank) * BM, c * BN, z * a_batched, z * b_batched, z, s)
     return locate
 
 

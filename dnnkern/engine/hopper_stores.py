@@ -8,11 +8,12 @@ import functools
 
 from ..device import cuda, device_function, i64, u32
 from ..device.barrier import barrier_sync
-from ..device.convert import element, float_bits
+from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.epilogue import make_epilogue
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.mbarrier import fence_async_shared
+from ..device.numeric import float_bits
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled

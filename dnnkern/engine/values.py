@@ -2,7 +2,8 @@
 import functools
 
 from ..device import device_function, f32, f64, u8, u16, u32
-from ..device.convert import bits_float, double_words, element, float_bits, words_double
+from ..device.convert import element
+from ..device.numeric import bits_float, double_words, float_bits, words_double
 
 COMPUTE = {"float32": f32, "float64": f64}
 

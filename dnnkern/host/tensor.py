@@ -69,6 +69,8 @@ class Tensor:
     @property
     def nbytes(self):
         """Bytes of the distinct elements: a dimension of stride 0 counts once."""
+        if 0 not in self.strides:
+            return math.prod(self.shape) * ITEMSIZE[self.dtype]
         return math.prod(n for n, s in zip(self.shape, self.strides) if s) * self.itemsize if self.size else 0
 
     def __str__(self):

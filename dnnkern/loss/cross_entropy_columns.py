@@ -16,11 +16,14 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import Kind, kind_of, make_inverse, make_slope, make_terms
 from ._rows import BACKWARD, FORWARD, arrays, make_look, steps
 from ._totals import loss_launches, loss_workspace, needs_totals, totals_launches, totals_workspace
+
+COST = constants("loss/columns")
 
 THREADS = 128
 BATCHES = (2, 4, 8)
@@ -104,13 +107,14 @@ def estimate(problem, device, config):
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
     waste = sector_waste(min(THREADS * config.unit, columns * itemsize), config.unit)
     idle = across * THREADS * config.unit / (columns * itemsize)
-    share = min(1.0, blocks * THREADS / (512 * device.sms))
-    rate = min(1.0, config.batch * config.unit * (1 + kind.soft) / 64) ** 0.5
-    each = 14 + 8 * kind.shares
-    issue = divisions_seconds((problem.scores.size * each + 60 * problem.rows) * idle / share, 1, device)
-    moved = moved_seconds((problem.bytes + again) * waste, device) / (rate * share)
+    share = occupied(blocks * THREADS, COST.enough, device)
+    rate = flight_rate(config.batch * config.unit * (1 + kind.soft), COST.in_flight)
+    each = COST.element + COST.shares * kind.shares
+    issue = issue_seconds((problem.scores.size * each + COST.row * problem.rows) * idle / share, 1, device)
+    moved = memory_seconds((problem.bytes + again) * waste, device) / (rate * share)
     more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
-    return LAUNCH * (1 + more) + max(moved, issue, problem.classes / config.batch * 0.8e-6) * tail(blocks, 8, device)
+    work = overlap(memory=moved, issue=issue, waits=problem.classes / config.batch * COST.batch)
+    return LAUNCH * (1 + more) + work.slowed(tail=tail(blocks, COST.blocks, device))
 
 
 @functools.cache

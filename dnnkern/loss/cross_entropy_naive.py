@@ -12,11 +12,14 @@ from ..device.fastmath import log, maximum
 from ..device.index import ceil_div
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._math import kind_of, make_inverse, make_slope, make_terms
 from ._totals import (loss_arguments, loss_launches, loss_workspace, totals_arguments, totals_launches, totals_workspace, weight_argument,
                       weight_step)
+
+COST = constants("loss/naive")
 
 THREADS, STRETCH = 128, 256
 
@@ -34,10 +37,10 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A 32-byte sector a load; few rows keep few threads busy, each waiting for memory at every element."""
     walks = (2 if problem.is_forward else 2 if problem.lse is not None else 1) * len(problem.whole)
-    moved = moved_seconds(walks * problem.scores.size * 32, device)
-    waves = -(-problem.rows // (1024 * device.sms))
-    issue = divisions_seconds(problem.scores.size, 20 * walks, device)
-    return 2 * LAUNCH + max(moved, issue, waves * walks * problem.classes * 100e-9)
+    moved = memory_seconds(walks * problem.scores.size * SECTOR, device)
+    waves = -(-problem.rows // (COST.resident * device.sms))
+    issue = issue_seconds(problem.scores.size, COST.element * walks, device)
+    return 2 * LAUNCH + overlap(memory=moved, issue=issue, waits=waves * walks * problem.classes * COST.wait)
 
 
 @functools.cache

@@ -6,16 +6,17 @@ leave most of a GPU idle: they are `split`'s.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste, tail
 from ..host.launch import Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import kind_of
 from ._rows import backward_kernel, forward_kernel, in_flight, make_arguments, make_config, refusal, units
 from ._totals import loss_launches, loss_workspace, needs_totals, totals_launches, totals_workspace
 
+COST = constants("loss/rows")
+
 BLOCKS = (128, 256, 512)  # threads
 NARROW = 16               # units a lane that a warp may walk
-TURN = 0.8e-6             # seconds of a block's turn: loads, and what is done with them
-ENDS = 1.6e-6             # seconds of a block besides
 
 
 def supports(problem):
@@ -52,20 +53,20 @@ def estimate(problem, device, config):
     inputs = kind.soft + (kind.reads or problem.is_forward)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
     flight = max(1, inputs) * config.registers * config.unit * config.threads * config.blocks
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
     grid = _blocks(problem, config)
-    share = min(1.0, grid * config.threads / (512 * device.sms))
+    share = occupied(grid * config.threads, COST.enough, device)
     idle = ceil_div(units(problem), config.lanes * config.registers) * config.lanes * config.registers / units(problem)
-    each = 12 + 8 * kind.shares + 12 * bool(kind.weight) * kind.shares
-    issue = divisions_seconds(problem.scores.size * each * idle + 40 * form.rows * config.lanes, 1, device) / share
-    moved = moved_seconds(problem.bytes + again, device) * strided / (rate * share)
+    each = COST.element + COST.shares * kind.shares + COST.weight * bool(kind.weight) * kind.shares
+    issue = issue_seconds(problem.scores.size * each * idle + COST.thread * form.rows * config.lanes, 1, device) / share
+    moved = memory_seconds(problem.bytes + again, device) * strided / (rate * share)
     turns = ceil_div(units(problem), config.lanes * config.registers)
-    waiting = (ENDS + TURN * turns) * max(1.0, grid / (device.sms * config.blocks))
-    work = (max(moved, issue) * tail(grid, config.blocks, device)) ** 8 + waiting ** 8
+    waiting = (COST.ends + COST.turn * turns) * max(1.0, grid / (device.sms * config.blocks))
+    work = overlap(memory=moved, issue=issue).slowed(tail=tail(grid, config.blocks, device))
     more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
-    large = 1.1 if config.lanes * config.registers >= 4096 else 1.0  # few blocks, which load and compute together
-    return LAUNCH * (1 + more) + work ** (1 / 8) * (1.02 if config.heads else 1.0) * large
+    large = COST.large if config.lanes * config.registers >= 4096 else 1.0  # few blocks, which load and compute together
+    return LAUNCH * (1 + more) + contend(COST.power, work, waits=waiting).slowed(slower=(COST.heads if config.heads else 1.0) * large)
 
 
 def build(problem, device, config):

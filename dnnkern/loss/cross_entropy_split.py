@@ -14,13 +14,16 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import make_row, make_row_places
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste
 from ._math import kind_of, make_terms
 from ._rows import (FORWARD, arrays, backward_kernel, forward_kernel, in_flight, make_arguments, make_config, make_look, refusal,
                     row_places, steps, units)
 from ._totals import loss_launches, loss_workspace, totals_launches, totals_workspace, weight_argument, weight_step
+
+COST = constants("loss/split")
 
 THREADS, WARPS = 256, 4
 SCRATCH = THREADS // 16
@@ -66,15 +69,16 @@ def estimate(problem, device, config):
     kind, itemsize, pieces = kind_of(problem), problem.scores.itemsize, _pieces(problem, device)[0]
     count = problem.rows * pieces
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
-    share = min(1.0, count * THREADS / (1024 * device.sms))
+    share = occupied(count * THREADS, COST.enough, device)
     idle = max(1.0, THREADS * _config(problem).registers / units(problem)) ** 0.5
-    rate = 1.0 if problem.unit[0] == 16 else min(1.0, itemsize / 5)
+    rate = narrow_rate(problem.unit[0], itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
-    issue = divisions_seconds(problem.scores.size * (14 + 8 * kind.shares) + 300 * count * THREADS, 1, device)
-    moved = moved_seconds(problem.bytes + again, device) * strided
+    each = COST.element + COST.shares * kind.shares
+    issue = issue_seconds(problem.scores.size * each + COST.thread * count * THREADS, 1, device)
+    moved = memory_seconds(problem.bytes + again, device) * strided
     launches = 3 if problem.is_forward else 1 + (kind.soft or kind.mean)
-    work = max(moved / rate, issue) * idle / share * (1.1 if pieces == 1 else 1.0)
-    return launches * LAUNCH + (2e-6 + work if problem.is_forward else 1.12 * work)
+    work = overlap(memory=moved / rate, issue=issue).slowed(idle=idle / share, slower=COST.whole if pieces == 1 else 1.0)
+    return launches * LAUNCH + (Cost(launch=COST.between) + work if problem.is_forward else work.slowed(slower=COST.bwd))
 
 
 @functools.cache

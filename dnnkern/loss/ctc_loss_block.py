@@ -17,14 +17,16 @@ from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds
 from ._ctc import NOTHING, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+
+COST = constants("loss/ctc_block")
 
 MOST_THREADS, MOST_HELD, SHARED = {"float32": 1024, "float64": 512}, 8, 64 << 10
 AHEAD = {1: 8, 2: 4, 4: 2, 8: 1}  # states of a thread -> steps whose scores it loads at once
-STEP = 0.15e-6                    # seconds of a step: a guess, from its chain of instructions
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,11 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The chain of steps, for as many samples as there are multiprocessors at once; and bytes."""
     config = _config(problem)
-    resident = max(1, 2048 // config.threads) * device.sms
-    chain = problem.steps * STEP * (1 + 0.4 * (config.held - 1)) * ceil_div(problem.samples, resident)
+    resident = max(1, COST.resident // config.threads) * device.sms
+    chain = problem.steps * COST.step * (1 + COST.state * (config.held - 1)) * ceil_div(problem.samples, resident)
     states = problem.samples * problem.steps * problem.states * ITEMSIZE[problem.compute]
-    return 2 * LAUNCH + chain + moved_seconds(2 * problem.logits.nbytes + (1 if problem.is_forward else 3) * states, device)
+    moved = memory_seconds(2 * problem.logits.nbytes + (1 if problem.is_forward else 3) * states, device)
+    return 2 * LAUNCH + Cost(waits=chain, memory=moved)
 
 
 @functools.cache

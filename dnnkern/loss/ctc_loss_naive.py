@@ -11,10 +11,13 @@ from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, issue_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH
 from ._ctc import NOTHING, THREADS, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+
+COST = constants("loss/ctc_naive")
 
 WARP = 32
 
@@ -31,9 +34,9 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Each state of each step waits for memory."""
-    waves = -(-problem.samples // (1024 * device.sms))
-    own = 0.0 if problem.is_forward else problem.logits.size * problem.states * 4 / (128 * device.sms * device.clock_hz)
-    return 2 * LAUNCH + waves * problem.steps * problem.states * 0.8e-6 + own
+    waves = -(-problem.samples // (COST.resident * device.sms))
+    own = 0.0 if problem.is_forward else issue_seconds(problem.logits.size * problem.states, COST.element, device)
+    return 2 * LAUNCH + Cost(waits=waves * problem.steps * problem.states * COST.state, issue=own)
 
 
 @functools.cache

@@ -10,10 +10,13 @@ from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._totals import fold_bytes, fold_launches
+
+COST = constants("loss/mse_naive")
 
 THREADS = 256
 STRETCH = 64 * THREADS  # elements of a block whose losses are added
@@ -39,8 +42,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A sector for each element that is not innermost anywhere, and divisions."""
     size = problem.x.size
-    moved = moved_seconds(problem.bytes if len(problem.dims) < 2 else 16 * size * len(problem.walked), device)
-    return 2 * LAUNCH + 2e-6 + max(moved / 0.5, divisions_seconds(size, 30 + 90 * len(problem.dims), device))
+    moved = memory_seconds(problem.bytes if len(problem.dims) < 2 else COST.spread * size * len(problem.walked), device)
+    issue = issue_seconds(size, COST.element + COST.dimension * len(problem.dims), device)
+    return 2 * LAUNCH + Cost(waves=COST.block) + overlap(memory=moved / COST.rate, issue=issue)
 
 
 @functools.cache

@@ -13,10 +13,13 @@ from ..device.groups import make_flight, make_reader, make_writer
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._totals import fold_bytes, fold_launches
+
+COST = constants("loss/mse_vector")
 
 THREADS, SCRATCH, LIMIT = 256, 16, 2 ** 31 - 1
 RESIDENT = 6  # blocks of a multiprocessor that add
@@ -71,10 +74,10 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes, at a lower rate for single elements and few loads."""
     blocks = _blocks(problem, device, config)
-    rate = (1.0 if config.words else min(1.0, problem.x.itemsize / 5)) * (1.0 if config.count == 4 or not _added(problem) else 0.95)
-    share = min(1.0, blocks * THREADS / (512 * device.sms))
-    moved = max(moved_seconds(problem.bytes, device) / rate, divisions_seconds(problem.x.size, 8, device)) / share
-    return LAUNCH * (1 + _added(problem)) + moved * (1 if _added(problem) else tail(blocks, 8, device))
+    rate = narrow_rate(16 if config.words else 0, problem.x.itemsize) * (1.0 if config.count == 4 or not _added(problem) else COST.few)
+    work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(problem.x.size, COST.element, device))
+    return LAUNCH * (1 + _added(problem)) + work.slowed(idle=1 / occupied(blocks * THREADS, COST.enough, device),
+                                                        tail=1 if _added(problem) else tail(blocks, COST.blocks, device))
 
 
 @functools.cache

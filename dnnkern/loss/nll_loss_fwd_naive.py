@@ -9,11 +9,14 @@ from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, Cost, memory_seconds
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, SECTOR, moved_seconds
 from ._math import kind_of, make_terms
 from ._rows import make_look
 from ._totals import loss_arguments, loss_launches, loss_workspace, weight_argument, weight_step
+
+COST = constants("loss/nll_naive")
 
 THREADS = 256
 
@@ -30,7 +33,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A sector a row."""
-    return 2 * LAUNCH + 2e-6 + moved_seconds(problem.rows * (SECTOR + 20), device)
+    return 2 * LAUNCH + Cost(waves=COST.block, memory=memory_seconds(problem.rows * (SECTOR + COST.row), device))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ group leave through TMA, the last ones of a group by threads, from shared memory
 along it, as in `_tile.locate`: what works at one time shares columns of b[g], which is read once, and the band's rows of a from the L2.
 """
 import functools
+from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
@@ -58,9 +59,20 @@ def estimate(problem, device, config):
             + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize)))
 
 
+class GroupTile(NamedTuple):
+    """A tile of one group: steps of k, first row and column, matrices of a (one) and of b (the group's), the row after the group's last."""
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    z_a: i32
+    z_b: i32
+    row_end: i32
+
+
 @functools.cache
 def _make_locate(tile):
-    """Device function ``locate(t, rank, place)``: (first step, end, row, column, 0, group, the row the group ends before)."""
+    """Device function ``locate(t, rank, place)``: the `GroupTile` number t."""
     BM, BN = tile.bm, tile.bn
     find = make_find_tile(tile.bm)
 
@@ -76,7 +88,7 @@ def _make_locate(tile):
             high = u32(1)
         column = i32(u32(inside) // high)
         row = row0 + (inside - column * i32(high)) * BM
-        return i32(0), steps if group >= 0 else -1, row, column * BN, i32(0), group, end
+        return GroupTile(i32(0), steps if group >= 0 else -1, row, column * BN, i32(0), group, end)
     return locate
 
 
@@ -88,9 +100,9 @@ def kernel(special):
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
         n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group = out
-        row, column, group, end = where[2] + offset, where[3], i64(where[5]), where[6]
+        row, column, group, end = tile.row + offset, tile.column, i64(tile.z_b), tile.row_end
         mine = advance(bias, group * bias_group)
         if has_scales:
             e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0), mine, i32(0), i32(0), scale_a,

@@ -16,11 +16,12 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit, u8, u32
-from ..device.convert import bits_float, element, words_double
+from ..device.convert import element
 from ..device.dot import dot4
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.fastmath import minimum
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.numeric import bits_float, words_double
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm

@@ -59,16 +59,16 @@ def kernel(special):
     a_blocks, b_blocks = special.blocks
 
     @device_function
-    def first_factors(where, k, first_row, thread, out):
+    def first_factors(tile, k, first_row, thread, out):
         scale_a, scale_b, strides = out[8], out[9], out[10]
         low, high, both = scale_a, scale_a, scale_b
         if a_blocks:
-            row = where[2] + first_row
+            row = tile.row + first_row
             last = out[0] - 1
             low = advance(scale_a, min(row, last) * strides[0] + k * strides[1])
             high = advance(scale_a, min(row + 8, last) * strides[0] + k * strides[1])
         if b_blocks:
-            both = advance(scale_b, k * strides[2] + (where[3] >> 7) * strides[3])
+            both = advance(scale_b, k * strides[2] + (tile.column >> 7) * strides[3])
         return low, high, both
 
     @device_function

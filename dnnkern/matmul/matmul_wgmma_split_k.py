@@ -78,10 +78,10 @@ def partial_kernel(tile, operands, accumulator):
     store = make_boxed_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator))
 
     @device_function
-    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, sums_map, staging, tile, thread, barrier, out):
         m, n, batch = out
-        z = where[7] * batch + where[6]
-        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
+        z = tile.k_slice * batch + tile.z
+        store(acc, first, sums_map, staging, tile.row + offset, tile.column, z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *operands), make_locate(tile), sink, accumulator)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))

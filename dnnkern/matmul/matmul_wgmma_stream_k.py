@@ -10,6 +10,7 @@ ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in 
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, jit, u32
 from ..device.dependent import wait_for_previous_grid
@@ -112,9 +113,22 @@ def estimate(problem, device, config):
     return UNMEASURED * (copies + waves + sums)
 
 
+class StreamTile(NamedTuple):
+    """A `WorkTile`: whole (`k_slice` is -1), or a slice of k of the `divided`-th of the tiles that are divided."""
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    z_a: i32
+    z_b: i32
+    z: i32
+    k_slice: i32
+    divided: i32
+
+
 @functools.cache
 def _make_locate(tile):
-    """Device function ``locate(t, rank, place)``: (first step, end, row, column, z_a, z_b, z, range or -1, number of the divided tile)."""
+    """Device function ``locate(t, rank, place)``: the `StreamTile` number t."""
     BM, BN = tile.bm, tile.bn
 
     @device_function
@@ -128,7 +142,7 @@ def _make_locate(tile):
             end = min(first + each, steps)
         z, inside = divide_remainder(index, per_matrix)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        return first, end, r * BM, c * BN, z * a_batched, z * b_batched, z, s, slot
+        return StreamTile(first, end, r * BM, c * BN, z * a_batched, z * b_batched, z, s, slot)
     return locate
 
 
@@ -141,12 +155,12 @@ def kernel(special):
     BM, BN = tile.bm, tile.bn
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
         sums_map, rest, of_y = out
-        if where[7] < 0:
-            whole_sink(acc, first, offset, y_map, staging, where, thread, barrier, of_y)
+        if tile.k_slice < 0:
+            whole_sink(acc, first, offset, y_map, staging, tile, thread, barrier, of_y)
         else:
-            z = where[7] * rest + where[8]
+            z = tile.k_slice * rest + tile.divided
             store(acc, first, sums_map, staging, offset, 0, z, thread, barrier, BM, BN, (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
 

@@ -13,9 +13,12 @@ from ..device.epilogue import Activation, activation_function, activation_gradie
 from ..device.fastmath import sqrt
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._channel_problem import STATISTIC, WEIGHT, gradient_source
+
+COST = constants("norm/channel_naive")
 
 THREADS = 128
 OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd")
@@ -57,12 +60,13 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A 32-byte sector a load; few rows keep few threads busy, each waiting for memory at every element."""
     if problem.op == "batch_norm_infer":
-        return LAUNCH + max(moved_seconds(2 * problem.x.size * 32, device), divisions_seconds(problem.x.size, 400, device))
-    rows, walks = max(1, problem.row_count), 4 if problem.op.endswith("fwd") else 9
-    waves = max(1, -(-rows // (1024 * device.sms)))
-    serial = waves * walks * problem.row_length * 100e-9
-    issue = divisions_seconds(problem.x.size, 150 * walks, device)
-    return LAUNCH + max(moved_seconds(walks * problem.x.size * 32, device), issue, serial)
+        return LAUNCH + overlap(memory=memory_seconds(2 * problem.x.size * SECTOR, device),
+                                issue=issue_seconds(problem.x.size, COST.infer, device))
+    rows, walks = max(1, problem.row_count), COST.fwd if problem.op.endswith("fwd") else COST.bwd
+    waves = max(1, -(-rows // (COST.resident * device.sms)))
+    issue = issue_seconds(problem.x.size, COST.element * walks, device)
+    return LAUNCH + overlap(memory=memory_seconds(walks * problem.x.size * SECTOR, device), issue=issue,
+                            waits=waves * walks * problem.row_length * COST.wait)
 
 
 def _load(dtype):

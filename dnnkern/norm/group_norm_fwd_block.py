@@ -15,11 +15,14 @@ from ..device.index import ceil_div, divide, divide_remainder, divisor
 from ..device.rows import Dim, Held, RowForm, make_row, row_unit
 from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ._channel_view import MOST, View, view_of
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from .planes.kernel import Planes, make_places
+
+COST = constants("norm/group")
 
 LANES, REGISTERS = (32, 64, 128, 256, 512, 1024), 7
 RESIDENT = 1024  # threads of a multiprocessor
@@ -156,11 +159,11 @@ def estimate(problem, device, config):
     size = problem.x.itemsize
     fill = min(1.0, length * size / (planes.lanes * (planes.registers + config.shared) * unit))
     flight = (planes.registers + config.shared) * unit * planes.threads * config.blocks * fill
-    rate = min(1.0, flight / 100e3) ** 0.5 * (1.0 if unit == 16 else min(1.0, size / 5)) * (0.9 if config.split else 1.0)
-    rate *= 0.9 if config.blocks == 1 else 1.0  # nothing is under way while the block computes
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(unit, size) * (COST.split if config.split else 1.0)
+    rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
     blocks = ceil_div(rows, planes.groups)
-    share = min(1.0, blocks * planes.threads / (512 * device.sms))
-    return LAUNCH + moved_seconds(problem.bytes, device) / (0.92 * rate * share) * tail(blocks, config.blocks, device)
+    return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * rate)).slowed(
+        idle=1 / occupied(blocks * planes.threads, COST.enough, device), tail=tail(blocks, config.blocks, device))
 
 
 @functools.cache

@@ -7,9 +7,12 @@ from ..device.convert import element
 from ..device.fastmath import exp, log
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._lrn_problem import OPS
+
+COST = constants("norm/lrn_naive")
 
 THREADS = 128
 
@@ -37,7 +40,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes, and a window's instructions an element; backward its square."""
     reads = problem.size if problem.op == "lrn_fwd" else problem.size ** 2
-    return LAUNCH + max(2 * moved_seconds(problem.bytes, device), divisions_seconds(problem.x.size, 250 + 12 * reads, device))
+    return LAUNCH + overlap(memory=2 * memory_seconds(problem.bytes, device),
+                            issue=issue_seconds(problem.x.size, COST.element + COST.window * reads, device))
 
 
 def _make_sum(config, Real):

@@ -16,11 +16,14 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import RowForm, make_row_places, row_arguments
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._channel_view import MOST
 from ._lrn_problem import OPS
 from ._moments import make_inverses
+
+COST = constants("norm/lrn_window")
 
 THREADS = 128
 LARGEST = 9  # size that registers hold
@@ -112,12 +115,12 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """Bytes, what neighbours load twice from the cache; a window's instructions an element."""
-    narrow = {4: 1.0, 2: 0.95, 1: 0.7, 0: 0.4}[config.words]
+    narrow = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.element_rate}[config.words]
     reach = problem.behind if problem.op == "lrn_fwd" else 2 * problem.behind
-    twice = 1 + 0.2 * 2 * config.lead(reach) / config.own
-    windows = problem.size * (1 if problem.op == "lrn_fwd" else 2.5)
-    issue = divisions_seconds(problem.x.size, 16 + 2 * windows, device)
-    return LAUNCH + max(moved_seconds(problem.bytes, device) * twice / narrow, issue)
+    twice = 1 + COST.twice * 2 * config.lead(reach) / config.own
+    windows = problem.size * (1 if problem.op == "lrn_fwd" else COST.bwd)
+    issue = issue_seconds(problem.x.size, COST.element + COST.window * windows, device)
+    return LAUNCH + overlap(memory=memory_seconds(problem.bytes, device) * twice / narrow, issue=issue)
 
 
 def _make_power(Real):

@@ -12,8 +12,11 @@ from ..device.convert import element
 from ..device.fastmath import sqrt
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+
+COST = constants("norm/naive")
 
 THREADS = 128
 
@@ -44,11 +47,11 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A 32-byte sector a load; few rows, or few columns, keep few threads busy, each waiting for memory at every element."""
-    form, walks = problem.form, 4 if problem.op.endswith("fwd") else 9
-    waves = max(1, -(-form.rows // (1024 * device.sms)))
-    serial = waves * walks * form.length * 100e-9 + (0 if problem.op.endswith("fwd") else form.rows * 300e-9)
-    issue = divisions_seconds(problem.x.size, 150 * walks, device)
-    return LAUNCH + max(moved_seconds(walks * problem.x.size * 32, device), issue, serial)
+    form, walks = problem.form, COST.fwd if problem.op.endswith("fwd") else COST.bwd
+    waves = max(1, -(-form.rows // (COST.resident * device.sms)))
+    serial = waves * walks * form.length * COST.wait + (0 if problem.op.endswith("fwd") else form.rows * COST.wait_row)
+    issue = issue_seconds(problem.x.size, COST.element * walks, device)
+    return LAUNCH + overlap(memory=memory_seconds(walks * problem.x.size * SECTOR, device), issue=issue, waits=serial)
 
 
 @functools.cache

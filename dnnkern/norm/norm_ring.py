@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
-from ..device.mbarrier import mbarrier_wait
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import ring_seconds
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
 from .block.forward import layout, pointers, refusal, units
+
+COST = constants("norm/ring")
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 UNROLLED = 128      # elements and weights of a thread that the compiler keeps in registers
@@ -109,7 +111,7 @@ def configs(problem, device):
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (12 if config.layer else 6) * config.elements
+    instructions = (COST.layer if config.layer else COST.rms) * config.elements
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
@@ -128,7 +130,7 @@ def kernel(config):
     SENT, LAST = VALUES * ROWS, i32(BLOCK - 32)
     HALF, SLOTS = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
-    prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, 4)
+    pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, 4)
     in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
     places, join, (inverse, inverse_root) = make_row_places(config.dims, 4), make_join(Real, E, LAYER), make_inverses(Real)
     hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
@@ -142,19 +144,22 @@ def kernel(config):
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, steps, gamma_step, beta_step, divisors,
                       strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
+        slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         sums, offsets = cuda.local.array(SENT, Real), cuda.local.array(4, i64)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
         begin, count = rank * share, share_of(rank, units, share)
-        prepare(landed, met)
+        bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
+        prepare(bars, met)
         base = shared_address(dynamic, 0)
         mine = base + 16 * u32(thread)
         if thread == LAST:
+            state = pipe.producer_start()
             for s in range(STAGES):
-                start(base, landed, s, x, x, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                start(base, bars, state, x, x, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                state = pipe.next(state)
         n_mine = 0
         for c in range(UNITS):
             i = thread + c * BLOCK
@@ -167,13 +172,13 @@ def kernel(config):
         other = thread & (CLUSTER - 1)
         n_other, n_inverse = Real(share_of(other, units, share) * E), inverse(Real(length))
         cluster_wait()
-        row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
+        row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
-            was = mine + u32(last) * STAGE
+            was = mine + last.stage * STAGE
             if row < rows:
                 if WHOLE or count > 0:
-                    mbarrier_wait(shared_address(landed, here), parity)
-                at, half = mine + u32(here) * STAGE, (turn & 1) * HALF
+                    pipe.consumer_wait(bars, state)
+                at, half = mine + state.stage * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
                     a, b, n = Real(0), Real(0), Real(n_mine)
                     if ROWS == 1 or row + k * step < rows:
@@ -190,7 +195,7 @@ def kernel(config):
                         scratch[place + 2] = n
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, landed, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
+                    start(base, bars, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
                 if thread < 32:
                     for k in range(ROWS):
                         place = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
@@ -237,9 +242,7 @@ def kernel(config):
                                     values[e] = value
                                 pack(part, 0, values)
                                 store4_from(q, 4 * i, part, 0)
-            row, free, last, here = row + stride, last, here, here + 1
-            if here == STAGES:
-                here, parity = i32(0), parity ^ 1
+            row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return norm_fwd_ring
 

@@ -1,7 +1,7 @@
 """Which ways of reading are worth trying for a problem, and what they should take: the estimates of this family."""
 from ..device.index import ceil_div
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, Cost, at_least, memory_seconds, sector_waste
+from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, sector_waste
 from ._columns import Columns, columns_refusal, words_of
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, WIDTHS, Rows, loads_of, per_load, rows_refusal
 from ._stages import THREADS, finish_across, finish_threads, workspace_bytes
@@ -88,7 +88,7 @@ def seconds(problem, device, way):
     if waves == 1:                                          # some multiprocessors have a block more than others
         tail *= (ceil_div(blocks, device.sms) * device.sms / blocks) ** 0.5 if blocks > device.sms else 1.0
     moved = Cost(memory=memory_seconds(problem.bytes * waste, device) / (rate * max(busy, COST.least_share))).slowed(tail=tail)
-    cost = LAUNCH + Cost(waves=waves * end) + at_least(moved, waits=ceil_div(walk, flight) * COST.latency)
+    cost = LAUNCH + Cost(waves=waves * end) + overlap(moved, waits=ceil_div(walk, flight) * COST.latency)
     if way.splits > 1:
         loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
         cost += LAUNCH + Cost(reduction=memory_seconds(4 * workspace_bytes(problem, way.splits), device)

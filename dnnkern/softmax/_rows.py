@@ -17,17 +17,18 @@ from ..device.index import ceil_div
 from ..device.rows import LIMIT, Held, make_cluster_pair, make_row, make_row_places, row_arguments
 from ..device.vec import advance, pin, shared_address
 from ..device.warp import make_reduce
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, contend, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied
+from ..engine.cost import overlap, sector_waste, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import arithmetic
 
+COST = constants("softmax/rows")
+
 RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compute capability, where not 1536 (8.x, 12.x) or 2048
-WAITS = {2: (1.05e-6, 55e-9, 3.2e-9, 0.17e-6, 0.0), 3: (1.0e-6, 50e-9, 0.0, 0.08e-6, 60e-9)}
-"""Arrays -> seconds of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared
-memory, for each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536
-(bench/results/h200-softmax-fwd-rows.jsonl, h200-softmax-bwd-rows.jsonl)."""
+WAITS = {2: constants("softmax/waits_fwd"), 3: constants("softmax/waits_bwd")}
+"""Arrays -> what a block waits for."""
 STATIC = 2048     # bytes of shared memory of a block for everything but rows, and what the system takes
-TOGETHER = 0.065  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
 
 
 @dataclass(frozen=True)
@@ -139,27 +140,27 @@ def seconds(problem, device, config):
     resident = config.blocks
     fill = form.length * itemsize / (config.held.capacity * itemsize)
     flight = (config.arrays - 1) * (config.registers + config.shared) * config.unit * config.threads * resident * min(1.0, fill)
-    rate = min(1.0, flight / 32e3) ** 0.5 if config.lanes <= 32 else 1.0
-    if config.unit < 16:
-        rate *= min(1.0, itemsize / 5)
+    rate = (flight_rate(flight, COST.in_flight) if config.lanes <= 32 else 1.0) * narrow_rate(config.unit, itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(s) > 1 else 1 for s in form.steps)
     grid = ceil_div(form.rows, config.threads // config.lanes) * config.cluster
-    each = 6 if config.arrays == 3 else 14 if itemsize > 2 else 12
-    accesses = 10 * problem.outputs[0].size / (config.unit / itemsize) + 30 * form.rows * config.lanes
-    issue = divisions_seconds(problem.outputs[0].size * each + accesses / min(1.0, fill), 1, device)
-    share = min(1.0, grid * config.threads / (512 * device.sms))  # of the multiprocessors that have work
-    moved = moved_seconds(problem.bytes, device) * strided / (rate * share)
-    work = max(moved, issue) * tail(grid, resident, device) * (1.03 if config.heads else 1)
-    if config.cluster > 1 and config.arrays == 2:
-        work *= 1 + TOGETHER * config.cluster
+    each = COST.element_bwd if config.arrays == 3 else COST.element if itemsize > 2 else COST.element_16
+    accesses = COST.access * problem.outputs[0].size / (config.unit / itemsize) + COST.thread * form.rows * config.lanes
+    issue = issue_seconds(problem.outputs[0].size * each + accesses / min(1.0, fill), 1, device)
+    share = occupied(grid * config.threads, COST.enough, device)
+    slower = COST.heads if config.heads else 1.0
+    if config.cluster > 1 and config.arrays == 2:  # all blocks of a cluster begin and end together
+        slower *= 1 + COST.cluster * config.cluster
     if config.lanes <= 32:
-        work *= 1.01 ** max(0, config.registers - 4)
-    alone, element_each, thread, block, together = WAITS[config.arrays]
-    elements = form.length / (config.lanes * config.cluster)
-    each = alone + element_each * elements + thread * config.threads * (1 + (config.shared > 0))
-    each += block * config.cluster + together * elements if config.cluster > 1 else 0
-    waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
-    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 12 + waiting ** 12) ** (1 / 12) * (1.01 if config.shared else 1.0)
+        slower *= COST.register ** max(0, config.registers - 4)
+    work = overlap(memory=memory_seconds(problem.bytes, device) * strided / (rate * share), issue=issue)
+    work = work.slowed(tail=tail(grid, resident, device), slower=slower)
+    launch = LAUNCH + Cost(launch=COST.cluster_launch) if config.cluster > 1 else LAUNCH
+    if config.lanes > 32:
+        wait, elements = WAITS[config.arrays], form.length / (config.lanes * config.cluster)
+        each = wait.alone + wait.element * elements + wait.thread * config.threads * (1 + (config.shared > 0))
+        each += wait.block * config.cluster + wait.cluster_element * elements if config.cluster > 1 else 0
+        work = contend(COST.power, work, waits=each * max(1.0, grid / (device.sms * resident)))
+    return launch + work.slowed(slower=COST.shared if config.shared else 1.0)
 
 
 @functools.cache

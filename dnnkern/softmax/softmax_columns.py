@@ -16,9 +16,12 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import arithmetic
+
+COST = constants("softmax/columns")
 
 WIDTHS, MOST_THREADS, LEAST_THREADS = (8, 32, 128), 256, 64
 
@@ -124,15 +127,17 @@ def estimate(problem, device, config):
     """Bytes, twice read where the axis does not fit; short runs of columns; idle threads; merges."""
     itemsize, columns = problem.arrays[0].itemsize, _columns(problem).size
     across, blocks = _blocks(problem, config)
-    read = 1 if config.whole else 1.6
+    read = 1 if config.whole else COST.again
     waste = sector_waste(min(config.width * config.unit, columns * itemsize), config.unit)
     nbytes = problem.outputs[0].nbytes * ((config.arrays - 1) * read + 1) * waste
     idle = across * config.width * config.unit / (columns * itemsize)
-    rate = min(1.0, config.held * config.unit * (config.arrays - 1) / 32) ** 0.5
-    share = min(1.0, blocks * config.threads / (512 * device.sms))
+    rate = flight_rate(config.held * config.unit * (config.arrays - 1), COST.in_flight)
+    share = occupied(blocks * config.threads, COST.enough, device)
     merges = blocks * config.threads * config.height * (config.unit // itemsize) * (config.height > 1)
-    issue = divisions_seconds((problem.outputs[0].size * idle * (14 if config.arrays == 2 else 7) + 4 * merges) / share, 1, device)
-    return LAUNCH + max(moved_seconds(nbytes, device) / (rate * share), issue) * tail(blocks, 4, device)
+    each = COST.element if config.arrays == 2 else COST.element_bwd
+    issue = issue_seconds((problem.outputs[0].size * idle * each + COST.merge * merges) / share, 1, device)
+    work = overlap(memory=memory_seconds(nbytes, device) / (rate * share), issue=issue)
+    return LAUNCH + work.slowed(tail=tail(blocks, COST.blocks, device))
 
 
 @functools.cache

@@ -12,9 +12,12 @@ from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._math import arithmetic
+
+COST = constants("softmax/naive")
 
 THREADS = 128
 STRETCH = 256
@@ -41,10 +44,10 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A 32-byte sector a load; few rows keep few threads busy, each waiting for memory at every element."""
     form, walks = problem.form, 4 if problem.op == "softmax_fwd" else 5
-    moved = moved_seconds(walks * problem.outputs[0].size * 32, device)
-    waves = -(-form.rows // (1024 * device.sms))
-    issue = divisions_seconds(problem.outputs[0].size, 20 * walks, device)
-    return LAUNCH + max(moved, issue, waves * walks * form.length * 100e-9)
+    moved = memory_seconds(walks * problem.outputs[0].size * SECTOR, device)
+    waves = -(-form.rows // (COST.resident * device.sms))
+    issue = issue_seconds(problem.outputs[0].size, COST.element * walks, device)
+    return LAUNCH + overlap(memory=moved, issue=issue, waits=waves * walks * form.length * COST.wait)
 
 
 @functools.cache

@@ -13,17 +13,19 @@ from ..device.cluster import cluster_rank, cluster_wait
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div
-from ..device.mbarrier import mbarrier_wait
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Held, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import ring_seconds
 from ._math import arithmetic
 from ._rows import refusal, units
+
+COST = constants("softmax/ring")
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 UNROLLED = 32       # elements of a thread that the compiler keeps in registers
@@ -82,7 +84,7 @@ def configs(problem, device):
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (13 if ring.inputs == 1 else 2) * 16 // ITEMSIZE[problem.dtype]
+    instructions = (COST.fwd if ring.inputs == 1 else COST.bwd) * 16 // ITEMSIZE[problem.dtype]
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
@@ -99,7 +101,7 @@ def kernel(config):
     SENT, LAST, OUT, WORDS, NOTHING = VALUES * ROWS, i32(BLOCK - 32), ring.inputs, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
-    prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
+    pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     places, hold, widest = make_row_places(config.dims, ARRAYS), pin(WORDS), make_reduce(maximum)
 
     def make_meeting(lanes):
@@ -151,7 +153,7 @@ def kernel(config):
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def softmax_ring(a, b, out, rows, units, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
+        slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
         values, others, offsets = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(ARRAYS, i64)
         thread, rank = cuda.threadIdx.x, cluster_rank()
@@ -161,20 +163,23 @@ def kernel(config):
         mine = 0
         for c in range(UNITS):
             mine = c + 1 if thread + c * BLOCK < count else mine
-        prepare(landed, met)
+        bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
+        prepare(bars, met)
         base = shared_address(dynamic, 0)
         corner = base + 16 * u32(thread)
         if thread == LAST:
+            state = pipe.producer_start()
             for s in range(STAGES):
-                start(base, landed, s, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                start(base, bars, state, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                state = pipe.next(state)
         cluster_wait()
-        row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
+        row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
-            was = corner + u32(last) * STAGE
+            was = corner + last.stage * STAGE
             if row < rows:
                 if WHOLE or count > 0:
-                    mbarrier_wait(shared_address(landed, here), parity)
-                at, half = corner + u32(here) * STAGE, (turn & 1) * HALF
+                    pipe.consumer_wait(bars, state)
+                at, half = corner + state.stage * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
                     m, total = Real(NOTHING), Real(0)
                     if ROWS == 1 or row + k * step < rows:
@@ -189,7 +194,7 @@ def kernel(config):
                             scratch[place + 1] = m
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, landed, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
+                    start(base, bars, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
                 if thread < 32:
                     for k in range(ROWS):
                         place = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
@@ -221,9 +226,7 @@ def kernel(config):
                                         values[e] = gradient(values[e], others[e], z)
                                 pack(part, 0, values)
                                 store4_from(q, 4 * (thread + c * BLOCK), part, 0)
-            row, free, last, here = row + stride, last, here, here + 1
-            if here == STAGES:
-                here, parity = i32(0), parity ^ 1
+            row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return softmax_ring
 

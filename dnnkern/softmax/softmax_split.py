@@ -16,11 +16,14 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Held, make_row, make_row_places, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste
 from ._math import arithmetic
 from ._rows import units
+
+COST = constants("softmax/split")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 SCRATCH = THREADS // 8  # two pairs a warp
@@ -75,14 +78,14 @@ def estimate(problem, device, config):
     form, itemsize = problem.form, problem.arrays[0].itemsize
     pieces, _ = _pieces(problem, device)
     inputs, outputs = sum(t.nbytes for t in problem.arrays[:-1]), problem.outputs[0].nbytes
-    again = 0.4 if inputs + outputs < device.l2_bytes // 2 else 1.0
-    share = min(1.0, form.rows * pieces * THREADS / (1024 * device.sms))
+    again = COST.again if inputs + outputs < device.l2_bytes // 2 else 1.0
+    share = occupied(form.rows * pieces * THREADS, COST.enough, device)
     idle = max(1.0, THREADS * _config(problem).held / units(problem)) ** 0.5
-    rate = 1.0 if problem.unit[0] == 16 else min(1.0, itemsize / 5)
     strided = max(sector_waste(itemsize, itemsize) if abs(s) > 1 else 1 for s in form.steps)
-    issue = divisions_seconds(outputs // itemsize * (18 if len(problem.arrays) == 2 else 9) + 400 * form.rows * pieces * THREADS, 1, device)
-    moved = moved_seconds(inputs * (1 + again) + outputs, device) * strided
-    return 2 * LAUNCH + 2e-6 + max(moved / rate, issue) * idle / share
+    each = COST.element if len(problem.arrays) == 2 else COST.element_bwd
+    issue = issue_seconds(outputs // itemsize * each + COST.thread * form.rows * pieces * THREADS, 1, device)
+    moved = memory_seconds(inputs * (1 + again) + outputs, device) * strided / narrow_rate(problem.unit[0], itemsize)
+    return 2 * LAUNCH + Cost(launch=COST.between) + overlap(memory=moved, issue=issue).slowed(idle=idle / share)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from ...device import cuda, device_function, f32, i32, i64, jit
+from ...device import cuda, device_function, f32, i64, jit
 from ...device.convert import element
 from ...device.groups import access_words
 from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
@@ -312,13 +312,13 @@ def sum_kernel(dtype):
 
     @jit(launch_bounds=(ADDERS, 4))
     def sdpa_dbias_sums(sums, dbias, size, step, parts, of_keys, of_rows, of_heads, strides):
-        index = i32(i32(cuda.blockIdx.x) * ADDERS + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * ADDERS + cuda.threadIdx.x
         if index < size:
             total = f32(0)
             for part in range(parts):
-                total = f32(total + sums[i64(i64(part) * i64(step) + i64(index))])
+                total = total + sums[i64(part) * step + index]
             rest, j = divide_remainder(index, of_keys)
             rest, i = divide_remainder(rest, of_rows)
             b, h = divide_remainder(rest, of_heads)
-            store(dbias, i64(i64(b) * strides[0] + i64(h) * strides[1] + i64(i) * strides[2] + i64(j) * strides[3]), total)
+            store(dbias, b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3], total)
     return sdpa_dbias_sums

@@ -13,7 +13,7 @@
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.fastmath import ex2, fma
 from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
@@ -156,17 +156,17 @@ def kernel(config):
         rest, kt = divide_remainder(t, of_keys)
         rest, rt = divide_remainder(rest, of_rows)
         b, h = divide_remainder(rest, of_heads)
-        return b, h, i32(rt * HEIGHT), i32(kt * WIDTH)
+        return b, h, rt * HEIGHT, kt * WIDTH
 
     @device_function
     def seen_of(i0, j0, sizes, bounds):
         """(whether some row of a tile sees a key, whether one does not see all)."""
         seen, some = True, False
         if MASKED:
-            first, first_end = terms.span(i0, i32(sizes[0]), i32(sizes[1]), bounds)
-            last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), i32(sizes[0])) - 1), i32(sizes[0]), i32(sizes[1]), bounds)
-            some = i32(j0 + WIDTH) > first_end or j0 < last_begin
-            seen = max(first, j0) < min(last, i32(j0 + WIDTH))
+            first, first_end = terms.span(i0, sizes[0], sizes[1], bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, sizes[0]) - 1, sizes[0], sizes[1], bounds)
+            some = j0 + WIDTH > first_end or j0 < last_begin
+            seen = max(first, j0) < min(last, j0 + WIDTH)
         return seen, some
 
     @device_function
@@ -179,66 +179,66 @@ def kernel(config):
     @device_function
     def load_pair(to, boxes, left, right, bar, i0, j0, b, h, g):
         for k in range(boxes):
-            tma_load_4d(u32(to + u32(k * LEFT_BOX)), left, bar, i32(k * COLUMNS), i0, h, b)
+            tma_load_4d(to + u32(k * LEFT_BOX), left, bar, k * COLUMNS, i0, h, b)
         for k in range(boxes):
-            tma_load_4d(u32(to + u32(boxes * LEFT_BOX + k * RIGHT_BOX)), right, bar, i32(k * COLUMNS), j0, g, b)
+            tma_load_4d(to + u32(boxes * LEFT_BOX + k * RIGHT_BOX), right, bar, k * COLUMNS, j0, g, b)
 
     @device_function
     def produce_bias(bias, base, bars, sizes, counts, spread, bounds):
         _, _, bias_full, bias_empty, _ = bars
-        place, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
-        while t < i32(counts[0]):
+        place, phase, t = u32(0), u32(1), cuda.blockIdx.x
+        while t < counts[0]:
             b, h, i0, j0 = place_of(t, spread)
-            mbarrier_wait(u32(bias_empty + u32(8) * place), phase)
-            bar = u32(bias_full + u32(8) * place)
+            mbarrier_wait(bias_empty + 8 * place, phase)
+            bar = bias_full + 8 * place
             seen, _ = seen_of(i0, j0, sizes, bounds)
             if seen:
                 mbarrier_arrive_expect(bar, u32(BIAS))
                 for n in range(BIAS_BOXES):
-                    tma_load_4d(u32(base + u32(BIAS_AT + n * BIAS_BOX) + place * u32(BIAS)), bias, bar, i32(j0 + n * COLUMNS), i0, h, b)
+                    tma_load_4d(base + u32(BIAS_AT + n * BIAS_BOX) + place * BIAS, bias, bar, j0 + n * COLUMNS, i0, h, b)
             else:
                 mbarrier_arrive(bar)
-            place = u32(place ^ u32(1))
-            phase = u32(phase ^ place ^ u32(1))
-            t = i32(t + i32(cuda.gridDim.x))
+            place = place ^ 1
+            phase = phase ^ place ^ 1
+            t = t + cuda.gridDim.x
 
     @device_function
     def produce(maps, base, bars, numbers, sizes, counts, spread, group, bounds):
         q, k, do, v = maps
         full, empty, _, _, _ = bars
-        slot, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
-        while t < i32(counts[0]):
+        slot, phase, t = u32(0), u32(1), cuda.blockIdx.x
+        while t < counts[0]:
             b, first_h, i0, j0 = place_of(t, spread)
             seen, _ = seen_of(i0, j0, sizes, bounds)
-            h, end = first_h, i32(b + i32(counts[1])) if seen else b
+            h, end = first_h, b + counts[1] if seen else b
             while b < end:
                 g, _ = divide_remainder(h, group)
-                line = i64(i64(i32(b * i32(sizes[2])) + h) * i64(i32(sizes[3])) + i64(i0))
-                mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                bar = u32(full + u32(8) * slot)
+                line = i64(b * sizes[2] + h) * sizes[3] + i0
+                mbarrier_wait(empty + 8 * slot, phase)
+                bar = full + 8 * slot
                 mbarrier_arrive_expect(bar, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
-                load_pair(u32(base + slot * u32(STAGE)), X_BOXES, q, k, bar, i0, j0, b, h, g)
-                bulk_load(u32(base + u32(NUMBERS_AT) + slot * u32(NUMBERS)), address(numbers, i64(i64(2) * line)), u32(NUMBERS), bar)
+                load_pair(base + slot * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
+                bulk_load(base + NUMBERS_AT + slot * NUMBERS, address(numbers, 2 * line), u32(NUMBERS), bar)
                 slot, phase = advanced(slot, phase)
-                mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                bar = u32(full + u32(8) * slot)
+                mbarrier_wait(empty + 8 * slot, phase)
+                bar = full + 8 * slot
                 mbarrier_arrive_expect(bar, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
-                load_pair(u32(base + slot * u32(STAGE)), Y_BOXES, do, v, bar, i0, j0, b, h, g)
+                load_pair(base + slot * STAGE, Y_BOXES, do, v, bar, i0, j0, b, h, g)
                 slot, phase = advanced(slot, phase)
-                h = i32(h + 1)
-                if h == i32(first_h + i32(counts[2])):
-                    b, h = i32(b + 1), first_h
-            t = i32(t + i32(cuda.gridDim.x))
+                h = h + 1
+                if h == first_h + counts[2]:
+                    b, h = b + 1, first_h
+            t = t + cuda.gridDim.x
 
     @device_function
     def leave(sums, words, tile, group, warp, lane):
         """The warp's rows of a tile to where its bias was."""
         pack(words, sums)
-        mine = i32(group * 64 + warp * 16 + (lane & 15))
+        mine = group * 64 + warp * 16 + (lane & 15)
         cuda.syncwarp()
         for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            stmatrix_x4(u32(tile + u32(i // 4 * BIAS_BOX) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
+            piece = u32((i % 4 * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            stmatrix_x4(tile + u32(i // 4 * BIAS_BOX) + u32(mine * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2],
                         words[4 * i + 3])
         fence_async_shared()
 
@@ -246,97 +246,97 @@ def kernel(config):
     def store(array, base, bars, sizes, counts, spread, group):
         """A warpgroup's rows of each tile to the gradient."""
         _, _, _, bias_empty, done = bars
-        place, phase, t = u32(0), u32(0), i32(cuda.blockIdx.x)
-        while t < i32(counts[0]):
+        place, phase, t = u32(0), u32(0), cuda.blockIdx.x
+        while t < counts[0]:
             b, h, i0, j0 = place_of(t, spread)
-            i0 = i32(i0 + group * 64)
-            source = u32(base + u32(BIAS_AT) + place * u32(BIAS) + u32(group) * u32(64 * ROW))
-            mbarrier_wait(u32(done + u32(16) * u32(group) + u32(8) * place), phase)
+            i0 = i0 + group * 64
+            source = base + BIAS_AT + place * BIAS + u32(group) * (64 * ROW)
+            mbarrier_wait(done + 16 * u32(group) + 8 * place, phase)
             for n in range(BIAS_BOXES):
-                if i0 < i32(sizes[0]) and i32(j0 + n * COLUMNS) < i32(sizes[1]):
-                    tma_store_4d(array, u32(source + u32(n * BIAS_BOX)), i32(j0 + n * COLUMNS), i0, h, b)
+                if i0 < sizes[0] and j0 + n * COLUMNS < sizes[1]:
+                    tma_store_4d(array, source + u32(n * BIAS_BOX), j0 + n * COLUMNS, i0, h, b)
             bulk_commit()
             source_free()
-            mbarrier_arrive(u32(bias_empty + u32(8) * place))
-            place = u32(place ^ u32(1))
-            phase = u32(phase ^ place ^ u32(1))
-            t = i32(t + i32(cuda.gridDim.x))
+            mbarrier_arrive(bias_empty + 8 * place)
+            place = place ^ 1
+            phase = phase ^ place ^ 1
+            t = t + cuda.gridDim.x
         drained()
 
     @device_function
     def consume(base, bars, sizes, counts, spread, bounds, scale, group, thread):
         full, empty, bias_full, _, done = bars
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        shift = terms.shift(i32(sizes[0]), i32(sizes[1]))
+        lane, warp = thread & 31, thread >> 5
+        row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
+        shift = terms.shift(sizes[0], sizes[1])
         x, y, sums = cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32)
         words, levels, deltas = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        own_numbers = u32(base + u32(NUMBERS_AT) + u32(4 * i32(i32(row // TOGETHER) * (2 * TOGETHER) + i32(row % TOGETHER))))
-        own_rows = u32(base + u32(group) * u32(64 * ROW))
+        own_numbers = base + NUMBERS_AT + u32(4 * (row // TOGETHER * (2 * TOGETHER) + row % TOGETHER))
+        own_rows = base + u32(group) * (64 * ROW)
         slot, phase, place, place_phase = u32(0), u32(0), u32(0), u32(0)
-        t = i32(cuda.blockIdx.x)
-        while t < i32(counts[0]):
+        t = cuda.blockIdx.x
+        while t < counts[0]:
             _, _, i0, j0 = place_of(t, spread)
             seen, some = seen_of(i0, j0, sizes, bounds)
-            count = i32(i32(counts[1]) * i32(counts[2])) if seen else i32(0)
-            tile = u32(base + u32(BIAS_AT) + place * u32(BIAS))
+            count = counts[1] * counts[2] if seen else 0
+            tile = base + BIAS_AT + place * BIAS
             for c in range(FRAGMENT):
                 sums[c] = f32(0)
-            mbarrier_wait(u32(bias_full + u32(8) * place), place_phase)
+            mbarrier_wait(bias_full + 8 * place, place_phase)
             while count > 0:
-                mbarrier_wait(u32(full + u32(8) * slot), phase)
-                at = slot * u32(STAGE)
-                score(x, descriptor(by_row, u32(own_rows + at)), descriptor(by_row, u32(base + at + u32(X_BOXES * LEFT_BOX))))
-                of_x, free = u32(own_numbers + slot * u32(NUMBERS)), u32(empty + u32(8) * slot)
+                mbarrier_wait(full + 8 * slot, phase)
+                at = slot * STAGE
+                score(x, descriptor(by_row, own_rows + at), descriptor(by_row, base + at + X_BOXES * LEFT_BOX))
+                of_x, free = own_numbers + slot * NUMBERS, empty + 8 * slot
                 slot, phase = advanced(slot, phase)
-                mbarrier_wait(u32(full + u32(8) * slot), phase)
-                at = slot * u32(STAGE)
-                value(y, descriptor(by_row, u32(own_rows + at)), descriptor(by_row, u32(base + at + u32(Y_BOXES * LEFT_BOX))))
+                mbarrier_wait(full + 8 * slot, phase)
+                at = slot * STAGE
+                value(y, descriptor(by_row, own_rows + at), descriptor(by_row, base + at + Y_BOXES * LEFT_BOX))
                 for r in range(2):
-                    levels[r] = load_shared_f32(u32(of_x + u32(32 * r)))
-                    deltas[r] = load_shared_f32(u32(of_x + u32(32 * r + 4 * TOGETHER)))
+                    levels[r] = load_shared_f32(of_x + u32(32 * r))
+                    deltas[r] = load_shared_f32(of_x + u32(32 * r + 4 * TOGETHER))
                 scores_first(x)
                 release(free, lane)
-                add_bias(x, tile, i32(group * 64 + warp * 16), lane, scale)
+                add_bias(x, tile, group * 64 + warp * 16, lane, scale)
                 if MASKED and some:
-                    hide(x, i32(i0 + row + shift), j0, column, i32(sizes[1]), bounds)
+                    hide(x, i0 + row + shift, j0, column, sizes[1], bounds)
                 for k in range(FRAGMENT):
-                    x[k] = ex2(fma(x[k], f32(LOG2E), f32(-levels[k // 2 % 2])))
+                    x[k] = ex2(fma(x[k], f32(LOG2E), -levels[k // 2 % 2]))
                 values_done(y)
-                release(u32(empty + u32(8) * slot), lane)
+                release(empty + 8 * slot, lane)
                 slot, phase = advanced(slot, phase)
                 for k in range(FRAGMENT):
-                    sums[k] = fma(x[k], f32(y[k] - deltas[k // 2 % 2]), sums[k])
-                count = i32(count - 1)
+                    sums[k] = fma(x[k], y[k] - deltas[k // 2 % 2], sums[k])
+                count = count - 1
             leave(sums, words, tile, group, warp, lane)
-            release(u32(done + u32(16) * u32(group) + u32(8) * place), lane)
-            place = u32(place ^ u32(1))
-            place_phase = u32(place_phase ^ place ^ u32(1))
-            t = i32(t + i32(cuda.gridDim.x))
+            release(done + 16 * u32(group) + 8 * place, lane)
+            place = place ^ 1
+            place_phase = place_phase ^ place ^ 1
+            t = t + cuda.gridDim.x
 
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, numbers, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(q), tensor_map_address(k), tensor_map_address(do), tensor_map_address(v))
         of_bias, to = tensor_map_address(bias), tensor_map_address(dbias)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        full = u32(base + u32(BARS))
-        bars = (full, u32(full + u32(8 * STAGES)), u32(full + u32(16 * STAGES)), u32(full + u32(16 * STAGES + 16)),
-                u32(full + u32(16 * STAGES + 32)))
-        tid = i32(cuda.threadIdx.x)
+        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        full = base + BARS
+        bars = (full, full + 8 * STAGES, full + 16 * STAGES, full + (16 * STAGES + 16),
+                full + (16 * STAGES + 32))
+        tid = cuda.threadIdx.x
         if tid == 0:
             for stage in range(STAGES):
-                mbarrier_init(u32(bars[0] + u32(8 * stage)), u32(1))
-                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(WARPS))
+                mbarrier_init(bars[0] + u32(8 * stage), u32(1))
+                mbarrier_init(bars[1] + u32(8 * stage), u32(WARPS))
             for n in range(2):
-                mbarrier_init(u32(bars[2] + u32(8 * n)), u32(1))
-                mbarrier_init(u32(bars[3] + u32(8 * n)), u32(GROUPS))
+                mbarrier_init(bars[2] + u32(8 * n), u32(1))
+                mbarrier_init(bars[3] + u32(8 * n), u32(GROUPS))
                 for group in range(GROUPS):
-                    mbarrier_init(u32(bars[4] + u32(16 * group + 8 * n)), u32(4))
+                    mbarrier_init(bars[4] + u32(16 * group + 8 * n), u32(4))
             fence_mbarrier_init()
         cuda.syncthreads()
         spread = key_tiles, row_tiles, heads_of
-        role = uniform(i32(tid >> 7))
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
@@ -346,8 +346,8 @@ def kernel(config):
                 if elect():
                     produce_bias(of_bias, base, bars, sizes, counts, spread, bounds)
             elif elect():
-                store(to, base, bars, sizes, counts, spread, i32(i32(tid >> 5) - 2))
+                store(to, base, bars, sizes, counts, spread, (tid >> 5) - 2)
         else:
             claim_registers()
-            consume(base, bars, sizes, counts, spread, bounds, scale, i32(role - 1), i32(tid & 127))
+            consume(base, bars, sizes, counts, spread, bounds, scale, role - 1, tid & 127)
     return sdpa_dbias_wgmma

@@ -88,7 +88,7 @@ def make_slopes(kind, width, turned):
                     p = ex2(fma(x[k], steepness, -level))
                     value = p * fma(y[k], share, -delta)
                     if CAPPED:
-                        value = f32(value * derivatives[k])
+                        value = value * derivatives[k]
                     x[k], y[k] = p * share, value
     return adjust, slopes
 

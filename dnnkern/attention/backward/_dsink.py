@@ -8,7 +8,7 @@ lse and delta are what the other gradients need, too. The order of additions dep
 """
 import functools
 
-from ...device import cuda, f32, f64, i32, i64, jit
+from ...device import cuda, f32, f64, i64, jit
 from ...device.block import make_block_reduce
 from ...device.convert import element
 from ...device.fastmath import ex2, exp, fma
@@ -55,23 +55,23 @@ def kernel(compute, dtype, width):
     def sdpa_dsink(sink, sink_step, dsink, dsink_step, lse, lse_strides, numbers, sizes):
         scratch = cuda.shared.array(SCRATCH, T)
         images, heads, rows, log_lanes = sizes
-        h, thread, total = i32(cuda.blockIdx.x), i32(cuda.threadIdx.x), T(0)
-        own = T(load(sink, i64(i64(h) * sink_step)))
-        for image in range(i32(thread >> log_lanes), images, i32(THREADS >> log_lanes)):
-            begin = i64(i64(i32(image * heads) + h) * i64(rows))
-            of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
-            for i in range(i32(thread & i32(i32(1 << log_lanes) - 1)), rows, i32(1 << log_lanes)):
+        h, thread, total = cuda.blockIdx.x, cuda.threadIdx.x, T(0)
+        own = T(load(sink, h * sink_step))
+        for image in range(thread >> log_lanes, images, THREADS >> log_lanes):
+            begin = i64(image * heads + h) * rows
+            of_lse = image * lse_strides[0] + h * lse_strides[1]
+            for i in range(thread & ((1 << log_lanes) - 1), rows, 1 << log_lanes):
                 p, delta = T(0), T(0)
                 if width:
-                    at = i64(i64(begin + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
-                    p, delta = ex2(fma(own, f32(LOG2E), f32(-numbers[at]))), numbers[i64(at + i64(width))]
+                    at = (begin + (i & -width)) * 2 + (i & (width - 1))
+                    p, delta = ex2(fma(own, f32(LOG2E), -numbers[at])), numbers[at + width]
                 else:
-                    level, delta = lse[i64(of_lse + i64(i) * lse_strides[2])], numbers[i64(begin + i64(i))]
+                    level, delta = lse[of_lse + i * lse_strides[2]], numbers[begin + i]
                     if level != T(NOTHING):
                         p = exp(T(own - level))
                 if p != T(0):  # what rows that attend to nothing hold may be NaN
                     total = T(total - p * delta)
-        total = total_of(total, scratch, i32(0))
+        total = total_of(total, scratch, 0)
         if cuda.threadIdx.x == 0:
-            store(dsink, i64(i64(h) * dsink_step), total)
+            store(dsink, h * dsink_step, total)
     return sdpa_dsink

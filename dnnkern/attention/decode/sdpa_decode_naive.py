@@ -103,7 +103,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
             if most != T(NOTHING):
                 level = most
                 if SINK:
-                    own = T(load_sink(sink, i64(h * sink_step)))
+                    own = T(load_sink(sink, h * sink_step))
                     level = maximum(most, own)
                     total = exp(T(own - level))
 

@@ -13,9 +13,9 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u32
-from ...device.convert import permute_bytes
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
 from .._scores import kind_of, make_terms, sequence_arguments

@@ -2,14 +2,14 @@
 
 Rows of the product are positions of the window, columns channels of the result, steps are taps and in each of them 128 bytes of
 channels.
-A tile's place is a tuple of int32, whose entries are numbered below; of the axes the innermost comes first. A step is counters, found
-without a division.
+Of the axes the innermost comes first. A step is counters, found without a division.
 
 Results leave in one of three ways: rows in one stride through shared memory and TMA ("tma"), rows anywhere through shared memory and
 16-byte stores ("rows"), everything else straight from registers ("direct").
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, u32
 from ...device.barrier import barrier_sync
@@ -24,9 +24,30 @@ from ...engine.hopper_stores import make_boxed_store, make_fill
 from ...engine.simt import locate as locate_tile
 from ...engine.stores import make_group_store
 
-BEGIN, END, PIXEL, COLUMN, GROUP_OF, CHANNEL, LAST_CHANNEL, IMAGE = range(8)  # what entries of `where` are
-AT, TAPS, TAP, TAP_STEP, OFFSET, OFFSET_STEP, RESIDUE = range(8, 29, 3)       # the first of three entries, one an axis
-GROUP_CHANNELS, GROUP_COLUMNS = 29, 30
+
+class PixelTile(NamedTuple):
+    """A tile of the result, and where it reads; three numbers are one an axis.
+
+    Steps of k; first pixel and column; the group; its first channel and the one after its last; the pixel's image and coordinates; taps;
+    the first tap in the filter, and the step to the next; the same in pixels; the class's residue; channels and columns of a group.
+    """
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    group: i32
+    channel: i32
+    channel_end: i32
+    image: i32
+    pixel: "int32x3"  # noqa: F821
+    taps: "int32x3"  # noqa: F821
+    tap: "int32x3"  # noqa: F821
+    tap_step: "int32x3"  # noqa: F821
+    offset: "int32x3"  # noqa: F821
+    offset_step: "int32x3"  # noqa: F821
+    residue: "int32x3"  # noqa: F821
+    group_channels: i32
+    group_columns: i32
 
 
 @dataclass(frozen=True)
@@ -122,9 +143,9 @@ def make_locate(special):
         if classes and steps == 0:  # no tap: a step that reads zeros where no channels are
             first, steps = beyond, i32(1)
             tap0, tap1, tap2, offset0, offset1, offset2 = i32(0), i32(0), i32(0), i32(0), i32(0), i32(0)
-        return (i32(0), steps, pixel, c * BN, z, first, first + group_channels, image, at0, at1, at2, taps0, taps1, taps2,
-                tap0, tap1, tap2, axes[0][4], axes[1][4], axes[2][4], offset0, offset1, offset2, axes[0][6], axes[1][6], axes[2][6],
-                residue0, residue1, residue2, group_channels, group_columns)
+        return PixelTile(i32(0), steps, pixel, c * BN, z, first, first + group_channels, image, (at0, at1, at2), (taps0, taps1, taps2),
+                         (tap0, tap1, tap2), (axes[0][4], axes[1][4], axes[2][4]), (offset0, offset1, offset2),
+                         (axes[0][6], axes[1][6], axes[2][6]), (residue0, residue1, residue2), group_channels, group_columns)
     return locate
 
 
@@ -140,13 +161,13 @@ def make_loader(special):
     pixels, box = make_tma_load(dims + 2, im2col=True), make_tma_load(dims + 2, multicast=MULTICAST)
 
     @device_function
-    def copy_pixels(to, a_map, bar, c, where, o0, o1, o2):
+    def copy_pixels(to, a_map, bar, c, tile, o0, o1, o2):
         if OUTER:
-            pixels(to, a_map, bar, c, where[AT], where[AT + 1], where[AT + 2], where[IMAGE], o0, o1, o2)
+            pixels(to, a_map, bar, c, tile.pixel[0], tile.pixel[1], tile.pixel[2], tile.image, o0, o1, o2)
         elif MIDDLE:
-            pixels(to, a_map, bar, c, where[AT], where[AT + 1], where[IMAGE], o0, o1)
+            pixels(to, a_map, bar, c, tile.pixel[0], tile.pixel[1], tile.image, o0, o1)
         else:
-            pixels(to, a_map, bar, c, where[AT], where[IMAGE], o0)
+            pixels(to, a_map, bar, c, tile.pixel[0], tile.image, o0)
 
     @device_function
     def copy_box(to, b_map, bar, inner, t0, t1, t2, outer):
@@ -165,39 +186,39 @@ def make_loader(special):
             box(to, b_map, bar, inner, t0, outer)
 
     @device_function
-    def first(where, k):
-        return where[CHANNEL], i32(0), i32(0), i32(0)
+    def first(tile, k):
+        return tile.channel, i32(0), i32(0), i32(0)
 
     @device_function
-    def after(state, where):
+    def after(state, tile):
         c, j0, j1, j2 = state
         c = c + BK
-        if c >= where[LAST_CHANNEL]:
-            c = where[CHANNEL]
+        if c >= tile.channel_end:
+            c = tile.channel
             j0 = j0 + 1
-            if MIDDLE and j0 == where[TAPS]:
+            if MIDDLE and j0 == tile.taps[0]:
                 j0 = 0
                 j1 = j1 + 1
-                if OUTER and j1 == where[TAPS + 1]:
+                if OUTER and j1 == tile.taps[1]:
                     j1 = i32(0)
                     j2 = i32(j2 + 1)
         return c, j0, j1, j2
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, where, rank, state):
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, state):
         c, j0, j1, j2 = state
         rank = cuda.blockIdx.x & (CLUSTER - 1)
-        inner, outer = c, where[COLUMN] + rank * SHARE
+        inner, outer = c, tile.column + rank * SHARE
         if GROUPED:
-            c = c + where[GROUP_OF] * where[GROUP_CHANNELS]
+            c = c + tile.group * tile.group_channels
         if ALONG_INNER:
             inner = c
         if ALONG_OUTER:
-            outer = outer + where[GROUP_OF] * where[GROUP_COLUMNS]
-        copy_pixels(to_a, a_map, bar, c, where, u32(where[OFFSET] + j0 * where[OFFSET_STEP]),
-                    u32(where[OFFSET + 1] + j1 * where[OFFSET_STEP + 1]), u32(where[OFFSET + 2] + j2 * where[OFFSET_STEP + 2]))
-        t0, t1 = where[TAP] + j0 * where[TAP_STEP], where[TAP + 1] + j1 * where[TAP_STEP + 1]
-        t2 = where[TAP + 2] + j2 * where[TAP_STEP + 2]
+            outer = outer + tile.group * tile.group_columns
+        offset, step = tile.offset, tile.offset_step
+        copy_pixels(to_a, a_map, bar, c, tile, u32(offset[0] + j0 * step[0]), u32(offset[1] + j1 * step[1]), u32(offset[2] + j2 * step[2]))
+        t0, t1 = tile.tap[0] + j0 * tile.tap_step[0], tile.tap[1] + j1 * tile.tap_step[1]
+        t2 = tile.tap[2] + j2 * tile.tap_step[2]
         share = to_b + u32(rank) * (SHARE * ROW)
         if by_k:
             copy_box(share, b_map, bar, inner, t0, t1, t2, outer)
@@ -210,7 +231,7 @@ def make_loader(special):
 
 @functools.cache
 def make_find(special):
-    """Device function ``find(row, where, pixels)``: (whether a row is a pixel of the result, where that is in it and in the residual).
+    """Device function ``find(row, tile, pixels)``: (whether a row is a pixel of the result, where that is in it and in the residual).
 
     `pixels`: their number in a class, divisors by positions along each axis, pixels from one position to the next, extents of the result,
     strides of result and residual along the axes, innermost first, and the images. Rows that do not exist get the place of one that does.
@@ -227,19 +248,19 @@ def make_find(special):
         return inside, Offset(Offset(x) * stride), Offset(Offset(x) * other)
 
     @device_function
-    def find(row, where, pixels):
+    def find(row, tile, pixels):
         m, counts, pitches, extents, strides, others = pixels
         exists = row < m
         image, i = divide_remainder(min(row, m - 1), counts[0])
-        inside, at, other = along(i, where[RESIDUE], pitches[0], extents[0], strides[0], others[0])
+        inside, at, other = along(i, tile.residue[0], pitches[0], extents[0], strides[0], others[0])
         exists = exists and inside
         if MIDDLE:
             image, i = divide_remainder(image, counts[1])
-            inside, a, b = along(i, where[RESIDUE + 1], pitches[1], extents[1], strides[1], others[1])
+            inside, a, b = along(i, tile.residue[1], pitches[1], extents[1], strides[1], others[1])
             exists, at, other = exists and inside, Offset(at + a), Offset(other + b)
         if OUTER:
             image, i = divide_remainder(image, counts[2])
-            inside, a, b = along(i, where[RESIDUE + 2], pitches[2], extents[2], strides[2], others[2])
+            inside, a, b = along(i, tile.residue[2], pitches[2], extents[2], strides[2], others[2])
             exists, at, other = exists and inside, Offset(at + a), Offset(other + b)
         return exists, Offset(at + Offset(image) * strides[3]), Offset(other + Offset(image) * others[3])
     return find
@@ -247,7 +268,7 @@ def make_find(special):
 
 @functools.cache
 def make_rows_store(special):
-    """Device function ``store(acc, first, staging, row, column, where, thread, barrier, n, e, y, pixels)`` for 64 rows of results.
+    """Device function ``store(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)`` for 64 rows of results.
 
     Results of 16 or 32 bits in pieces of 16 bytes: epilogue, registers to swizzled boxes of 64 rows by 128 bytes, from there a quarter of a
     warp a row. The epilogue is told a row's place in the result for its number.
@@ -288,17 +309,17 @@ def make_rows_store(special):
     store_boxes = unrolled(BOXES, store_box)
 
     @device_function
-    def store(acc, first, staging, row, column, where, thread, barrier, n, e, y, pixels):
+    def store(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels):
         if ADDS and row >= pixels[0]:
             return
         top = row + (thread >> 3)
-        exist0, place0, _ = find(top, where, pixels)
-        exist1, place1, _ = find(top + 16, where, pixels)
-        exist2, place2, _ = find(top + 32, where, pixels)
-        exist3, place3, _ = find(top + 48, where, pixels)
+        exist0, place0, _ = find(top, tile, pixels)
+        exist1, place1, _ = find(top + 16, tile, pixels)
+        exist2, place2, _ = find(top + 32, tile, pixels)
+        exist3, place3, _ = find(top + 48, tile, pixels)
         mine = row + ((thread >> 5) << 4) + ((thread & 31) >> 2)
-        _, r0, _ = find(mine, where, pixels)
-        _, r1, _ = find(mine + 8, where, pixels)
+        _, r0, _ = find(mine, tile, pixels)
+        _, r1, _ = find(mine + 8, tile, pixels)
         store_boxes(0, (acc, first, staging, r0, r1, column, thread, barrier, n, e, y, (exist0, exist1, exist2, exist3),
                         (place0, place1, place2, place3)))
     return store
@@ -306,7 +327,7 @@ def make_rows_store(special):
 
 @functools.cache
 def make_pixel_store(special):
-    """Device function ``store(acc, first, row, column, where, thread, n, e, y, y_column, pixels)`` for 64 rows of any results.
+    """Device function ``store(acc, first, row, column, tile, thread, n, e, y, y_column, pixels)`` for 64 rows of any results.
 
     Pairs of columns straight from registers, each row with its own place in result and residual.
     """
@@ -324,11 +345,11 @@ def make_pixel_store(special):
     store_all = unrolled(COUNT, store_columns)
 
     @device_function
-    def store(acc, first, row, column, where, thread, n, e, y, y_column, pixels):
+    def store(acc, first, row, column, tile, thread, n, e, y, y_column, pixels):
         lane, warp = thread & 31, thread >> 5
         mine = row + warp * 16 + (lane >> 2)
-        exists0, at0, other0 = find(mine, where, pixels)
-        exists1, at1, other1 = find(mine + 8, where, pixels)
+        exists0, at0, other0 = find(mine, tile, pixels)
+        exists1, at1, other1 = find(mine + 8, tile, pixels)
         alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column = e
         e0 = (alpha, beta, bias, bias_stride, advance(prior, at0), i32(0), prior_column, advance(residual, other0), i32(0), residual_column)
         e1 = (alpha, beta, bias, bias_stride, advance(prior, at1), i32(0), prior_column, advance(residual, other1), i32(0), residual_column)
@@ -350,9 +371,9 @@ def make_sink(special):
     straight = None if BY_TMA or BY_ROWS else make_pixel_store(special)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
         n, y, y_column, y_group, bias_group, residual_group, pixels, e = out
-        row, column, z = where[PIXEL] + offset, where[COLUMN], where[GROUP_OF]
+        row, column, z = tile.row + offset, tile.column, tile.group
         alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column = e
         if GROUPED:
             y, bias, prior = advance(y, z * y_group), advance(bias, z * bias_group), advance(prior, z * y_group)
@@ -361,7 +382,7 @@ def make_sink(special):
         if BY_TMA:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels[0], n, e, y, i64(0))
         elif BY_ROWS:
-            through_rows(acc, first, staging, row, column, where, thread, barrier, n, e, y, pixels)
+            through_rows(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)
         else:
-            straight(acc, first, row, column, where, thread, n, e, y, y_column, pixels)
+            straight(acc, first, row, column, tile, thread, n, e, y, y_column, pixels)
     return sink

@@ -134,10 +134,10 @@ def kernel(tile, dtype, dims):
     store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
 
     @device_function
-    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+    def sink(acc, first, offset, sums_map, staging, tile, thread, barrier, out):
         m, n, matrices = out
-        z = where[7] * matrices + where[6]
-        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
+        z = tile.k_slice * matrices + tile.z
+        store(acc, first, sums_map, staging, tile.row + offset, tile.column, z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_slab_loader(tile, dtype, dims), make_slab_locate(tile), sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))

@@ -9,9 +9,10 @@ TMA in its im2col mode brings both: it walks over any box of pixels and reads ze
 multiplies once for each tap, with an operand that begins `dilation` pixels, of 128 bytes, further on.
 """
 import functools
+from typing import NamedTuple
 from dataclasses import dataclass
 
-from ...device import device_function, u32
+from ...device import device_function, i32, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.tma import make_tma_load
 from ...engine.hopper import GROUP, ROW, Loader, Tile
@@ -114,21 +115,34 @@ def slab_arguments(problem):
     return parts, window
 
 
+class SlabWorkTile(NamedTuple):
+    """A `WorkTile` (one matrix each of x and dy), with its first filter, channel and line, and the kernel's `window`."""
+    k_begin: i32
+    k_end: i32
+    row: i32
+    column: i32
+    z: i32
+    k_slice: i32
+    filter: i32
+    channel: i32
+    line: i32
+    window: tuple
+
+
 @functools.cache
 def make_slab_locate(tile):
-    """Device function ``locate(t, rank, (place, parts, window))``: what `_wgmma.make_locate` says of tile t, then (first filter, first
-    channel, first line, window)."""
+    """Device function ``locate(t, rank, (place, parts, window))``: the `SlabWorkTile` number t."""
     locate_tile = make_locate(tile)
 
     @device_function
     def locate(t, rank, place):
         of_tile, parts, window = place
-        begin, end, row, column, z_a, z_b, z, s = locate_tile(t, rank, of_tile)
+        work = locate_tile(t, rank, of_tile)
         chunks, of_line, filters, channels = parts
-        group, chunk = divide_remainder(z, chunks)
-        line, _ = divide_remainder(row, of_line)
-        return (begin, end, row, column, z_a, z_b, z, s, group * filters + column, group * channels + chunk * CHANNELS, line,
-                window)
+        group, chunk = divide_remainder(work.z, chunks)
+        line, _ = divide_remainder(work.row, of_line)
+        return SlabWorkTile(work.k_begin, work.k_end, work.row, work.column, work.z, work.k_slice, group * filters + work.column,
+                            group * channels + chunk * CHANNELS, line, window)
     return locate
 
 
@@ -139,9 +153,9 @@ def make_slab_loader(tile, dtype, dims):
     gather = make_tma_load(dims + 2, im2col=True)
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
-        filters, channel, first = where[8], where[9], where[10]
-        of_w, of_h, of_d, pads, per_plane, last, dilations = where[11]
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
+        channel = tile.channel
+        of_w, of_h, of_d, pads, per_plane, last, dilations = tile.window
         rest, w = divide_remainder(k * PIXELS, of_w)
         x_w = w - pads[2]
         if dims > 1:
@@ -151,7 +165,7 @@ def make_slab_loader(tile, dtype, dims):
             rest, d = divide_remainder(rest, of_d)
             x_d = d - pads[0]
         for i in range(LINES):
-            line = min(first + i, last)  # behind the last one nobody stores what comes of it
+            line = min(tile.line + i, last)  # behind the last one nobody stores what comes of it
             plane, down = divide_remainder(line, per_plane)
             to, off_h, off_d = to_a + u32(i * SLAB), u32(down * dilations[1]), u32(plane * dilations[0])
             if dims == 1:
@@ -161,7 +175,7 @@ def make_slab_loader(tile, dtype, dims):
             else:
                 gather(to, a_map, bar, channel, x_w, x_h, x_d, rest, u32(0), off_h, off_d)
         for box in range(BOXES):
-            to, c = to_b + u32(box * GROUP), filters + box * 64
+            to, c = to_b + u32(box * GROUP), tile.filter + box * 64
             if dims == 1:
                 gather(to, b_map, bar, c, w, rest, u32(0))
             elif dims == 2:

@@ -13,11 +13,12 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.convert import element, permute_bytes
+from ...device.convert import element
 from ...device.cp_async import commit_copies, copy_async16, wait_copies
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.ldmatrix import ldmatrix_x4_trans
 from ...device.mma import make_mma
+from ...device.numeric import permute_bytes
 from ...device.unroll import unrolled
 from ...device.vec import address, load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note

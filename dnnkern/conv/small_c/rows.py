@@ -11,9 +11,9 @@ What a word has besides the window is masked: elements of neighbouring pixels ma
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, u32, u64
-from ...device.convert import permute_bytes
 from ...device.cp_async import copy_async16
 from ...device.index import ceil_div, divide_remainder
+from ...device.numeric import permute_bytes
 from ...device.vec import address, load1_nc_if, load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
 
 MOST_STEPS = 14

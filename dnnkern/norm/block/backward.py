@@ -19,18 +19,21 @@ from ...device.cp_async import commit_copies, copy_async16, wait_copies
 from ...device.dependent import launch_dependent_grids
 from ...device.groups import make_writer
 from ...device.index import ceil_div
-from ...device.mbarrier import fence_mbarrier_init, mbarrier_init
+from ...device.mbarrier import fence_mbarrier_init
 from ...device.ring import TURNS, make_turns
 from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
 from ...device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
 from ...device.warp import shuffle_xor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, overlap, sm_issue_seconds
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._sums import sums_launch
 from .._weights import make_weights
 from .backward_config import WARP, units
 from .forward import pointers
+
+COST = constants("norm/backward")
 
 
 def groups(problem, device, config):
@@ -51,34 +54,34 @@ def seconds(problem, device, config):
     slots, each = groups(problem, device, config)
     steps = ceil_div(form.rows, slots * each * config.rows)
     # Instructions of a block's step, as compiled for sm_90a: for each element, and for each row of a thread.
-    element = (15 if itemsize > 2 else 17) + 2 * (not config.kept) + 20 * (config.unit < 16)
-    instructions = config.threads * config.rows * (config.held.elements * config.registers * element + 100 + 3 * config.cluster)
-    clock, resident = 128 * device.clock_hz, config.blocks
-    alone = instructions / (clock * min(1.0, config.threads / 512))
-    waits = 0.3e-6 if config.lanes > WARP else 0.1e-6
+    element = (COST.wide if itemsize > 2 else COST.narrow) + COST.not_kept * (not config.kept) + COST.unaligned * (config.unit < 16)
+    a_row = config.held.elements * config.registers * element + COST.row + COST.cluster_row * config.cluster
+    instructions, resident = config.threads * config.rows * a_row, config.blocks
+    alone = sm_issue_seconds(instructions, device) / min(1.0, config.threads / COST.alone_threads)
+    waits = COST.block_wait if config.lanes > WARP else COST.warp_wait
     if config.cluster > 1:
-        waits = (0.9e-6 if config.lag else 2e-6) + 0.04e-6 * config.cluster
-    waits += 0.6e-6 * (not config.stages)
+        waits = (COST.late_wait if config.lag else COST.cluster_wait) + COST.cluster_block * config.cluster
+    waits += COST.no_ring * (not config.stages)
     flight = max(1, config.stages - 1 - config.lag) * config.stage_bytes * resident
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
-    rate *= 0.96 if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
-    rate /= 1.02 if config.cluster > 1 else 1.0
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, itemsize)
+    rate *= COST.short_ring if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
+    rate /= COST.in_cluster if config.cluster > 1 else 1.0
     busy = min(1.0, slots * config.cluster / device.sms)
-    moved = moved_seconds(problem.bytes, device) / (rate * busy)
-    issue = steps * resident * instructions / (clock * min(0.8, resident * config.threads / 640))
-    left = moved_seconds(2 * workspace(problem, device, config), device)
-    left += 0.01 * moved * config.registers
-    return 2 * LAUNCH + left + (max(moved, issue, steps * (alone + waits)) ** 4 + issue ** 4) ** 0.25
+    moved = memory_seconds(problem.bytes, device) / (rate * busy)
+    issue = sm_issue_seconds(steps * resident * instructions, device) / min(COST.most_issue, resident * config.threads / COST.threads)
+    left = memory_seconds(2 * workspace(problem, device, config), device) + COST.sums * moved * config.registers
+    work = overlap(memory=moved, issue=issue, waits=steps * (alone + waits))
+    return 2 * LAUNCH + Cost(reduction=left) + contend(COST.power, work, issue=issue)
 
 
 def _make_totals(config, Real):
-    """Device functions ``send(sums, scratch, slots, bars, turn)``, of a local array of sums of threads, and ``receive(sums, slots, bars,
-    turn)``: each of them over the threads of the row, in all of these. `turn` counts the calls: what it writes to is not what it wrote to
-    the last time, in a cluster the last `TURNS` - 1 times."""
+    """A cluster's `Pipeline` of `make_turns`, and device functions ``send(sums, scratch, slots, bars, turn)``, of a local array of sums of
+    threads, and ``receive(sums, slots, bars, turn)``: each of them over the threads of the row, in all of these. `turn` counts the calls:
+    what it writes to is not what it wrote to the last time, in a cluster the last `TURNS` - 1 times."""
     VALUES, LANES, CLUSTER = config.rows * (1 + config.layer), config.lanes, config.cluster
     STEPS, WARPS = min(LANES, WARP).bit_length() - 1, LANES // WARP
     WARP_STEPS, ACROSS, HALF, ALL = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, CLUSTER == 1
-    send_to_all, wait_for_all = make_turns(VALUES, CLUSTER)
+    turns, send_to_all, wait_for_all = make_turns(VALUES, CLUSTER)
 
     @device_function
     def send(sums, scratch, slots, bars, turn):
@@ -110,7 +113,7 @@ def _make_totals(config, Real):
             for k in range(1, CLUSTER):
                 for v in range(VALUES):
                     sums[v] = Real(sums[v] + slots[base + k * VALUES + v])
-    return send, receive
+    return turns, send, receive
 
 
 @functools.cache
@@ -132,7 +135,8 @@ def kernel(config):
     ADDED, PLACES = config.added, 6 if config.added else 5
     ADDED_FIRST, ADDED_LAST = ADDED and not LAG, ADDED and LAG > 0
     MORE = held.unit_words * ROWS * REGISTERS if ADDED else 1
-    hold, hold_gamma, (send, receive), places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, PLACES)
+    hold, hold_gamma, places = pin(WORDS), pin(GAMMAS), make_row_places(config.dims, PLACES)
+    turns, send, receive = _make_totals(config, Real)
     itemsize = 8 if config.dtype == "float64" else 4
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
     landed, all_landed = wait_copies(AHEAD), wait_copies(0)
@@ -197,7 +201,7 @@ def kernel(config):
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
+        slots, room, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -206,7 +210,7 @@ def kernel(config):
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
         last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
-        thread = cuda.threadIdx.x
+        thread, bars = cuda.threadIdx.x, turns.barriers(shared_address(room, 0))
         lane, slot = thread & (LANES - 1), cuda.blockIdx.x
         first = slot * GROUPS + (thread >> LOG)
         if CLUSTER > 1:
@@ -214,8 +218,7 @@ def kernel(config):
             first = slot
             lane = lane + cluster_rank() * LANES
             if thread == 0:
-                for k in range(TURNS):
-                    mbarrier_init(shared_address(bars, k), u32(1))
+                turns.init(bars)
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):

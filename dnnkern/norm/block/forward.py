@@ -15,16 +15,17 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
 from ...device.vec import advance, pin, shared_address
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds, tail
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from .._weights import make_weights, weight_words
 
+COST = constants("norm/forward")
+
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
-WAITS = 1.3e-6, 0.78e-6, 2e-6, 0.1e-6
-"""Seconds of a block: at least, for each unit of a thread, in a cluster, and for each block of it: rows of 1024 to 65536
-(bench/results/h200-layer-norm-fwd.jsonl)."""
+
 WHOLE = "x", "residual", "y", "summed"
 
 
@@ -164,25 +165,23 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
 
 def seconds(problem, device, config):
     """Bytes at the rate that those in flight sustain, the grid's last blocks, loads of single weights; or what resident blocks take one
-    after another: a block loads, waits for all of its threads, computes and stores (`WAITS`)."""
+    after another: a block loads, waits for all of its threads, computes and stores."""
     itemsize, inputs = problem.x.itemsize, 1 + config.residual
     fill = min(1.0, problem.form.length / config.held.capacity)
     blocks = config.blocks if config.shared else min(2048 // config.threads, config.resident)
     units = inputs * config.rows * (config.registers + config.shared)
     flight = units * config.unit * config.threads * blocks * fill
-    rate = (min(1.0, flight / 32e3) ** 0.5 if config.lanes <= WARP else 1.0) * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
-    rate *= 0.5 if config.has_single_weights else 1.0
+    rate = (flight_rate(flight, COST.in_flight) if config.lanes <= WARP else 1.0) * narrow_rate(config.unit, itemsize)
+    rate *= COST.single if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
-    share = min(1.0, grid * config.threads / (512 * device.sms))
+    share = occupied(grid * config.threads, COST.enough, device)
     end = tail(grid, blocks, device) if config.lanes > WARP else (1 + tail(grid, blocks, device)) / 2
-    moved = moved_seconds(problem.bytes, device) / (rate * share) * end
+    moved = Cost(memory=memory_seconds(problem.bytes, device) / (rate * share)).slowed(tail=end)
     if config.lanes <= WARP:
-        return LAUNCH + moved * 1.02 ** max(0, units - 4)
-    alone, unit, together, block = WAITS
-    wait = alone + unit * units * fill + (together + block * config.cluster if config.cluster > 1 else 0)
-    wait *= (1.0 if config.layer else 0.85) * (2.0 if config.has_single_weights else 1.0)
-    waiting = wait * max(1.0, grid / (device.sms * blocks))
-    return LAUNCH + (moved ** 12 + waiting ** 12) ** (1 / 12)
+        return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, units - 4))
+    wait = COST.alone + COST.unit * units * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
+    wait *= (1.0 if config.layer else COST.rms) * (COST.single_wait if config.has_single_weights else 1.0)
+    return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
 
 
 def make_spread(config, Real):

@@ -11,12 +11,15 @@ import math
 from ...device.groups import access_words
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds, tail
 from .._channel_totals import Items, averages_launches, slabs_of, statistics_launch
 from .._channel_view import View, view_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
+
+COST = constants("norm/columns")
 
 ACROSS = (32, 16, 8, 4, 2, 1)
 BATCHES = 4
@@ -81,17 +84,18 @@ def estimate(problem, device, config):
     """Bytes, x twice where statistics are taken, at a rate that narrow accesses and few blocks lower; launches."""
     view = view_of(problem)
     strips = ceil_div(view.channels, config.span)
-    narrow = {4: 1.0, 2: 0.9, 1: 0.7, 0: 0.2 * problem.x.itemsize / 2}[config.words]
+    narrow = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.element * problem.x.itemsize / 2}[config.words]
     narrow *= view.channels / (strips * config.span)
     blocks = view.images * strips * ceil_div(view.values, config.height * 4 * BATCHES)
-    share = min(1.0, 2 * blocks / device.sms)
-    seconds = LAUNCH + moved_seconds(problem.bytes, device) / (0.95 * narrow * share) * tail(blocks, 4, device)
+    cost = LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * narrow)).slowed(
+        idle=1 / min(1.0, COST.enough * blocks / device.sms), tail=tail(blocks, COST.blocks, device))
     if problem.op == "batch_norm_infer":
-        return seconds
+        return cost
     items = items_of(problem, device, config)
-    share = min(1.0, 2 * items.slabs * view.images * strips / device.sms)
     twice = problem.x.nbytes * (1 if problem.op.endswith("fwd") else 2)
-    return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(twice, device) / (0.9 * narrow * share)
+    memory = Cost(memory=memory_seconds(twice, device) / (COST.sums_rate * narrow))
+    return cost + 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(
+        idle=1 / min(1.0, COST.enough * items.slabs * view.images * strips / device.sms))
 
 
 def moments_launch(problem, view, items, columns):

@@ -8,11 +8,14 @@ as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few 
 from ...device.index import ceil_div, divisor
 from ...device.rows import Dim, RowForm, row_unit
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds, tail
 from .._channel_totals import Items, averages_launches, statistics_launch
 from .._channel_view import MOST, View, view_of
 from .kernel import Apply, Gradient, Planes, apply_kernel, gradient_kernel, moments_kernel, sums_kernel
+
+COST = constants("norm/planes")
 
 LANES = (8, 16, 32, 64, 128, 256)
 INFER = "batch_norm_infer"
@@ -88,13 +91,15 @@ def estimate(problem, device, config):
     blocks = ceil_div(view.images * view.channels * pieces, config.groups)
     fill = min(1.0, length * size / (config.lanes * config.registers * config.unit))
     flight = config.registers * config.unit * fill * config.threads * max(1, config.blocks // arrays) * arrays
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, size / 5)) * (0.9 if config.heads else 1.0)
-    share = min(1.0, blocks * config.threads / (512 * device.sms))
-    seconds = LAUNCH + moved_seconds(problem.bytes, device) / (0.95 * rate * share) * tail(blocks, 4, device)
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, size) * (COST.heads if config.heads else 1.0)
+    share = occupied(blocks * config.threads, COST.enough, device)
+    cost = LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * rate)).slowed(
+        idle=1 / share, tail=tail(blocks, COST.blocks, device))
     if problem.op == INFER:
-        return seconds
+        return cost
     merged = items_of(problem, config)
-    return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(2 * merged.bytes + arrays * problem.x.nbytes, device) / (0.9 * rate * share)
+    memory = Cost(memory=memory_seconds(2 * merged.bytes + arrays * problem.x.nbytes, device) / (COST.sums_rate * rate))
+    return cost + 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=1 / share)
 
 
 def _extents(problem, config):

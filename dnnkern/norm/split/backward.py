@@ -12,13 +12,16 @@ from ...device.groups import make_writer
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ...device.vec import advance, pin
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, memory_seconds, narrow_rate, occupied
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._sums import sums_launch
 from .._weights import make_weights, weight_words
 from ..block.backward_config import layout, units
 from ..block.forward import pointers
+
+COST = constants("norm/split_backward")
 
 THREADS, BLOCKS = 256, 6  # of a block; blocks of a multiprocessor that are worth a piece
 SCRATCH = THREADS // 8
@@ -82,12 +85,13 @@ def workspace(problem, device, config):
 def seconds(problem, device, config):
     """dy and x twice, the second time from the L2 where they fit it; three launches."""
     pieces, _, strips, ranges, _ = plan(problem, device)
-    again = 0.4 if problem.bytes < device.l2_bytes // 2 else 1.0
-    share = min(1.0, strips * ranges * THREADS / (768 * device.sms))
-    rate = 1.0 if layout(problem)[1] == 16 else min(1.0, problem.x.itemsize / 5)
+    again = COST.again if problem.bytes < device.l2_bytes // 2 else 1.0
+    share = occupied(strips * ranges * THREADS, COST.enough, device)
+    rate = narrow_rate(layout(problem)[1], problem.x.itemsize)
     idle = max(1.0, THREADS * config_of(problem).registers / units(problem))
     moved = problem.bytes + 2 * again * problem.x.nbytes + 2 * workspace(problem, device, config)
-    return 3 * LAUNCH + 3e-6 + moved_seconds(moved, device) * idle / (0.85 * rate * share)
+    memory = Cost(memory=memory_seconds(moved, device) / (COST.rate * rate))
+    return 3 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=idle / share)
 
 
 @functools.cache

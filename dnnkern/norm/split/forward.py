@@ -6,12 +6,15 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
 from ...device.vec import advance, pin
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, memory_seconds, narrow_rate, occupied
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._moments import make_block_pool, make_inverses, make_merge, make_pool
 from .._weights import make_weights
 from ..block.forward import make_config, pointers, units
+
+COST = constants("norm/split_forward")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 BLOCKS = 8  # of a multiprocessor that are worth a piece
@@ -38,12 +41,13 @@ def workspace(problem, device, config):
 def seconds(problem, device, config):
     """x twice (with a residual the sum the second time), from the L2 where it fits; two launches."""
     x, form = problem.x, problem.form
-    again = 0.4 if problem.bytes < device.l2_bytes // 2 else 1.0
-    share = min(1.0, form.rows * pieces(problem, device)[0] * THREADS / (1024 * device.sms))
+    again = COST.again if problem.bytes < device.l2_bytes // 2 else 1.0
+    share = occupied(form.rows * pieces(problem, device)[0] * THREADS, COST.enough, device)
     config = config_of(problem)
-    rate = (1.0 if config.unit == 16 else min(1.0, x.itemsize / 5)) * (0.5 if config.has_single_weights else 1.0)
+    rate = narrow_rate(config.unit, x.itemsize) * (COST.single if config.has_single_weights else 1.0)
     idle = max(1.0, THREADS * config.registers / units(problem)) ** 0.5
-    return 2 * LAUNCH + 2e-6 + moved_seconds(problem.bytes + again * x.nbytes, device) * idle / (0.9 * rate * share)
+    memory = Cost(memory=memory_seconds(problem.bytes + again * x.nbytes, device) / (COST.rate * rate))
+    return 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=idle / share)
 
 
 @functools.cache

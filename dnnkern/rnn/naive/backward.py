@@ -138,7 +138,7 @@ def inputs_kernel(kind, to, dropped):
                                 total = T(total + T(load(weights, w_ih + (g * units + u) * inputs + i))
                                           * T(load(reserve, first + u)))
                         if SKIP:
-                            total = T(total + T(load(reserve, i64(first + i))))
+                            total = T(total + T(load(reserve, first + i)))
                 if dropped:
                     total = T(total * factor) if load(kept, e) > T(0) else T(0)
             store(dx, t * dx_strides[0] + n * dx_strides[1] + i * dx_strides[2], total)

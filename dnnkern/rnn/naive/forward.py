@@ -114,7 +114,7 @@ def forward_kernel(kind):
                         for i in range(inputs):
                             total = T(total + T(load(weights, w_ih + unit * inputs + i)) * T(load(line, i * x_strides[2])))
                     if SKIP:
-                        total = T(total + T(load(line, i64(j * x_strides[2]))))
+                        total = T(total + T(load(line, j * x_strides[2])))
                     if SECOND_BIAS:
                         half = T(load(weights, b_hh + unit))
                     for i in range(states):

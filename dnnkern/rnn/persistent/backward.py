@@ -97,9 +97,9 @@ def backward_kernel(config, kind, inner):
                             old = T(load(c0, of * s[3] + n * s[4] + unit * s[5]))
                     if GRU:
                         if k > 0:
-                            old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
+                            old = T(load(y, before * y_strides[0] + n * y_strides[1] + channel * y_strides[2]))
                         elif H0:
-                            old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                            old = T(load(h0, of * s[0] + n * s[1] + unit * s[2]))
                     past[p] = old
             if turn > begin:
                 meet(counter, u32(turn * MEETINGS * blocks))

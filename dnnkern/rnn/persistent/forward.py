@@ -87,7 +87,7 @@ def forward_kernel(config, kind):
                         if LINEAR and not (LAYERS and slot):
                             value = sums[at + g * H]
                         if SKIP:
-                            value = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(unit) * x_strides[2])))
+                            value = T(load(x, t * x_strides[0] + n * x_strides[1] + unit * x_strides[2]))
                         if FIRST_BIAS:
                             value = T(value + T(load(weights, b_ih + g * H + unit)))
                         inputs[p * GATES_OF + g] = value

@@ -136,16 +136,16 @@ def input_gradient_kernel(kind, dtype):
 
     @jit(launch_bounds=THREADS)
     def rnn_skipped_back(reserve, dx, elements, units, samples, directions, dx_strides, offsets):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             line, j = divide_remainder(i, units)
             t, n = divide_remainder(line, samples)
             total = T(0)
             for which in range(directions):
-                at = i64((offsets[1] if which else offsets[0]) + i64(line) * SLOTS_OF * i64(units[0]) + i64(j))
+                at = (offsets[1] if which else offsets[0]) + i64(line) * SLOTS_OF * units[0] + j
                 for g in range(GATES_OF):
-                    total = T(total + T(load(reserve, i64(at + g * i64(units[0])))))
-            store(dx, i64(i64(t) * dx_strides[0] + i64(n) * dx_strides[1] + i64(j) * dx_strides[2]), total)
+                    total = T(total + T(load(reserve, at + g * i64(units[0]))))
+            store(dx, t * dx_strides[0] + n * dx_strides[1] + j * dx_strides[2], total)
     return rnn_skipped_back
 
 

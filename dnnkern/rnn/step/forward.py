@@ -51,7 +51,7 @@ def cell_kernel(kind):
                     if LINEAR:
                         first = sums[at + g * H]
                     if SKIP:
-                        first = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(j) * x_strides[2])))
+                        first = T(load(x, t * x_strides[0] + n * x_strides[1] + j * x_strides[2]))
                     if FIRST_BIAS:
                         first = T(first + T(load(weights, b_ih + g * H + j)))
                     if SECOND_BIAS:

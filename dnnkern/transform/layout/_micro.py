@@ -2,7 +2,7 @@
 import functools
 
 from ...device import device_function, u32
-from ...device.convert import permute_bytes
+from ...device.numeric import permute_bytes
 
 
 @functools.cache

@@ -128,16 +128,16 @@ def kernel(config, down):
         """Brings a step's tile as soon as ds of two steps before has been multiplied."""
         _, _, _, _, _, _, _, bias_full, bias_empty = bars
         image, _, other_head, start, begin, end = where
-        image, at, member, turn, phase = image if strides[0] else i32(0), begin, i32(0), u32(1), u32(1)
+        image, at, member, turn, phase = image if strides[0] else 0, begin, i32(0), u32(1), u32(1)
         while is_left(at, end) and member < members:
-            h, to, bar = i32(other_head + member) if strides[1] else i32(0), slopes_of(base, turn), u32(bias_full + u32(8) * turn)
-            mbarrier_wait(u32(bias_empty + u32(8) * turn), phase)
+            h, to, bar = other_head + member if strides[1] else 0, slopes_of(base, turn), bias_full + 8 * turn
+            mbarrier_wait(bias_empty + 8 * turn, phase)
             mbarrier_arrive_expect(bar, u32(SLOPE_BYTES))
             for b in range(BIAS_BOXES):
                 for g in range(GROUPS):
-                    tma_load_4d(u32(to + u32(b * SLOPE_BOX + g * BIAS_BOX)), array, bar, i32(start + 64 * g), i32(at + 64 * b), h, image)
-            turn = u32(turn ^ u32(1))
-            phase = u32(phase ^ turn)
+                    tma_load_4d(to + u32(b * SLOPE_BOX + g * BIAS_BOX), array, bar, start + 64 * g, at + 64 * b, h, image)
+            turn = turn ^ 1
+            phase = phase ^ turn
             at, member = following(at, member, begin, end, members)
 
     @device_function
@@ -314,9 +314,9 @@ def kernel(config, down):
             if ADJUSTED:
                 adjust(x, nothing, line, at, column, scoring)
             if STAGED:
-                mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
-                bias_phase = u32(bias_phase ^ turn ^ u32(1))
-                add_bias(x, u32(of_ds + u32(group) * u32(BIAS_BOX)), warp, lane, f32(1) if ADJUSTED else scale)
+                mbarrier_wait(bias_full + 8 * turn, bias_phase)
+                bias_phase = bias_phase ^ turn ^ 1
+                add_bias(x, of_ds + u32(group) * BIAS_BOX, warp, lane, f32(1) if ADJUSTED else scale)
                 if not OF_DK:
                     release(bias_empty, turn, lane)
                     turn = u32(turn ^ u32(1))

@@ -25,12 +25,13 @@ from dataclasses import replace
 
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
-from ....device.convert import element, permute_bytes
+from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import maximum
 from ....device.groups import make_reader
 from ....device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
 from ....device.mma import make_mma
+from ....device.numeric import permute_bytes
 from ....device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, prefetch_l2, shared_address, store4_from, store_shared_4f32,
                             store_shared_4u32)
 from ....device.warp import any_lane, broadcast, shuffle_xor
@@ -446,14 +447,14 @@ def kernel(config, dependent):
                     whole[e] = whole[e] + values[e]
             if CLUSTERED:
                 rank, own_four = divide_remainder(four, OF_SHARE_FOURS)
-                at = i32(PUSHED + i32(i32(split * PUSH + r * SHARE) + 4 * own_four))
+                at = PUSHED + (split * PUSH + r * SHARE + 4 * own_four)
                 to = remote_address(shared_address(memory, at), u32(rank))
                 for e in range(4):
-                    store_remote_f32(u32(to + u32(4 * e)), whole[e])
+                    store_remote_f32(to + u32(4 * e), whole[e])
                 if four < RANGES:
-                    to = remote_address(shared_address(memory, i32(LEVELS + i32(split * 2 * ROWS + r))), u32(four))
+                    to = remote_address(shared_address(memory, LEVELS + (split * 2 * ROWS + r)), u32(four))
                     store_remote_f32(to, top)
-                    store_remote_f32(u32(to + u32(4 * ROWS)), total)
+                    store_remote_f32(to + 4 * ROWS, total)
             elif SPLIT:
                 part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
                 store4_from(partial, sum_at(part, r, column), whole, 0)
@@ -466,13 +467,13 @@ def kernel(config, dependent):
                            sink_step, lse, lse_strides)
         if CLUSTERED:
             cluster_sync()
-            for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * SHARE), THREADS):
-                r, column = divide_remainder(i32(item), OF_SHARE)
-                column = i32(split * SHARE + column)
+            for item in range(own[0], min(many - row0, ROWS) * SHARE, THREADS):
+                r, column = divide_remainder(item, OF_SHARE)
+                column = split * SHARE + column
                 if column < E:
-                    top, total, value = joined(memory, i32(PUSHED + item), PUSH, memory, i32(LEVELS + r), memory, i32(LEVELS + ROWS + r),
+                    top, total, value = joined(memory, PUSHED + item, PUSH, memory, LEVELS + r, memory, LEVELS + ROWS + r,
                                                2 * ROWS, RANGES)
-                    result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step,
+                    result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
                            lse, lse_strides)
     return sdpa_decode_split_kv_mma
 

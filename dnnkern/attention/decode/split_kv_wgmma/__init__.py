@@ -316,15 +316,15 @@ def kernel(config):
             lower, other_head = row_place(b, g, row + 8, many, per, group, o_strides)
             own, other = f32(0), f32(0)
             if SINK:
-                own, other = f32(load_sink(sink, i64(i64(head) * sink_step))), f32(load_sink(sink, i64(i64(other_head) * sink_step)))
+                own, other = load_sink(sink, head * sink_step), load_sink(sink, other_head * sink_step)
             falls[0], upper_lse = share(levels[0], totals[0], own)
             falls[1], lower_lse = share(levels[1], totals[1], other)
             if WITH_LSE and column == 0:
                 if row < many:
                     at, _ = row_place(b, g, row, many, per, group, lse_strides)
                     lse[at] = upper_lse
-                if i32(row + 8) < many:
-                    at, _ = row_place(b, g, i32(row + 8), many, per, group, lse_strides)
+                if row + 8 < many:
+                    at, _ = row_place(b, g, row + 8, many, per, group, lse_strides)
                     lse[at] = lower_lse
             if FOLLOWED:
                 mbarrier_wait(heard, p_phase)
