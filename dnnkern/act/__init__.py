@@ -43,7 +43,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16, any shape, any strides.
+        float64, float32, float16 or bfloat16, any shape, arbitrary strides.
     mode : str or Activation
         With its parameters and their defaults:
 
@@ -70,9 +70,9 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     slope : array
         Of prelu: of x's dtype, or float32 beside 16-bit x; it broadcasts to x as NumPy's arrays do: (C, 1, 1) for channels first.
     out : array
-        Written and returned; any strides. May be exactly x; other overlap is an error.
+        Output, written and returned; arbitrary strides. May be exactly x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     ValueError
         Modes, parameters, a slope that does not broadcast, an `out` of another shape or that partly overlaps an operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -114,13 +114,13 @@ def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, w
     dy, x : array
         x is the activation's input; dy of its shape and dtype.
     mode, slope, parameters
-        As `activation_fwd`'s.
+        As in `activation_fwd`.
     slope_gradient : bool
         Of prelu: return (dx, dslope).
     out : array, or (dx, dslope)
-        Written and returned; any strides. dx may be exactly dy or x; other overlap is an error.
+        Output, written and returned; arbitrary strides. dx may be exactly dy or x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -175,16 +175,16 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
     Parameters
     ----------
     x : array
-        float64, float32, float16, bfloat16, int8, uint8 or int32 (bool too for logical_not), any shape, any strides.
+        float64, float32, float16, bfloat16, int8, uint8 or int32 (bool too for logical_not), any shape, arbitrary strides.
     op : str
         identity, neg, abs, sqrt, rsqrt (1 / sqrt), reciprocal (1 / x), exp, log, erf, sin, cos, tan, ceil, floor, logical_not, or
         gen_index: the index of each element along `axis`.
     axis : int
         Of gen_index alone.
     out : array
-        Written and returned; any strides. May be exactly x; other overlap is an error.
+        Output, written and returned; arbitrary strides. May be exactly x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -222,16 +222,16 @@ def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, **choi
     Parameters
     ----------
     a, b : array
-        As `unary`'s, of one dtype (bool too for logical functions and binary_select); they broadcast as NumPy's arrays do.
+        As in `unary`, of one dtype (bool too for logical functions and binary_select); they broadcast as NumPy's arrays do.
     op : str
         add, sub, mul, div, max, min, pow, mod (the remainder that has a's sign), atan2, add_square (a + b**2); cmp_eq, cmp_neq, cmp_gt,
         cmp_ge, cmp_lt, cmp_le; logical_and, logical_or; binary_select: a where the mask is true, else b. bias and scale are add and mul.
     mask : array
         Of binary_select alone: bool or uint8; it broadcasts too.
     out : array
-        Written and returned; any strides. May be exactly a or b; other overlap is an error.
+        Output, written and returned; arbitrary strides. May be exactly a or b; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -273,14 +273,14 @@ def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16, any strides; an even extent along the axis.
+        float64, float32, float16 or bfloat16, arbitrary strides; an even extent along the axis.
     axis : int
     gate : "sigmoid", "swish" (also "silu") or "gelu"
         f. SwiGLU is "swish".
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -317,11 +317,11 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
     dy : array
         Of the shape of `glu_fwd`'s result and of x's dtype.
     x, axis, gate
-        As `glu_fwd`'s.
+        As in `glu_fwd`.
     out : array
-        Written and returned; any strides. Overlap with dy or x is an error.
+        Output, written and returned; arbitrary strides. Overlap with dy or x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -352,13 +352,14 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
     Parameters
     ----------
     x : array
-        float64, float32, float16, bfloat16, int8, uint8 or int32, any shape, any strides but 0.
+        float64, float32, float16, bfloat16, int8, uint8 or int32, any shape, arbitrary strides but 0.
     alpha : float
         Multiplied in float32, or in float64 for float64 and int32.
     out : array
-        Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
+        Written and returned in place of x, which it has the shape and dtype of; arbitrary strides. May be exactly x; other overlap is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -397,17 +398,17 @@ def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=No
     Parameters
     ----------
     a : array
-        float64, float32, float16, bfloat16, int8, uint8 or int32, any strides; it broadcasts to c's shape as NumPy's arrays do: (C, 1, 1)
-        is a bias of channels first.
+        float64, float32, float16, bfloat16, int8, uint8 or int32, arbitrary strides; it broadcasts to c's shape as NumPy's arrays do: (C,
+        1, 1) is a bias of channels first.
     c : array
-        Of a's dtype, any strides but 0.
+        Of a's dtype, arbitrary strides but 0.
     alpha, beta : float
         Multiplied in float32, or in float64 for float64 and int32. With beta 0 c is not read: NaNs in it do not matter.
     out : array
-        Written and returned in place of c, which it has the shape and dtype of; any strides. May be exactly c; other overlap, with a too,
-        is an error.
+        Written and returned in place of c, which it has the shape and dtype of; arbitrary strides. May be exactly c; other overlap, with a
+        too, is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

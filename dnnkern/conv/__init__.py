@@ -57,9 +57,9 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
     out_dtype : dtype
         Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
     out : array of y's shape
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -70,9 +70,9 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
     Raises
     ------
     ValueError
-        Shapes that do not fit, a window larger than the padded image, a beta without out, an `out` that overlaps an operand.
+        Shapes that do not match, a window larger than the padded image, a beta without out, an `out` that overlaps an operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -116,7 +116,7 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
     alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `conv_fwd`'s. A given `out` may have another dtype than dy: float32 beside 16-bit dy and w, say.
+        As in `conv_fwd`. A given `out` may have another dtype than dy: float32 beside 16-bit dy and w, say.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
     alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `conv_fwd`'s. beta = 1 accumulates gradients in `out`, which may have another dtype than x: float32 beside 16-bit x and dy, say.
+        As in `conv_fwd`. beta = 1 accumulates gradients in `out`, which may have another dtype than x: float32 beside 16-bit x and dy, say.
 
     Returns
     -------
@@ -199,12 +199,12 @@ def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, *
     Parameters
     ----------
     dy : array (N, K, *spatial), or (N, *spatial, K) with layout "NHWC"
-        float64, float32, float16 or bfloat16; any strides.
+        float64, float32, float16 or bfloat16; arbitrary strides.
     layout : "NCHW" or "NHWC"
     out : array (K,)
         Written and returned; may have another dtype than dy.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `conv_fwd`'s.
+        As in `conv_fwd`.
 
     Returns
     -------
@@ -249,7 +249,7 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
         Added to the result's extents at their ends; less than the stride.
     groups, layout, activation, residual, alpha, beta, math, out_dtype, out, workspace, stream, allow,
     workspace_limit, exclude
-        As `conv_fwd`'s.
+        As in `conv_fwd`.
     algo : str
         Of conv_bwd_data, whose algorithms these are.
 

@@ -22,7 +22,7 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16; at most eight dimensions, any strides.
+        float64, float32, float16 or bfloat16; at most eight dimensions, arbitrary strides.
     p : float
         From 0 to below 1. Elements are dropped with the nearest probability below 1 that is a multiple of 2**-16.
     seed, offset : int, or int64 array of one element
@@ -30,9 +30,9 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
         are kept is a function of seed, offset and an element's position in x, in the order of its dimensions: calls that draw
         independently have different offsets.
     out : tuple (y, mask)
-        Written and returned. y has any strides and may be exactly x; mask is packed.
+        Written and returned. y has arbitrary strides and may be exactly x; mask is packed.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -84,9 +84,9 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, **choice)
     p : float
         As given to `dropout_fwd`.
     out : array of dy's shape and dtype
-        Written and returned; any strides. May be exactly dy.
+        Output, written and returned; arbitrary strides. May be exactly dy.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

@@ -46,7 +46,7 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
     Parameters
     ----------
     logits : array (N, C, ...) or (C,)
-        float64, float32, float16 or bfloat16; classes along axis 1, or the only one; up to eight dimensions, any strides.
+        float64, float32, float16 or bfloat16; classes along axis 1, or the only one; up to eight dimensions, arbitrary strides.
     targets : array
         int32 or int64 of the logits' shape without the classes: class indices. Or of the logits' shape and dtype: probabilities, which
         need not add up to 1.
@@ -60,9 +60,9 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
         "mean" divides the sum by that of the weights of the targets (their number without weights); with probabilities by the number of
         rows.
     out : (loss, lse)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -74,10 +74,10 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
     Raises
     ------
     ValueError
-        Shapes that do not fit, a smoothing or reduction that there is not, an `out` that overlaps an operand; under
+        Shapes that do not match, a smoothing or reduction that there is not, an `out` that overlaps an operand; under
         ``DNNKERN_CHECK=values`` a target that is neither a class nor ignored, with its position.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -119,9 +119,9 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
     lse : array
         As `cross_entropy_fwd` returned it.
     out : array of the logits' shape and dtype
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -164,11 +164,11 @@ def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="me
     targets : array of int32 or int64
         Class indices, of the shape of logp without the classes.
     weight, ignore_index, reduction
-        As `cross_entropy_fwd`'s.
+        As in `cross_entropy_fwd`.
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -210,9 +210,9 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
     targets, weight, ignore_index, reduction
         As given to `nll_loss_fwd`.
     out : array of logp's shape and dtype
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -246,13 +246,13 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16; up to eight dimensions, any strides.
+        float64, float32, float16 or bfloat16; up to eight dimensions, arbitrary strides.
     target : array of x's shape and dtype
     reduction : "mean", "sum" or "none"
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -264,7 +264,7 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     ValueError
         Shapes that differ, a reduction that there is not, an `out` that overlaps an operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -292,9 +292,9 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     x, target, reduction
         As given to `mse_loss_fwd`. The gradient by target is the negative one.
     out : array of x's shape and dtype
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -330,7 +330,7 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     Parameters
     ----------
     logits : array (T, N, C)
-        Steps, samples, classes; float64, float32, float16 or bfloat16, any strides. Logarithms of probabilities are logits, too.
+        Steps, samples, classes; float64, float32, float16 or bfloat16, arbitrary strides. Logarithms of probabilities are logits, too.
     targets : array (N, L) of int32 or int64
         Labels, each a class other than blank; those behind a target's length do not count.
     input_lengths, target_lengths : array (N,) of int32 or int64
@@ -340,9 +340,9 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     zero_infinity : bool
         A target that no alignment fits, since it is longer than its input, costs 0 instead of infinity.
     out : (loss, saved)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -355,10 +355,10 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     Raises
     ------
     ValueError
-        Shapes that do not fit, a blank that is no class, an `out` that overlaps an operand; under ``DNNKERN_CHECK=values`` a length that
+        Shapes that do not match, a blank that is no class, an `out` that overlaps an operand; under ``DNNKERN_CHECK=values`` a length that
         does not fit, or a label that is no class or blank, with its position.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -396,9 +396,9 @@ def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *
     saved : array (N, T, 2 * L + 2)
         As `ctc_loss_fwd` returned it.
     out : array of the logits' shape and dtype
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

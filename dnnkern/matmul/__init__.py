@@ -46,7 +46,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     scale_b : float32 array of one element, (1, N) or (ceil(K/128), ceil(N/128))
         Factor of all of b, of each column, or of each block of 128x128.
     out : array
-        Written and returned; any strides. May be exactly `c`; other overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. May be exactly `c`; other overlap with an operand is an error.
     workspace : array
         Packed bytes, aligned to 16; by default allocated as the output is. Where it has too few for the algorithm that would be chosen,
         another is, or another configuration; a forced one must fit.
@@ -71,9 +71,9 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     Raises
     ------
     ValueError
-        Shapes that do not fit, an `out` that partly overlaps an operand, a small workspace, arrays on different devices.
+        Shapes that do not match, an `out` that partly overlaps an operand, a small workspace, arrays on different devices.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem, or limits that no algorithm meets; each candidate's reason is listed.
 
@@ -116,7 +116,7 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
     a : array (M, K)
         Rows in the order of their groups.
     b : array (G, K, N), or (G, N, K) with `transpose_b`
-        dtypes as `matmul`'s; any strides.
+        dtypes as `matmul`'s; arbitrary strides.
     group_offsets : int32 array (G + 1,)
         Ascending, from 0 to at most M; groups may be empty. Rows of y from the last offset on, which no group has, are not written: in a
         new y they hold whatever the memory held. The values are checked only under ``DNNKERN_CHECK=values``; wrong ones never lead outside
@@ -125,14 +125,14 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
         A row for each group.
     alpha : float
     activation, math, out_dtype
-        As `matmul`'s.
+        As in `matmul`.
     scale_a : float32 array of one element, (M, 1) or (M, ceil(K/128))
     scale_b : float32 array of one element, (G, 1, N) or (G, ceil(K/128), ceil(N/128))
         Of 8-bit floating operands, as `matmul`'s.
     out : array (M, N)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `matmul`'s.
+        As in `matmul`.
 
     Returns
     -------

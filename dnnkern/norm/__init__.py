@@ -34,7 +34,7 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16; one to eight dimensions, any strides.
+        float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides.
     gamma, beta : array of shape ``x.shape[axis:]``, optional
         Of x's dtype, or float32 beside 16-bit x; default: 1 and 0.
     axis : int
@@ -44,9 +44,9 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     residual : array, optional
         Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised in x's place, and returned.
     out : tuple of arrays (y, mean, rstd[, summed])
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     Raises
     ------
     ValueError
-        Shapes that do not fit, an axis that x has not, rows of no elements, overlapping arrays.
+        Shapes that do not match, an axis that x has not, rows of no elements, overlapping arrays.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -101,12 +101,13 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
     axis : int
         As given to `layer_norm_fwd`.
     dsummed : array, optional
-        Of x's shape and dtype, any strides: the gradient that `summed` gets besides, from the residual stream of a pre-norm transformer. It
-        is added before dx is rounded; dx then is the gradient of `summed`, and so that of x and that of the residual.
+        Of x's shape and dtype, arbitrary strides: the gradient that `summed` gets besides, from the residual stream of a pre-norm
+        transformer. It is added before dx is rounded; dx then is the gradient of `summed`, and so that of x and that of the residual.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -145,9 +146,9 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, 
     Parameters
     ----------
     x, gamma, beta, axis, eps, residual, workspace, stream, algo, allow, workspace_limit, exclude
-        As `layer_norm_fwd`'s.
+        As in `layer_norm_fwd`.
     out : tuple of arrays (y, rstd[, summed])
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
 
     Returns
     -------
@@ -188,16 +189,16 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, o
     Parameters
     ----------
     dy, x, gamma, rstd, axis, dsummed, workspace, stream, algo, allow, workspace_limit, exclude
-        As `layer_norm_bwd`'s.
+        As in `layer_norm_bwd`.
     has_beta : bool
         Return dbeta as well.
     out : tuple of arrays (dx, dgamma[, dbeta])
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
 
     Returns
     -------
     dx, dgamma[, dbeta] : arrays, of dy's framework
-        As `layer_norm_bwd`'s.
+        As in `layer_norm_bwd`.
 
     Raises
     ------

@@ -27,7 +27,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array or None
         (C,), with ``mode="per_activation"`` ``x.shape[1:]``; of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
     running_mean, running_var : array, optional
@@ -43,11 +43,11 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     activation : str or Activation, optional
         Any that `activation_fwd` has, without arrays of parameters; with a residual relu or leaky_relu, whose gradient follows from y.
     residual : array, optional
-        Of x's shape and dtype, any strides.
+        Of x's shape and dtype, arbitrary strides.
     out : tuple of arrays (y, mean, rstd)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     Raises
     ------
     ValueError
-        Shapes that do not fit, channels of no values, an activation that a residual does not go with, overlapping arrays.
+        Shapes that do not match, channels of no values, an activation that a residual does not go with, overlapping arrays.
     TypeError
         Dtypes, objects that are not device arrays, immutable `out` or running statistics.
     NotSupported
@@ -96,13 +96,13 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     Parameters
     ----------
     x, gamma, beta, eps, mode, layout, residual, workspace, stream, algo, allow, workspace_limit, exclude
-        As `batch_norm_train_fwd`'s.
+        As in `batch_norm_train_fwd`.
     mean, var : array
         As gamma, in shape and dtype: what training left in `running_mean` and `running_var`.
     activation : str or Activation, optional
         Any that `activation_fwd` has, without arrays of parameters.
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
 
     Returns
     -------
@@ -154,9 +154,10 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     residual : bool
         Whether dresidual is wanted.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
-        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

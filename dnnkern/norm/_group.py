@@ -21,7 +21,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array (C,) or None
         Of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
     groups : int
@@ -33,9 +33,9 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     activation : str or Activation, optional
         Any that `activation_fwd` has, without arrays of parameters.
     out : tuple of arrays (y, mean, rstd)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -45,9 +45,9 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     Raises
     ------
     ValueError
-        Shapes that do not fit, groups that do not divide C or have no values, overlapping arrays.
+        Shapes that do not match, groups that do not divide C or have no values, overlapping arrays.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -92,9 +92,10 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     beta : array, for other activations
         As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -138,12 +139,12 @@ def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", acti
     Parameters
     ----------
     x, gamma, beta, eps, layout, activation, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `group_norm_fwd`'s.
+        As in `group_norm_fwd`.
 
     Returns
     -------
     y, mean, rstd : arrays, of x's framework
-        As `group_norm_fwd`'s; mean and rstd (N, C).
+        As in `group_norm_fwd`; mean and rstd (N, C).
 
     Raises
     ------
@@ -175,12 +176,12 @@ def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=Non
     Parameters
     ----------
     dy, x, gamma, mean, rstd, layout, activation, y, beta, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `group_norm_bwd`'s.
+        As in `group_norm_bwd`.
 
     Returns
     -------
     dx, dgamma, dbeta : arrays, of dy's framework
-        As `group_norm_bwd`'s.
+        As in `group_norm_bwd`.
 
     Raises
     ------

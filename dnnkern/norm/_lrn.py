@@ -16,7 +16,7 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     size : int
         Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; those that x has not count as 0.
     alpha, beta, k : float
@@ -24,9 +24,9 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -35,9 +35,9 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     Raises
     ------
     ValueError
-        Shapes that do not fit, a size below 1, overlapping arrays.
+        Shapes that do not match, a size below 1, overlapping arrays.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -66,13 +66,13 @@ def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", ou
     Parameters
     ----------
     dy, x, y : array
-        Of one shape and dtype, any strides; y is what `lrn_fwd` returned.
+        Of one shape and dtype, arbitrary strides; y is what `lrn_fwd` returned.
     size, alpha, beta, k, layout
         As given to it.
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

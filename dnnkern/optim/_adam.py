@@ -83,7 +83,7 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
     Parameters
     ----------
     params, grads
-        As `dnnkern.sgd_step`'s.
+        As in `dnnkern.sgd_step`.
     m, v : lists of arrays
         The moments: float32 or the parameter's dtype; float64 where it is. They begin as zeros.
     vmax : list of arrays, optional
@@ -96,7 +96,7 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
         Which step it is, from 1 on. An array is on the device, for CUDA graphs, and where the host does not know which steps were skipped;
         it is not changed.
     maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.sgd_step`'s.
+        As in `dnnkern.sgd_step`.
 
     Raises
     ------
@@ -140,9 +140,9 @@ def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, ep
     Parameters
     ----------
     params, grads, m, v, vmax, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf
-        As `dnnkern.adam_step`'s.
+        As in `dnnkern.adam_step`.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.adam_step`'s.
+        As in `dnnkern.adam_step`.
 
     Raises
     ------

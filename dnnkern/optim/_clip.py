@@ -24,7 +24,7 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
     Parameters
     ----------
     grads : list of arrays
-        At least one; float64, float32, float16 and bfloat16, mixed as they are; any shapes, any strides, elements or none.
+        At least one; float64, float32, float16 and bfloat16, mixed as they are; any shapes, arbitrary strides, elements or none.
     grad_scale : float32 array of one element, optional
         On the device; gradients are divided by it.
     found_inf : float32 array of one element, optional
@@ -32,7 +32,7 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
     out : array of one element
         Written and returned: float32, or float64 where the first of grads is.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -76,11 +76,11 @@ def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None
     Parameters
     ----------
     grads : list of arrays
-        As `dnnkern.grad_norm`'s; no two of them may share memory.
+        As in `dnnkern.grad_norm`; no two of them may share memory.
     max_norm : float
         0 or more; infinity clips nothing, and only divides by grad_scale.
     grad_scale, found_inf, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.grad_norm`'s.
+        As in `dnnkern.grad_norm`.
 
     Returns
     -------

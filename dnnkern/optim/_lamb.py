@@ -65,9 +65,9 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
     Parameters
     ----------
     params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf
-        As `dnnkern.adam_step`'s.
+        As in `dnnkern.adam_step`.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.adam_step`'s.
+        As in `dnnkern.adam_step`.
 
     Raises
     ------

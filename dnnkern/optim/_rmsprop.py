@@ -48,7 +48,7 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
     Parameters
     ----------
     params, grads
-        As `dnnkern.sgd_step`'s.
+        As in `dnnkern.sgd_step`.
     v : list of arrays
         Means of the squares: float32 or the parameter's dtype; float64 where it is. They begin as zeros, as the other states do.
     means : list of arrays, optional
@@ -59,7 +59,7 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
     alpha, momentum : float
         From 0 to below 1.
     maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.sgd_step`'s.
+        As in `dnnkern.sgd_step`.
 
     Raises
     ------

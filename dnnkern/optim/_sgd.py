@@ -44,9 +44,9 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     Parameters
     ----------
     params : list of arrays
-        float64, float32, float16 and bfloat16, mixed as they are; any shapes, any strides, elements or none. No two of the arrays that are
-        written may share memory. Arrays of one parameter have one shape; where they lie alike and without gaps they are read and written by
-        16 bytes.
+        float64, float32, float16 and bfloat16, mixed as they are; any shapes, arbitrary strides, elements or none. No two of the arrays
+        that are written may share memory. Arrays of one parameter have one shape; where they lie alike and without gaps they are read and
+        written by 16 bytes.
     grads : list of arrays
         One a parameter: float32, float16 or bfloat16; float64 where the parameter is.
     momenta : list of arrays, optional
@@ -66,7 +66,7 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     found_inf : float32 array of one element, optional
         On the device; where it is not 0 the step does nothing. `dnnkern.grad_norm` sets it.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Raises
     ------

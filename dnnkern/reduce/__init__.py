@@ -18,8 +18,8 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
     Parameters
     ----------
     x : array
-        float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool, at most eight dimensions, any strides (0 and negative
-        ones too).
+        float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool, at most eight dimensions, arbitrary strides (0 and
+        negative ones too).
     mode : str
         ================ ===================================== ==================
         mode             result                                over no elements
@@ -45,9 +45,9 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
         Of the result. Default: x's; of integers and bool "int64", but x's for "min" and "max". "float32" may be asked for where x has 16
         bits, "int32" where the default is "int64".
     out : array of such a dtype
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
     ValueError
         An unknown mode, axes that x has not or twice, an `out` of another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -98,16 +98,16 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     Parameters
     ----------
     x : array
-        Of `reduce`'s dtypes, at most eight dimensions, any strides; from 1 to 2**31 - 1 elements along the dimension.
+        Of `reduce`'s dtypes, at most eight dimensions, arbitrary strides; from 1 to 2**31 - 1 elements along the dimension.
     mode : "min" or "max"
     axis : int
         The dimension; a negative number counts from the end.
     keepdims : bool
         It stays, with size 1.
     out : (array of x's dtype, array of int32)
-        Written and returned; any strides. Overlap is an error.
+        Output, written and returned; arbitrary strides. Overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     ValueError
         An unknown mode, a dimension that x has not or that has no elements, an `out` of another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 

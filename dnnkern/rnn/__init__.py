@@ -49,7 +49,7 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     spec : RnnSpec
         The network; the arrays' dtype is its own.
     x : array (T, N, input_size), or (N, T, input_size) with layout "NTC"
-        T steps of N sequences; any strides. What is behind a sequence's end is not read.
+        T steps of N sequences; arbitrary strides. What is behind a sequence's end is not read.
     h0, c0 : array (num_layers * directions, N, state_size) and (..., hidden_size), or None
         First states, by layer, then by direction; None: zeros. c0, the cell states, is LSTM's alone.
     weights : array (weight_size,)
@@ -64,9 +64,9 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
         What is dropped after layer l is what `dropout_fwd` with this seed and ``offset + l`` drops of an array
         (T, N, directions * state_size): offsets of calls that draw independently are `num_layers` or more apart.
     out : tuple (y, hn[, cn][, reserve])
-        Written and returned; y and the states have any strides.
+        Written and returned; y and the states have arbitrary strides.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -128,9 +128,9 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
         What `rnn_fwd` returned in training, with the same lengths. The reserve is updated: gradients before the gates' functions take
         the gates' place, for `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
     out : tuple (dx, dh0[, dc0])
-        Written and returned; any strides.
+        Output, written and returned; arbitrary strides.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=
     out : array (weight_size,), packed
         Written and returned.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

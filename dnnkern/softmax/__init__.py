@@ -18,15 +18,15 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16; one to eight dimensions, any strides (0 and negative ones too).
+        float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides (0 and negative ones too).
     axis : int
         Negative numbers count from the end.
     log : bool
         The logarithm, computed as such: it stays finite where softmax itself is 0.
     out : array of x's shape and dtype
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     ValueError
         An axis that x has not, an `out` of another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -74,9 +74,9 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
     axis, log
         As given to `softmax_fwd`.
     out : array of dy's shape and dtype
-        Written and returned; any strides. Overlap with dy or y is an error.
+        Output, written and returned; arbitrary strides. Overlap with dy or y is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
     ValueError
         Shapes that differ, an axis that dy has not, an `out` of another shape or that overlaps an operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 

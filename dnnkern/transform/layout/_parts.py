@@ -30,16 +30,16 @@ def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, str
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative ones too).
     starts, stops : sequence of int or None
         One entry a dimension, as in Python's slices: negative numbers count from the end, those beyond an end are the end, None is the end
         that the step comes from or goes to.
     steps : sequence of int or None
         One entry a dimension, not 0; negative ones go backwards. By default all are 1.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -81,13 +81,13 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
     ----------
     arrays : sequence of arrays
         From 1 to 128, of one dtype, any but bool, and of one shape but along the axis, where each may have any extent, 0 too; at most eight
-        dimensions, any strides.
+        dimensions, arbitrary strides.
     axis : int
         Negative numbers count from the end.
     out : array
-        Written and returned; any strides. Overlap with an array is an error.
+        Output, written and returned; arbitrary strides. Overlap with an array is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative ones too).
     pads : sequence of (int, int)
         Elements before and after x, 0 or more, a pair for each dimension.
     mode : "constant", "edge" or "reflect"
@@ -139,9 +139,9 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
     value : float
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -182,13 +182,14 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, any strides but 0.
+        Of any dtype but bool, at most eight dimensions, arbitrary strides but 0.
     value : float
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
-        Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
+        Written and returned in place of x, which it has the shape and dtype of; arbitrary strides. May be exactly x; other overlap is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -228,13 +229,13 @@ def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice)
     Parameters
     ----------
     x : array (N, C * block**2, H, W)
-        Of any dtype but bool, any strides.
+        Of any dtype but bool, arbitrary strides.
     block : int
         Extent of a block of pixels in either direction, 1 or more.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s. The algorithms are those of `transpose`.
+        As in `dnnkern.matmul`. The algorithms are those of `transpose`.
 
     Returns
     -------
@@ -273,9 +274,9 @@ def space_to_depth(x, block, *, out=None, workspace=None, stream=None, **choice)
     Parameters
     ----------
     x : array (N, C, H * block, W * block)
-        Of any dtype but bool, any strides.
+        Of any dtype but bool, arbitrary strides.
     block, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `depth_to_space`'s.
+        As in `depth_to_space`.
 
     Returns
     -------

@@ -23,14 +23,14 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
     Parameters
     ----------
     theta : array (N, 2, 3), or (N, 3, 4) for images with a depth
-        float64, float32, float16 or bfloat16; any strides.
+        float64, float32, float16 or bfloat16; arbitrary strides.
     size : tuple of int
         (N, C, H, W) or (N, C, D, H, W): the shape of the images that the grid makes; C does not matter.
     align_corners : bool
     out : array
-        Written and returned; any strides. Overlap with theta is an error.
+        Output, written and returned; arbitrary strides. Overlap with theta is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
     ValueError
         A theta that does not fit the size, an `out` of another shape or that overlaps theta.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -73,9 +73,9 @@ def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, str
     align_corners : bool
         As given to `affine_grid_fwd`.
     out : array
-        Written and returned; any strides. Overlap with dgrid is an error.
+        Output, written and returned; arbitrary strides. Overlap with dgrid is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
     Parameters
     ----------
     x : array (N, C, H, W) or (N, C, D, H, W)
-        float64, float32, float16 or bfloat16; any strides.
+        float64, float32, float16 or bfloat16; arbitrary strides.
     grid : array (N, H', W', 2) or (N, D', H', W', 3)
         Of x's dtype, or float32 beside 16-bit images.
     mode : "bilinear" or "nearest"
@@ -122,9 +122,9 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
         their middles.
     align_corners : bool
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -134,9 +134,9 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
     Raises
     ------
     ValueError
-        Shapes that do not fit, an image without pixels, modes, an `out` of another shape or that overlaps an operand.
+        Shapes that do not match, an image without pixels, modes, an `out` of another shape or that overlaps an operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -171,9 +171,9 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
     x, grid, mode, padding_mode, align_corners
         As given to `grid_sample_fwd`.
     out : (dx, dgrid)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------

@@ -19,7 +19,7 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        One to three spatial dimensions; float64, float32, float16 or bfloat16, any strides.
+        One to three spatial dimensions; float64, float32, float16 or bfloat16, arbitrary strides.
     size : int or tuple of int
         Extents of the result, one for all spatial dimensions or one for each.
     mode : str
@@ -38,9 +38,9 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
         With "bilinear" and "bicubic", where m < n: pixels are weighted by a triangle, or by the cubic with A = -1/2, that is n / m times as
         wide and as Pillow has it, and the weights divided by their sum.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
         Sizes of a wrong number, an image without pixels, modes, layouts, corners or antialias where they make no sense, an `out` of
         another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -93,11 +93,11 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
     x_shape : tuple of int
         Shape of its x.
     mode, align_corners, layout, antialias
-        As `resample_fwd`'s.
+        As in `resample_fwd`.
     out : array
-        Written and returned; any strides. Overlap with dy is an error.
+        Output, written and returned; arbitrary strides. Overlap with dy is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
