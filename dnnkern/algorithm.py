@@ -84,17 +84,19 @@ class Algorithm:
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
         """Bound to the configuration with the lowest estimate within the limit; itself if there is no choice."""
-        return self if self.configs is None or self.config is not None else self._best(problem, device, workspace_limit)[0]
+        return self if self.configs is None or self.config is not None else self.least(problem, device, workspace_limit)[0]
 
     def predicted(self, problem, device, workspace_limit=None, choosing=False) -> tuple:
         """(as `configured`, its `seconds`)"""
-        if self.configs is None or self.config is not None:
-            return self, self.seconds(problem, device, choosing)
-        bound, estimate = self._best(problem, device, workspace_limit)
-        return bound, bound.seconds(problem, device, choosing) if device.is_processor else float(estimate)
+        if device.is_processor:
+            bound = self.configured(problem, device, workspace_limit)
+            return bound, bound.seconds(problem, device, choosing)
+        return self.least(problem, device, workspace_limit)
 
-    def _best(self, problem, device, workspace_limit):
-        """(bound to the configuration with the lowest estimate, that estimate)."""
+    def least(self, problem, device, workspace_limit=None) -> tuple:
+        """(as `configured`, its estimate)"""
+        if self.configs is None or self.config is not None:
+            return self, self.estimate(problem, device, self.config)
         candidates = [c for c in self.configs(problem, device)
                       if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:

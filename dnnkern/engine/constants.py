@@ -275,3 +275,86 @@ _row("loss/mse_naive", _GUESSED,
 _row("loss/mse_vector", _h200("h200-training.md"),
      "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
      few=0.95, enough=512, element=8, blocks=8)
+
+# ---- transform
+
+_row("transform/naive", _GUESSED,
+     "instructions of a dimension's division, of a thread of cast, of a dimension of pad",
+     dimension=70, cast=30, pad=80)
+_row("transform/cast_vector", _COUNTED,
+     "instructions of a thread, a dimension, an element, an access",
+     thread=20, dimension=12, element=6, access=8, blocks=6)
+_row("transform/rows", _h200("h200-transpose.jsonl"),
+     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the "
+     "L1 serves; times as long with one chunk a thread", ("dimension", "blocks"),
+     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
+_row("transform/copy", _h200("h200-transpose.jsonl"),
+     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
+     in_flight=16, thread=10, dimension=12, blocks=8)
+_row("transform/few", _h200("h200-transpose.jsonl"),
+     "instructions of a thread, a dimension, an access, an element; times as long as a copy; bytes of a chunk that are as fast",
+     ("thread", "dimension", "blocks"),
+     thread=30, dimension=12, access=10, element=4, slower=1.1, chunk=8, blocks=5)
+_row("transform/tiled", _h200("h200-transpose.jsonl"),
+     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
+     chunk=60, narrow=12, waste=0.75)
+_row("transform/im2col_naive", _GUESSED,
+     "instructions of an element",
+     element=600)
+_row("transform/im2col_gather", _COUNTED,
+     "instructions of an element, a store; elements of a block",
+     element=12, store=100, tile=2048, blocks=8)
+_row("transform/im2col_tiled", _COUNTED,
+     "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap",
+     channels=70, taps=60, row=12, load=6, tap=8, blocks=6)
+_row("transform/col2im_naive", _GUESSED,
+     "instructions of an element, a tap",
+     element=300, tap=220)
+_row("transform/col2im_gather", _COUNTED,
+     "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
+     thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
+_row("transform/resample_naive", _GUESSED,
+     "instructions of an output, a tap; of a pixel backward, a tap",
+     output=500, tap=60, bwd=1500, bwd_tap=200)
+_row("transform/resample_axes", _h200("h200-resample.jsonl"),
+     "instructions of an element, a tap",
+     element=190, tap=43)
+_row("transform/resample_chunks", _h200("h200-resample.jsonl"),
+     "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a "
+     "tap of a chunk backward", ("dimension",),
+     chunk=90, dimension=20, channels_tap=4, element=12, tap=6, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
+_row("transform/affine_bwd", _GUESSED,
+     "s of a block's sum; s of a turn of it",
+     sum=3e-6, turn=0.1e-6)
+_row("transform/affine_fwd", _GUESSED,
+     "instructions of a coordinate",
+     coordinate=40, blocks=8)
+_row("transform/affine_naive", _GUESSED,
+     "instructions of a coordinate; s of an output position backward",
+     coordinate=500, walk=60e-9)
+_row("transform/grid_naive", _GUESSED,
+     "instructions of an element, of one that looks at an output position",
+     element=700, look=60)
+_row("transform/grid_pixels", _h200("h200-training.md"),
+     "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; threads that are "
+     "enough", ("enough", "blocks"),
+     thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=25, slower=1.2, enough=512, blocks=8)
+_row("transform/grid_planes", _h200("h200-training.md"),
+     "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long "
+     "as a copy",
+     pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+_row("transform/grid_gradient", _h200("h200-training.md"),
+     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
+     output=700, load=6, address=20, load_first=22)
+_row("transform/grid_cells", _h200("h200-training.md"),
+     "instructions of an output position in four launches; bytes of sorting it, of values and of numbers; of a cell",
+     ("sort_values", "sort_numbers", "cell"),
+     output=450, sort_values=5, sort_numbers=20, cell=8)
+_row("transform/grid_gather", _h200("h200-training.md"),
+     "instructions of a load with channels last, of its address for a thread, of a load with channels first, of finding an output "
+     "position, of an element of dx; times that work; times as long with few warps; blocks of a multiprocessor that are enough",
+     ("enough",),
+     load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, enough=2)
+_row("transform/grid_atomic", _h200("h200-training.md"),
+     "additions a clock and multiprocessor; instructions of a thread, of a corner", ("thread", "corner"),
+     additions=0.8, thread=60, corner=12)
