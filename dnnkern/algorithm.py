@@ -104,9 +104,9 @@ class Algorithm:
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         estimates = [self.estimate(problem, device, c) for c in candidates]
         least = min(estimates)
-        return self._bound(candidates[estimates.index(least)]), least
+        return self.bound_to(candidates[estimates.index(least)]), least
 
-    def _bound(self, config):
+    def bound_to(self, config):
         """Like `dataclasses.replace`, which takes longer than most estimates."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, config=config)
@@ -133,7 +133,7 @@ class Algorithm:
         if self.configs is None or self.config is not None:
             return [self]
         ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
-        return [self._bound(c) for c in ranked]
+        return [self.bound_to(c) for c in ranked]
 
     @property
     def is_deterministic(self):

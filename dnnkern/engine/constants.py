@@ -358,3 +358,49 @@ _row("transform/grid_gather", _h200("h200-training.md"),
 _row("transform/grid_atomic", _h200("h200-training.md"),
      "additions a clock and multiprocessor; instructions of a thread, of a corner", ("thread", "corner"),
      additions=0.8, thread=60, corner=12)
+
+# ---- matrix products; the times of single tiles stand beside the tiles: `hopper_plan.TILES`, `simt_plan.TILES`
+
+_row("engine/hopper", _h200("h200-wgmma-variants.json"),
+     "clock at which tiles were timed; share of the memory's rate that products bound by it reach, those of few rows, and what "
+     "reading a from the L2 again costs of reading it from memory; bytes a second of the L2 where lines cross its own; weight of "
+     "whole waves; times a step with 8-bit floats; share that shows of what overlaps; s of another tile than the one asked for; s of "
+     "a copy's launch, passes of aligned ones, by rows, others; s of a sum's launch, and bytes for each that it reads", ("fp8", "by_rows"),
+     clock=1.98e9, bandwidth=0.86, outside=0.72, again=0.2, crossing=6e12, whole=0.75, fp8=1.12, exposed=0.1, smaller=1e-7, copy=3e-6,
+     aligned=2.1, by_rows=2.5, unaligned=4.5, sum_launch=2e-6, sum_bytes=1.5)
+_row("engine/simt", _h200("h200-matmul-square-float32.jsonl"),
+     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 "
+     "bits: 1048576x64x2", ("half",),
+     clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9)
+_row("engine/ampere", _h200("h200-matmul-odd-bfloat16.jsonl"),
+     "s of a sum's launch, of a load from memory, of a block before its first and after its last product; share of the tensor cores' "
+     "rate, of the memory's; bytes a clock of shared memory; the L2's rate over the memory's; cycles of a warp's access to memory, "
+     "that a warp waits in a step, a stage, a narrow access; exponent of the norm",
+     ("sum_launch", "latency", "block", "math", "shared", "l2", "access", "step", "stage", "power"),
+     sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, shared=128, l2=1.4, access=2, step=40, stage=120, narrow=40,
+     power=4)
+_row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
+     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
+     "others; tf32, int8, float64, 16 bits",
+     tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), halves=(2048, 2560, 1024))
+_row("matmul/textbook", _h200("h200-matmul-ladder-bfloat16.jsonl"),
+     "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; bytes of shared memory of a warp's "
+     "multiply-add", ("start", "blocks"),
+     start=4e-6, chain=900, blocks=8)
+_row("matmul/naive", _h200("h200-matmul-ladder-bfloat16.jsonl"),
+     "s of a launch and its ends; cycles of a step's chain; bytes a clock of the L1; threads of a multiprocessor", ("start",),
+     start=4e-6, chain=30, l1=16, resident=2048)
+_row("matmul/grouped", _GUESSED,
+     "cycles to search 32 groups, in the kernels of tiles and of wgmma",
+     search=800, wgmma_search=300)
+_row("matmul/split_k", _GUESSED,
+     "s of the sum's launch",
+     sum_launch=2.5e-6)
+_row("matmul/stream_k", _GUESSED,
+     "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
+     unmeasured=1.03)
+_row("matmul/gemv", _h200("h200-matmul-skinny-bfloat16.jsonl"),
+     "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed halves; share of the rate at which "
+     "they are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
+     "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
+     start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, halves=2.1, rate=0.8, block=62e9, wave=1.27e-6)
