@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def devices(arguments):
-    """Print the devices kernels would run on."""
+    """Print the devices that kernels run on."""
     from .device import HOST_MEMORY, SIMULATED
     from .host.device import device, device_count
     rows = []
@@ -22,12 +22,12 @@ def devices(arguments):
     show(("", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
           "shared (KiB)"), rows)
     if SIMULATED:
-        say("\nNo GPU is used: kernels run in the simulator, which has an H200's numbers, so that dispatch predicts what it would there.")
+        say("\nNo GPU is used: kernels run in the simulator, which assumes an H200, so that dispatch predicts what it would choose there.")
     elif HOST_MEMORY:
         say("\nNo GPU is used: kernels are compiled for the processor. SMs are its cores; bandwidth and fp32 were measured, by a copy "
             "and by NumPy's product.")
     else:
-        say("\nRates are nominal; they serve predictions alone.")
+        say("\nRates are nominal and used for predictions only.")
     return 0
 
 
@@ -40,7 +40,7 @@ def list_algorithms(arguments):
 
 
 def explain(arguments):
-    """Print every algorithm's answer for a problem: why it cannot, or what it would take."""
+    """Print every algorithm's answer for a problem: why it cannot solve it, or its predicted time."""
     from . import dispatch
     from .preference import DEVICE, VARIABLE
     problem = arguments.make(arguments)
@@ -60,29 +60,29 @@ def explain(arguments):
         show(("cannot", "reason"), [(c.algo, c.reason) for c in rows if c.reason is not None])
     chosen = next((c for c in able if c.chosen), None)
     if chosen is None:
-        say("\nNothing can run within these limits.")
+        say("\nNo algorithm can run within these limits.")
         return 0
-    why = {"predicted": f"the least predicted time; nothing is measured yet (python -m dnnkern find {arguments.op} ...)",
-           "measured": "the fastest measured", "preferred": f"preferred ({VARIABLE})"}
+    why = {"predicted": f"the lowest predicted time; nothing has been measured (python -m dnnkern find {arguments.op} ...)",
+           "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
     if _is_simulated() and dispatch.preference() is None and (
             quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
-        say(f"That is on a GPU; here, in the simulator, {quick} runs, which is quick to simulate ({VARIABLE}).")
+        say(f"That is the choice on a GPU. Here, in the simulator, {quick} runs, because it is quick to simulate ({VARIABLE}).")
     return 0
 
 
 def _show_terms(able):
-    """Print what predicted times are the sums of, and what the terms are."""
+    """Print the terms of the predicted times, and what each term means."""
     from .engine.cost import TERMS
 
     def sum_of(times):
         return " + ".join(f"{name} {time_text(times[name])}" for name in TERMS if times.get(name))
     print()
-    show(("", "algorithm", "predicted", "is the sum of", "overlapped"),
+    show(("", "algorithm", "predicted", "sum of", "overlapped"),
          [("*" if c.chosen else "", c.algo, time_text(c.time_ms), sum_of(c.terms), sum_of(c.hidden).replace(" +", ",")) for c in able],
          marked=[i for i, c in enumerate(able) if c.chosen])
     print()
-    show(("term", "is"), [(name, meaning) for name, meaning in TERMS.items() if any(c.terms.get(name) or c.hidden.get(name) for c in able)])
+    show(("term", "meaning"), [(name, text) for name, text in TERMS.items() if any(c.terms.get(name) or c.hidden.get(name) for c in able)])
 
 
 def find(arguments):
@@ -103,12 +103,12 @@ def find(arguments):
     show(("algorithm", "time", "TFLOP/s", "workspace", "notes", "config", "status"), rows, title=f"{problem} on {_device().name}",
          marked=(0,))
     if _is_simulated():
-        say("\nThese are times of the simulator: they say nothing of a GPU.")
+        say("\nThese are simulator times; they do not predict times on a GPU.")
     return 0 if any(p.status == "ok" for p in perfs) else 1
 
 
 def bench(arguments):
-    """Hand the rest of the line to the benches."""
+    """Compare with other libraries; needs a source checkout."""
     from ._bench import load
     return load().main(arguments.rest) or 0
 
@@ -120,7 +120,7 @@ def demo(arguments):
 
 
 def check(arguments):
-    """Say what is installed, run every algorithm once on a small problem of each dtype and compare with float64; or run one problem."""
+    """Print versions, and check every algorithm on small problems of each dtype against float64; or check one problem."""
     from .selfcheck import run, run_problem
     return run() if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo, arguments.exclude)
 
@@ -140,7 +140,7 @@ def _is_simulated():
 
 
 def _parse_problem(parser, arguments):
-    """Parse the words after `explain OP`, `find OP` or `check OP`, which the family owns; `check` takes a problem's record too."""
+    """Parse the words after `explain OP`, `find OP` or `check OP`, which the family defines; `check` also takes a problem's record."""
     add_arguments, make, from_record = family_words(parser, arguments.op)
     words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
     if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
@@ -154,20 +154,20 @@ def _limits(command):
     from .host.words import add_notes
     limits = argparse.ArgumentParser(add_help=False)
     if command == "check":
-        limits.add_argument("--algo", help="this algorithm alone")
+        limits.add_argument("--algo", help="check only this algorithm")
         add_notes(limits.add_argument, allow=False)  # all are checked
         return limits
-    limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="what an algorithm may use")
+    limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="most bytes of scratch memory that an algorithm may use")
     add_notes(limits.add_argument)
     if command == "explain":
-        limits.add_argument("--why", action="store_true", help="what each predicted time is the sum of")
+        limits.add_argument("--why", action="store_true", help="print the terms of each predicted time")
     if command == "find":
-        limits.add_argument("--no-save", action="store_true", help="leave the database as it is")
+        limits.add_argument("--no-save", action="store_true", help="do not write the results to the database")
     return limits
 
 
 def make_parser():
-    """The parser of everything but the problems' own words; also the parsers of the commands that take problems."""
+    """The parser of everything but the problems' own words, and the parsers of the commands that take problems."""
     parser = Parser(prog="python -m dnnkern", description="Deep-learning primitives as Numba CUDA kernels.")
     commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
@@ -181,23 +181,23 @@ def make_parser():
     add("list", list_algorithms).add_argument("op", nargs="?", help="an operation; default: all")
     for name, run in (("explain", explain), ("find", find)):
         with_problem[name] = add(name, run)
-        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` lists its words")
+        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems")
         with_problem[name].add_argument("words", nargs=argparse.REMAINDER,
                                         help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)
-    with_problem["check"].add_argument("op", nargs="?", help="an operation, to run one problem of")
+    with_problem["check"].add_argument("op", nargs="?", help="an operation, to check one problem of it")
     with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON")
     return parser, with_problem
 
 
 def main(argv=None) -> int:
-    """Run one command; returns the exit code. What the user got wrong is one line on stderr and code 2."""
-    warnings.filterwarnings("ignore", message="dnnkern: no CUDA device", category=RuntimeWarning)  # every command says itself where it runs
+    """Run one command; returns the exit code. A usage error is one line on stderr and code 2."""
+    warnings.filterwarnings("ignore", message="dnnkern: no CUDA device", category=RuntimeWarning)  # every command prints where it runs
     argv = sys.argv[1:] if argv is None else list(argv)
     parser, with_problem = make_parser()
-    # argparse takes options for its own that come first in a REMAINDER
+    # argparse would take options that come first in a REMAINDER as its own
     if argv and argv[0] in ("bench", "demo"):
         arguments = parser.parse_args(argv[:1])
         arguments.rest = argv[1:]
@@ -219,7 +219,7 @@ def main(argv=None) -> int:
             return _fail(error)
         raise
     except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as head, has enough: no message at exit either
+        sys.stderr.close()  # the reader, such as head, has closed the pipe: no message at exit either
         return 1
     except KeyboardInterrupt:
         note()

@@ -1,4 +1,4 @@
-"""How the command line reads its words."""
+"""Parsing of the command line."""
 import argparse
 import importlib
 import sys
@@ -7,7 +7,7 @@ USAGE_ERROR = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors are one line, whatever the usage is."""
+    """Prints errors as one line, without the usage."""
 
     def error(self, message):
         print(f"{self.prog}: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Tables for people: as wide as the terminal allows, cells wrapped between words; one line per row where the output is no terminal."""
+"""Tables that fit the terminal, with cells wrapped between words; one line per row if the output is not a terminal."""
 import itertools
 import os
 import re
@@ -6,12 +6,12 @@ import shutil
 import sys
 
 GAP = "  "
-LEAST = 8  # letters of a column that is too wide even with a word on each line
+LEAST = 8  # characters of a column that is too wide even with one word per line
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "1;32"}
 
 
 def show(columns, rows, title=None, marked=(), right=None, styles=None, file=None):
-    """Print rows of values, None as nothing; columns that are empty are left out.
+    """Print rows of values, None as an empty cell; empty columns are left out.
 
     Parameters
     ----------
@@ -20,11 +20,11 @@ def show(columns, rows, title=None, marked=(), right=None, styles=None, file=Non
     rows : sequence of sequences
     title : str, optional
     marked : collection of int
-        Rows that stand out.
+        Rows to highlight.
     right : collection of int, optional
-        Columns aligned to the right; default: those of numbers, and those whose name ends in a unit in brackets.
+        Right-aligned columns; default: those of numbers, and those whose name ends with a unit in parentheses.
     styles : {int: str}, optional
-        Of other rows, from `STYLES`.
+        Styles of other rows, from `STYLES`.
     file : file, optional
         Default: sys.stdout.
     """
@@ -44,7 +44,7 @@ def show(columns, rows, title=None, marked=(), right=None, styles=None, file=Non
 
 
 class Lines:
-    """Rows as lines for a file, with widths that suit `rows`; others may come too."""
+    """Formats rows as lines for a file, with widths that fit `rows`; other rows may be formatted too."""
 
     def __init__(self, columns, rows, right=(), file=None):
         self.columns, self.right, self.file = columns, right, file or sys.stdout
@@ -54,7 +54,7 @@ class Lines:
         self.limits = [*(self.widths[:-1] if limit else [None] * (len(columns) - 1)), left and max(left, self.widths[-1])]
 
     def head(self):
-        """The columns' names, underlined."""
+        """The underlined column names."""
         return [*self._lines(self.columns), GAP.join("-" * w for w in self.widths)]
 
     def row(self, values, style=None):
@@ -70,12 +70,12 @@ class Lines:
 
 
 def width(file) -> int | None:
-    """Columns of the terminal that a file is, or COLUMNS; None, any number, of a pipe or a file."""
+    """Columns of the terminal, or COLUMNS; None (unlimited) for a pipe or a file."""
     return shutil.get_terminal_size().columns if file.isatty() or os.environ.get("COLUMNS") else None
 
 
 def say(text, file=None):
-    """Print a paragraph, wrapped where the output is a terminal."""
+    """Print a paragraph, wrapped if the output is a terminal."""
     file = file or sys.stdout
     limit = width(file)
     for line in text.split("\n"):
@@ -83,13 +83,13 @@ def say(text, file=None):
 
 
 def note(text=""):
-    """What is going on, on the last line of a terminal, until the next note or, without a text, no longer."""
+    """Show progress on the last line of a terminal, until the next note; without a text, clear it."""
     if sys.stderr.isatty():
         print("\r\033[K" + text[:(width(sys.stderr) or 80) - 1], end="", file=sys.stderr, flush=True)
 
 
 def _widths(lines, right, limit):
-    """Of the columns, whose cells are broken between words as far as the limit asks for, and within words if that is not enough."""
+    """Column widths: cells are broken between words as far as the limit requires, and within words if that is not enough."""
     columns = list(zip(*lines))
     widths = [max(map(len, column)) for column in columns]
     words = [max(len(word) for cell in column for word in _words(cell)) for column in columns]
@@ -103,12 +103,12 @@ def _widths(lines, right, limit):
 
 
 def _words(cell):
-    """What a cell is broken into: a number and its unit are one."""
+    """The words of a cell; a number and its unit are one."""
     return re.findall(r"[\d.]+ [^\s\d]+(?=,|$)|\S+", cell) or [""]
 
 
 def _wrapped(cell, limit):
-    """The cell in lines of at most `limit` letters, None for any number; words that are longer are broken."""
+    """The cell in lines of at most `limit` characters, None for no limit; longer words are broken."""
     if limit is None or len(cell) <= limit:
         return [cell]
     lines = [""]
@@ -126,7 +126,7 @@ def _is_number(text):
 
 
 def time_text(milliseconds):
-    """A duration with three digits and a unit that fits: "4.05 us"."""
+    """A duration with three digits and a suitable unit: "4.05 us"."""
     if milliseconds is None:
         return None
     for unit, factor in (("us", 1e3), ("ms", 1.0), ("s", 1e-3)):

@@ -1,4 +1,4 @@
-"""What an algorithm is, and what is said of it: the data of the registry (`dispatch`) and of what was measured (`find`)."""
+"""Algorithms and their descriptions: the data of the registry (`dispatch`) and of measurements (`find`)."""
 from dataclasses import asdict, dataclass, field
 from enum import Flag, auto
 from typing import Callable
@@ -8,7 +8,7 @@ from .host.paths import plain
 
 
 class Note(Flag):
-    """What a caller may have to allow or avoid; cuDNN's vocabulary."""
+    """Properties that a caller may have to allow or want to avoid, in cuDNN's vocabulary."""
     NONE = 0
     TENSOR_CORE = auto()
     DOWN_CONVERT_INPUTS = auto()
@@ -22,7 +22,7 @@ class Note(Flag):
 
     @property
     def names(self) -> list[str]:
-        """Of the flags that are set; `name` is None of several before Python 3.11."""
+        """Names of the flags that are set; before Python 3.11 `name` is None for several."""
         return [note.name for note in Note if note & self]
 
 
@@ -39,9 +39,9 @@ class Algorithm:
     op, name : str
         As in the file's name.
     supports : callable(problem) -> str or None
-        The first reason why it cannot, or None. Correctness alone.
+        The first reason why it cannot, or None. About correctness only.
     fits : callable(problem, device) -> str or None, optional
-        The first reason why it cannot on a device that runs its code, or None: what must be resident at once, say.
+        The first reason why it cannot run on a device of its architecture, or None: for example blocks that must be resident at once.
     workspace : callable(problem, device, config) -> int
         Bytes.
     estimate : callable(problem, device, config) -> float
@@ -49,18 +49,18 @@ class Algorithm:
     build : callable(problem, device, config) -> tuple of Launch
         The launches.
     configs : callable(problem, device) -> sequence of Config, optional
-        Every configuration that can solve the problem. Without it there is one, and `config` is None in the calls above.
+        Every configuration that can solve the problem. Without it there is just one, and `config` is None in the calls above.
     notes : Note
     math : str
-        What its arithmetic is: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
+        Its arithmetic: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
     arch : str
         "sm_70+", or an exact "sm_90a".
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
     idea : str
-        One line; discovery takes it from its file's docstring.
+        One line, the first of its file's docstring; set by discovery.
     source : str
-        The file that binds it, from the folder that holds the package: "dnnkern/conv/winograd/__init__.py". Discovery sets it.
+        The file that binds it, relative to the folder that contains the package: "dnnkern/conv/winograd/__init__.py"; set by discovery.
     """
     op: str
     name: str
@@ -83,18 +83,20 @@ class Algorithm:
                 or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
-        """Bound to the configuration with the least estimate among those within the limit; itself where there is no choice."""
-        return self if self.configs is None or self.config is not None else self._best(problem, device, workspace_limit)[0]
+        """Bound to the configuration with the lowest estimate within the limit; itself if there is no choice."""
+        return self if self.configs is None or self.config is not None else self.least(problem, device, workspace_limit)[0]
 
     def predicted(self, problem, device, workspace_limit=None, choosing=False) -> tuple:
-        """As `configured`, and its `seconds`."""
-        if self.configs is None or self.config is not None:
-            return self, self.seconds(problem, device, choosing)
-        bound, estimate = self._best(problem, device, workspace_limit)
-        return bound, bound.seconds(problem, device, choosing) if device.is_processor else float(estimate)
+        """(as `configured`, its `seconds`)"""
+        if device.is_processor:
+            bound = self.configured(problem, device, workspace_limit)
+            return bound, bound.seconds(problem, device, choosing)
+        return self.least(problem, device, workspace_limit)
 
-    def _best(self, problem, device, workspace_limit):
-        """(bound to the configuration with the least estimate, that estimate)."""
+    def least(self, problem, device, workspace_limit=None) -> tuple:
+        """(as `configured`, its estimate)"""
+        if self.configs is None or self.config is not None:
+            return self, self.estimate(problem, device, self.config)
         candidates = [c for c in self.configs(problem, device)
                       if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:
@@ -102,27 +104,27 @@ class Algorithm:
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         estimates = [self.estimate(problem, device, c) for c in candidates]
         least = min(estimates)
-        return self._bound(candidates[estimates.index(least)]), least
+        return self.bound_to(candidates[estimates.index(least)]), least
 
-    def _bound(self, config):
-        """`dataclasses.replace`, which takes longer than most estimates."""
+    def bound_to(self, config):
+        """Like `dataclasses.replace`, which takes longer than most estimates."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, config=config)
         return other
 
     def cost(self, problem, device, choosing=False) -> Cost:
-        """What a call is predicted to take, in terms; `choosing`: with a share of the time to compile, where a choice has to count it."""
+        """The predicted time of a call, as terms; `choosing`: with a share of the compile time, where a choice has to count it."""
         if device.is_processor:
             from .host import processor
             return processor.cost(self, problem, device, choosing)
         return Cost.of(self.estimate(problem, device, self.config))
 
     def seconds(self, problem, device, choosing=False) -> float:
-        """What a call is predicted to take, as `cost`."""
+        """The predicted time of a call, as in `cost`."""
         return float(self.cost(problem, device, choosing))
 
     def least_workspace(self, problem, device) -> int:
-        """Bytes that its most frugal configuration needs."""
+        """Bytes of workspace of the configuration that needs the least."""
         configs = (self.config,) if self.configs is None or self.config is not None else self.configs(problem, device)
         return min((self.workspace(problem, device, c) for c in configs), default=0)
 
@@ -131,7 +133,7 @@ class Algorithm:
         if self.configs is None or self.config is not None:
             return [self]
         ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
-        return [self._bound(c) for c in ranked]
+        return [self.bound_to(c) for c in ranked]
 
     @property
     def is_deterministic(self):
@@ -139,7 +141,7 @@ class Algorithm:
 
     @property
     def config_text(self) -> str:
-        """How the find database writes the configuration; "" where there is none."""
+        """The configuration as in the find database; "" if there is none."""
         return "" if self.config is None else str(self.config)
 
     def __str__(self):
@@ -150,8 +152,8 @@ class Algorithm:
 class Candidate:
     """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace.
 
-    `why` the chosen one is that: "preferred", "quick to simulate", "measured" or "predicted". `terms`: what the predicted time is the sum
-    of, in milliseconds by name (`engine.cost.TERMS`); `hidden`: what overlaps longer terms.
+    `why` it was chosen: "preferred", "quick to simulate", "measured" or "predicted". The predicted time is the sum of `terms`, in
+    milliseconds by name (`engine.cost.TERMS`); `hidden` are those that overlap longer ones.
     """
     algo: str
     reason: str | None
@@ -179,7 +181,7 @@ class Perf:
 
 
 def problem_record(problem) -> dict:
-    """A problem as JSON data, for the database and the bench results; infinities as text, which JSON has no number for."""
+    """A problem as JSON data, for the database and the bench results; infinities are text, since JSON has no number for them."""
     return plain(asdict(problem))
 
 

@@ -1,8 +1,8 @@
-"""Which algorithm solves a problem: the registry, the prediction (`get`), the measurement (`find`) and the reasons (`explain`).
+"""Chooses the algorithm of a problem: registry, prediction (`get_algorithm`), measurement (`find_algorithms`), reasons (`explain`).
 
-An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several
-directions of an operation; or a folder ``<name>/`` whose `__init__.py` does. A folder that binds neither is a group of algorithms. Those of
-a family are found when one of its operations is first used; nothing lists them. `Algorithm.source` says where one was found.
+An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` if one idea serves several
+directions of an operation; or a folder ``<name>/`` whose `__init__.py` does. A folder that binds neither is a group of algorithms. A
+family's algorithms are discovered when one of its operations is first used; there is no list. `Algorithm.source` is the file.
 """
 import contextlib
 import functools
@@ -25,12 +25,12 @@ from .preference import DEVICE, VARIABLE, block, current, quick_to_simulate
 
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger("dnnkern.dispatch")
-# Algorithms with these notes are chosen only where the caller allows them.
+# Algorithms with these notes are chosen only if the caller allows them.
 OPT_IN = Note.NONDETERMINISTIC
-# What decides the algorithm of a call, beside its problem: keywords of every public function, and their defaults.
+# Keywords of every public function that select the algorithm, and their defaults.
 CHOICE = {"algo": None, "allow": Note.NONE, "workspace_limit": None, "exclude": Note.NONE}
-CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
-LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which one of these says what is right:
+CONFIGURATIONS = 6  # measured per algorithm, the most promising first
+LONG_REFERENCE = 0.3  # seconds of the naive algorithm above which one of these is the reference:
 INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
 
 _registry: dict[str, dict[str, Algorithm]] = {}
@@ -51,12 +51,12 @@ in_forked_child(_unlock)
 
 
 def when_choices_change(forget: Callable):
-    """Call `forget()` whenever an earlier answer of `get_algorithm` may no longer hold."""
+    """Call `forget()` whenever an earlier answer of `get_algorithm` may be outdated."""
     _listeners.append(forget)
 
 
 def choices_changed():
-    """A new algorithm, or a new measurement: whoever remembers a choice has to ask again."""
+    """There is a new algorithm or measurement: cached choices are dropped."""
     _chosen.cache_clear()
     for forget in _listeners:
         forget()
@@ -64,8 +64,7 @@ def choices_changed():
 
 @contextlib.contextmanager
 def watch():
-    """The problems of the public functions' calls while the block runs, in a list: of calls never made before, or not since
-    `choices_changed`.
+    """Collect the problems of calls of public functions in the block: those of first calls, or first since `choices_changed`.
 
     >>> import numpy as np, dnnkern
     >>> choices_changed()
@@ -79,23 +78,23 @@ def watch():
     try:
         yield problems
     finally:
-        _watching[:] = [w for w in _watching if w is not problems]  # another's list may hold the same problems
+        _watching[:] = [w for w in _watching if w is not problems]  # another list may hold the same problems
 
 
 def bound(problem):
-    """A call has become this problem: tell who watches."""
+    """Report the problem of a call to `watch`."""
     for problems in _watching:
         problems.append(problem)
 
 
 def declare(operation, family):
-    """Every front end (`host.front.Operation`) says that it is there, and which family's: no search in the others then."""
-    _operations.setdefault(operation.op, operation)  # the first: those that it makes for lists of another length have its name
+    """Register a front end (`host.front.Operation`) and its family, so that other families need no search."""
+    _operations.setdefault(operation.op, operation)  # the first: those it creates for lists of other lengths have the same name
     _family_of[operation.op] = family
 
 
 def operation_of(op):
-    """The front end of an operation, from whichever family has it."""
+    """The front end of an operation."""
     for family in sorted(families(), key=lambda f: not op.startswith(f)):
         if op not in _operations:
             importlib.import_module(f"{__package__}.{family}")
@@ -113,7 +112,7 @@ def _discover(family):
     with _lock:
         if family in _discovered:
             return
-        whole = list(_found(PACKAGE / family))  # registered together: a family that is broken anywhere is broken at every use
+        whole = list(_found(PACKAGE / family))  # registered together: an error in any file of a family is raised at every use
         for algorithm in whole:
             _add(algorithm)
         _discovered.add(family)
@@ -143,7 +142,7 @@ def _found(folder):
 
 
 def _check_name(path, algorithm, single):
-    """Raise unless a file is called after the operation and the algorithm that it holds, a folder after the algorithm."""
+    """Raise unless a file is named after its operation and algorithm, a folder after its algorithm."""
     if path.suffix != ".py":
         if path.name != algorithm.name:
             raise ImportError(f"{path.name}/ holds {algorithm}; its name must be {algorithm.name}")
@@ -152,14 +151,14 @@ def _check_name(path, algorithm, single):
 
 
 def register(algorithm: Algorithm) -> Algorithm:
-    """Add an algorithm; from then on it competes in `get` and `find`.
+    """Add an algorithm, which then competes in `get_algorithm` and `find_algorithms`.
 
     Raises
     ------
     TypeError
-        What is given is no `Algorithm`.
+        The argument is not an `Algorithm`.
     ValueError
-        There is no such operation, or it has an algorithm of that name.
+        Unknown operation, or it already has an algorithm of that name.
 
     Examples
     --------
@@ -172,7 +171,7 @@ def register(algorithm: Algorithm) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"register: algorithm is {shown(algorithm)}; expected a dispatch.Algorithm")
     try:
-        algorithms(algorithm.op)  # what the library has comes first
+        algorithms(algorithm.op)  # the library's own come first
     except ValueError as error:
         raise ValueError(f"register: {error}") from None
     _add(algorithm)
@@ -189,15 +188,15 @@ def _add(algorithm):
 
 
 def unregister(algorithm: Algorithm):
-    """Take an algorithm out again."""
+    """Remove an algorithm."""
     with _lock:
         _registry.get(algorithm.op, {}).pop(algorithm.name, None)
     choices_changed()
 
 
 def no_operation(op, known):
-    """The message where there is no such operation."""
-    return f"no operation {shown(op)}{nearest(op, known) or '; there are ' + ', '.join(sorted(known))}"
+    """The message for an unknown operation."""
+    return f"unknown operation {shown(op)}{nearest(op, known) or '; expected one of ' + ', '.join(sorted(known))}"
 
 
 def algorithms(op: str | None = None) -> list[Algorithm]:
@@ -222,7 +221,7 @@ def named(op, algo) -> Algorithm:
 
 
 def check_choice(function, *, algo=None, allow=Note.NONE, workspace_limit=None, exclude=Note.NONE, **unknown):
-    """TypeError or ValueError unless these are what decides the algorithm of a call to `function`, and no more."""
+    """Check the keywords that select the algorithm of a call to `function`; TypeError or ValueError."""
     if unknown:
         raise TypeError(unknown_keyword(function, next(iter(unknown))))
     if algo is not None and not isinstance(algo, str):
@@ -251,7 +250,7 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
 
 
 def preference(given=None) -> str | None:
-    """The preference given, else that in force here: of the innermost `prefer`, else DNNKERN_PREFER's, else None."""
+    """The given preference, else that of the innermost `prefer`, else DNNKERN_PREFER's, else None."""
     name, what = (given, "prefer") if given is not None else (current(), VARIABLE)
     if name is not None:
         _check_preference(name, what)
@@ -259,26 +258,26 @@ def preference(given=None) -> str | None:
 
 
 def prefer(name):
-    """Within the block, calls of this thread (or task) that force no algorithm take the one of this name wherever it can solve them.
+    """In the block, calls of this thread (or task) that force no algorithm use the one of this name wherever it can solve the problem.
 
     Parameters
     ----------
     name : str or None
-        Name of an algorithm, such as "naive" (``python -m dnnkern list`` prints them). "device" is what a GPU would choose: the rule on one
-        anyway, while the simulator, which has an H200's numbers, otherwise takes what is quick to simulate. None ends the preference of a
-        block around this one.
+        Name of an algorithm, such as "naive" (``python -m dnnkern list`` prints them). "device" is the choice of a GPU: the default on a
+        GPU, while the simulator, which assumes an H200, otherwise takes what is quick to simulate. None cancels the preference of an
+        enclosing block.
 
     Raises
     ------
     ValueError
         No operation has an algorithm of this name.
     TypeError
-        Not a name at all.
+        Not a string.
 
     Notes
     -----
-    The environment variable ``DNNKERN_PREFER`` takes the same names and holds outside of such blocks. Where the preferred algorithm cannot
-    solve a problem, or may not by the limits of the call, the choice is made as without a preference. ``algo=`` is never overruled.
+    The environment variable ``DNNKERN_PREFER`` takes the same names and applies outside of such blocks. If the preferred algorithm cannot
+    solve a problem, or not within the limits of the call, dispatch chooses as without a preference. ``algo=`` is never overridden.
 
     Examples
     --------
@@ -305,27 +304,27 @@ def _check_preference(name, what):
 
 def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None,
                   prefer=None) -> Algorithm:
-    """The algorithm to use, never measured here: the preferred one (`prefer`), else the find database's answer, else the least estimate.
+    """The algorithm to use: the preferred one (`prefer`), else the find database's answer, else the lowest estimate. Measures nothing.
 
-    In the simulator, where nothing is preferred, that is what is likely to be quick to simulate.
+    In the simulator, without a preference, it is one that is likely to be quick to simulate.
 
     Parameters
     ----------
     op : str
-        Operation, as in the names of its algorithms' files.
+        Operation: "matmul", "conv_fwd", ...
     problem : problem of that operation
     algo : str, optional
         Force this algorithm.
     workspace_limit : int, optional
         Bytes it may use.
     allow : Note
-        NONDETERMINISTIC algorithms are chosen only if this has the flag.
+        NONDETERMINISTIC algorithms are chosen only with this flag.
     exclude : Note
-        Algorithms that have any of these notes are not chosen.
+        Algorithms with any of these notes are not chosen.
     device : Device, optional
         Default: the current one.
     prefer : str, optional
-        A preference for this choice, as `dnnkern.dispatch.prefer` takes it; default: the one in force.
+        A preference for this choice, as in `dnnkern.dispatch.prefer`; default: the current one.
 
     Returns
     -------
@@ -335,7 +334,7 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
     Raises
     ------
     NotSupported
-        A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
+        A forced algorithm that cannot run, or limits that no algorithm meets; the message has each candidate's reason.
     """
     check_choice("get_algorithm", algo=algo, workspace_limit=workspace_limit, allow=allow, exclude=exclude)
     if workspace_limit is not None:
@@ -355,7 +354,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
     reasons = {a.name: refusal(a, problem, device, **limits) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
-        raise NotSupported(f"{op}: nothing solves {problem} within the limits given:\n"
+        raise NotSupported(f"{op}: no algorithm solves {problem} within the given limits:\n"
                            + "\n".join(f"  {name}: {reason}" for name, reason in reasons.items()))
     chosen, why = next((a.configured(problem, device, workspace_limit) for a in able if a.name == preferred), None), "preferred"
     if chosen is None and device.is_simulated and preferred != DEVICE:
@@ -382,7 +381,7 @@ def _log_to_stderr():
 
 
 def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None, prefer=None) -> list[Candidate]:
-    """Every algorithm's answer for a problem: why it cannot, or what it would take; the chosen one first, then by predicted time.
+    """Every algorithm's answer for a problem: why it cannot solve it, or its predicted time; the chosen one first, then by time.
 
     >>> import dnnkern
     >>> first = explain("matmul", dnnkern.problem("matmul", a=("64x64", "bfloat16"), b=("64x64", "bfloat16")))[0]
@@ -414,16 +413,16 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
                     device=None) -> list[Perf]:
     """Measure every algorithm and configuration that can solve a problem; fastest first.
 
-    The candidates run interleaved on inputs rotated past the L2, timed with CUDA events (wall clock in the simulator), median. The
-    result goes to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace or its notes. The
-    simulator's times say nothing of a device, and are not stored.
+    The candidates run interleaved on inputs rotated past the L2; times are medians, by CUDA events (wall clock in the simulator). The
+    result is stored in the find database, which `get_algorithm` consults first, unless a candidate was skipped for its workspace or its
+    notes. Simulator times do not predict a device's and are not stored.
 
     Parameters
     ----------
     arrays : tuple, optional
-        The operands to measure on, in the problem's order; default: random ones.
+        The operands, in the problem's order; default: random ones.
     workspace_limit, allow, exclude
-        As `get_algorithm`'s; what they rule out is not measured.
+        As in `get_algorithm`; excluded algorithms are not measured.
     save : bool
         Write to the database.
 
@@ -438,7 +437,7 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
     device, operation, known = device or device_of(current_device()), operation_of(op), tuple(algorithms(op))
     perfs = find.measure(operation, problem, candidates(op, problem, device, allow=allow, exclude=exclude),
                          reference_of(op, problem, device), device, arrays=arrays, workspace_limit=workspace_limit)
-    # Times of a part of the candidates say nothing of the others.
+    # An incomplete list would hide the candidates that were skipped.
     whole = not any(a.notes & exclude for a in known) and (workspace_limit is None or all(p.memory <= workspace_limit for p in perfs))
     if save and find.STORES and whole and any(p.status == "ok" for p in perfs):
         find.store(op, problem, device, known, perfs)
@@ -447,13 +446,13 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
 
 
 def candidates(op, problem, device, *, allow=Note.NONE, exclude=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
-    """Everything that can solve a problem, each bound to one of its most promising configurations."""
+    """Every algorithm that can solve a problem, bound to each of its most promising configurations."""
     able = [a for a in algorithms(op) if refusal(a, problem, device, allow=allow, exclude=exclude) is None]
     return [v for a in able for v in a.variants(problem, device)[:configurations]]
 
 
 def reference_of(op, problem, device) -> Algorithm:
-    """The algorithm whose result counts: naive, or one as exact and nearly as simple, where naive would take long and that one can."""
+    """The reference algorithm: naive, or, if that would take long, one that is as exact and nearly as simple."""
     by_name = {a.name: a for a in algorithms(op)}
     if "naive" not in by_name:
         raise ValueError(f"{op} has no naive algorithm to compare with")

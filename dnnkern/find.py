@@ -1,7 +1,7 @@
-"""Measuring algorithms, and the database of what was measured.
+"""Measures algorithms, and stores the results in the find database.
 
-The database is one small JSON file for each device, versions, operation and problem, ``find/<device>/<op>/<hash>.json`` in the cache
-directory. Files are written under a temporary name and renamed: readers and writers need no lock, and the last writer wins.
+The database has one small JSON file per device, versions, operation and problem: ``find/<device>/<op>/<hash>.json`` in the cache
+directory. Files are written under a temporary name and renamed, so there is no lock, and the last writer wins.
 """
 import contextlib
 import datetime
@@ -23,12 +23,12 @@ from .host.sources import digest
 from .host.timing import Clock, Contender, race
 
 FORMAT = 1
-STORES = not SIMULATED  # the simulator's times say nothing of a device: a choice must not obey them
-FIRST_ROUNDS, FINALISTS = 3, 4  # every candidate has three turns; the fastest four then run against each other again
+STORES = not SIMULATED  # simulator times do not predict a device's
+FIRST_ROUNDS, FINALISTS = 3, 4  # every candidate runs three rounds; the fastest four run against each other again
 
 
 class Trial:
-    """An algorithm bound to a configuration, made ready to run on `Operands`.
+    """An algorithm bound to a configuration, prepared to run on `Operands`.
 
     Attributes
     ----------
@@ -44,19 +44,19 @@ class Trial:
         self.memory, self.error, self.executable = algorithm.workspace(problem, device, algorithm.config), None, None
 
     def prepare(self, operation, operands, clock):
-        """Compile, run once, and compare with the reference of `operands`; what goes wrong is the trial's `error`."""
+        """Compile, run once, and compare with the reference of `operands`; a failure becomes the trial's `error`."""
         try:
             self.executable = make_executable(operation, self.problem, self.algorithm, self.device)
             operands.values(0, self.memory)
             self.error = operands.wrong(lambda: self.run(operands, clock))
             if self.error:
                 self.error = f"WRONG: {self.error}"
-        except Exception as error:  # one candidate that fails must not hide what the others measure
+        except Exception as error:  # a failing candidate must not hide the measurements of the others
             self.error = f"{type(error).__name__}: {error}"
         return self.error is None
 
     def run(self, operands, clock):
-        """One call on set 0, waited for."""
+        """One synchronous call on set 0."""
         self.executable.execute(operands.values(0, self.memory), clock.stream)
         clock.synchronize()
 
@@ -68,7 +68,7 @@ class Trial:
 
 
 def set_reference(operation, problem, reference, operands, device, clock):
-    """Let the algorithm `reference` say what the operands' result is."""
+    """Compute the expected result of the operands by the algorithm `reference`."""
     trial = Trial(reference, problem, device)
     trial.executable = make_executable(operation, problem, trial.algorithm, device)
     operands.values(0, trial.memory)
@@ -76,10 +76,10 @@ def set_reference(operation, problem, reference, operands, device, clock):
 
 
 def measure(operation, problem, candidates, reference, device, *, arrays=None, workspace_limit=None) -> list[Perf]:
-    """Measure algorithms bound to configurations; `dnnkern.dispatch.find_algorithms` chooses them, and is the public name.
+    """Measure algorithms bound to configurations. The public function is `dnnkern.dispatch.find_algorithms`.
 
-    A candidate is timed only after its result agreed with that of `reference`. Where one could not run, was wrong or was skipped for its
-    workspace, its `status` says so, its `time_ms` is infinite, and it comes last.
+    A candidate is timed only if its result agrees with that of `reference`. One that could not run, was wrong, or was skipped for its
+    workspace comes last, with the reason as its `status` and an infinite `time_ms`.
     """
     perfs, trials = [], []
     for algorithm in candidates:
@@ -104,7 +104,7 @@ def measure(operation, problem, candidates, reference, device, *, arrays=None, w
 
 
 def _compile_ahead(trials):
-    """On the processor: the kernels of all candidates, side by side. Which of them cannot be made, its own trial says."""
+    """On the processor: compile the kernels of all candidates in parallel. Errors are reported by each trial."""
     if not HOST_MEMORY or SIMULATED:
         return
     from .device.cpu.launch import compile_ahead

@@ -1,7 +1,7 @@
-"""Which algorithm a program prefers for calls that force none: `dispatch.prefer`, and the environment variable DNNKERN_PREFER.
+"""The algorithm preferred by calls that force none: `dispatch.prefer`, and the environment variable DNNKERN_PREFER.
 
-In the simulator the choice of a GPU is a bad one for most programs: what is fastest there runs many threads that work together, and takes
-several times as long to simulate as the simplest algorithm. So calls take what is quick to simulate, unless a preference is given.
+In the simulator the choice of a GPU suits few programs: the fastest algorithms run many cooperating threads and take several times as long
+to simulate as the simplest one. So dispatch takes what is quick to simulate, unless there is a preference.
 """
 import contextlib
 import contextvars
@@ -11,18 +11,18 @@ import os
 
 VARIABLE = "DNNKERN_PREFER"
 DEVICE = "device"
-LONG = 2.0  # seconds of a simulated call that are worth a remark
+LONG = 2.0  # seconds of a simulated call that deserve a hint
 # A thread of a warpgroup takes the simulator 200 to 400 us, an operation of naive 1 us in products and convolutions, 6 to 11 in
 # attention. With 100 operations per thread as the limit, 62 small problems of all families took 23 s; by the quickest algorithm of each
 # 22 s, by what an H200 would run 167 s.
 FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
-"""Empty until a `block` is first entered: till then no call has to look for a preference. Never emptied, since a context can outlive the
+"""Empty until a `block` is first entered: until then no call has to look up a preference. Never emptied, since a context can outlive the
 block in which it was copied."""
 
 _context = contextvars.ContextVar(VARIABLE, default=())
 of_context = _context.get
-"""() -> what a call is remembered under beside all else: () or ((VARIABLE, name),)."""
+"""() -> the preference's part of a cached call's key: () or ((VARIABLE, name),)."""
 _remarked = []
 
 
@@ -35,7 +35,7 @@ def current() -> str | None:
 
 @contextlib.contextmanager
 def block(name):
-    """Within it, calls of this thread (or task) prefer `name`; None ends the preference of a block around it."""
+    """Calls of this thread (or task) in the block prefer `name`; None cancels the preference of an enclosing block."""
     if not USED:
         USED.append(True)
     token = _context.set(() if name is None else ((VARIABLE, name),))
@@ -46,8 +46,8 @@ def block(name):
 
 
 def quick_to_simulate(able, problem, device, workspace_limit):
-    """naive, which has no threads that wait for each other; or the algorithm of whole warpgroups, whose products of tiles are one step of
-    the simulator each, that has the fewest threads, where they have enough to multiply. None where there is neither."""
+    """naive, whose threads do not wait for each other; or, for larger products, the algorithm of whole warpgroups with the fewest threads:
+    its products are one simulator step each. None if there is neither."""
     best = next((a.configured(problem, device, workspace_limit) for a in able if a.name == "naive"), None)
     fewest = getattr(problem, "flops", 0) / FLOPS_OF_A_SIMULATED_THREAD
     for algorithm in able:
@@ -60,12 +60,12 @@ def quick_to_simulate(able, problem, device, workspace_limit):
 
 
 def remark(title, seconds):
-    """Say once, of a call that took long in the simulator, what could make it quicker."""
+    """Once, after a call that took long in the simulator, print what could make it quicker."""
     if seconds > LONG and not _remarked:
         _remarked.append(title)
         logging.getLogger("dnnkern.simulator").warning(
-            "dnnkern: %s took %.1f s in the simulator. Where algo= is not given, %s (or dispatch.prefer) decides what runs: unset, what is "
-            "likely to be quick to simulate; naive, the simplest algorithm; device, what a GPU would choose. This is said once.",
+            "dnnkern: %s took %.1f s in the simulator. If algo= is not given, %s (or dispatch.prefer) selects what runs: unset, what is "
+            "likely to be quick to simulate; naive, the simplest algorithm; device, the choice of a GPU. This hint is printed once.",
             title, seconds, VARIABLE)
 
 

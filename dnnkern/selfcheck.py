@@ -1,7 +1,7 @@
-"""`python -m dnnkern check`: what is installed, and whether every algorithm computes on this machine, or solves one given problem.
+"""`python -m dnnkern check`: versions, and whether every algorithm computes correctly on this machine, or on one given problem.
 
-Products of matrices are compared with NumPy's; the small problems that other families name in their `_parse.SMALL`, {operation: texts},
-with their naive algorithms.
+Matrix products are compared with NumPy's; the small problems that other families list in their `_parse.SMALL`, {operation: texts}, with
+their naive algorithms.
 """
 import importlib
 import platform
@@ -19,12 +19,12 @@ from .host.dtypes import ROUNDOFF, STORAGE, numpy_dtype
 
 PACKAGES = ("dnnkern", "numba", "numba-cuda", "llvmlite", "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-nvvm",
             "nvidia-nvjitlink", "greenlet", "torch")
-SIZES = 33, 29, 37  # nothing divides them
+SIZES = 33, 29, 37  # no tile size divides them
 NOT_APPLICABLE = "not applicable: "
 
 
 def run() -> int:
-    """Print versions, and each result as it comes; 1 if an algorithm failed."""
+    """Print versions, and each result when it is known; 1 if an algorithm failed."""
     target = device(current_device())
     print(f"Python {platform.python_version()} on {platform.platform()}")
     say(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
@@ -52,10 +52,10 @@ def run_problem(problem, algo=None, exclude=dispatch.Note.NONE) -> int:
 
 
 def _report(tried, target) -> int:
-    """Run and print, row by row, and sum up; 1 if something was wrong.
+    """Run, print row by row, and summarise; 1 if a result was wrong.
 
-    `tried`: problems, the algorithms to run on them, and which of the functions below compares. Where there are several problems,
-    algorithms that cannot solve one are counted and not shown.
+    `tried`: problems, the algorithms to run on them, and which of the functions below compares. With several problems, algorithms that
+    cannot solve one are counted but not shown.
     """
     total, several = sum(len(known) for _, known, _ in tried), len(tried) > 1
     columns = ("", "problem", "algorithm", "result") if several else ("", "algorithm", "result")
@@ -74,19 +74,19 @@ def _report(tried, target) -> int:
                 print("\n".join(table.row(row, style="red" if result != "ok" and not not_applicable else None)), flush=True)
     note()
     say(f"{done - skipped} ran, {skipped} {'is' if skipped == 1 else 'are'} not applicable. "
-        + (f"{wrong} went wrong." if wrong else "All is well."))
+        + (f"{wrong} failed." if wrong else "All are correct."))
     return int(wrong > 0)
 
 
 def _products():
-    """A product of each dtype."""
+    """A matrix product of each dtype."""
     from .matmul._parse import parse_problem
     m, n, k = SIZES
     return [parse_problem([f"{m}x{n}x{k}", dtype]) for dtype in ("float32", "bfloat16", "float16", "float64", "int8")]
 
 
 def _small():
-    """The problems that the families name."""
+    """The families' small problems."""
     for family in dispatch.families():
         words = importlib.import_module(f"dnnkern.{family}._parse")
         for op, texts in getattr(words, "SMALL", {}).items():
@@ -95,7 +95,7 @@ def _small():
 
 
 def _against_numpy(problem, known, target):
-    """(algorithm, how its result through the public function compares with NumPy's), one after the other, of a product."""
+    """(algorithm, "ok" or what is wrong) of a product through the public function, compared with NumPy, one after the other."""
     from .matmul import matmul
     (m, k), (_, n), dtype, allow = problem.a.shape, problem.b.shape, problem.a.dtype, dispatch.Note.NONDETERMINISTIC
     rng = np.random.default_rng(0)
@@ -111,12 +111,12 @@ def _against_numpy(problem, known, target):
             y = matmul(_put(a, dtype), _put(b, dtype), algo=algorithm.name, allow=allow)
             error = np.abs(_get(y).astype(np.float64) - expected).max()
             yield algorithm.name, "ok" if error <= bound else f"WRONG: off by {error:.3g}, allowed {bound:.3g}"
-        except Exception as found:  # a report must go on to the next algorithm
+        except Exception as found:  # continue with the next algorithm
             yield algorithm.name, f"FAILED: {type(found).__name__}: {found}"
 
 
 def _against_naive(problem, known, target):
-    """(algorithm, how its result compares with the naive one's on random inputs), one after the other."""
+    """(algorithm, "ok" or what is wrong) on random inputs, compared with the naive algorithm, one after the other."""
     from . import find
     from .host.operands import Operands
     from .host.timing import Clock

@@ -1,4 +1,4 @@
-"""`problem`: what a call would be about, from its arrays or from their shapes and dtypes alone; nothing is allocated or run."""
+"""`problem`: the problem of a call, from its arrays or only their shapes and dtypes; nothing is allocated or run."""
 import functools
 import importlib
 import inspect
@@ -13,20 +13,20 @@ from .host.suggest import nearest
 from .host.tensor import Tensor
 
 _SIZES = re.compile(r"\d+(x\d+)*")
-_addresses = itertools.count(1 << 56, 1 << 12)  # where no array is; those of a packed one of 16-byte alignment
+_addresses = itertools.count(1 << 56, 1 << 12)  # fake addresses, where no array is, aligned to 16 bytes
 _NOT_OF_A_PROBLEM = frozenset({"workspace", "stream", "algo", "allow", "workspace_limit", "exclude"})
 
 
 class Sketch:
-    """Stands for an array in a call that is only to be described."""
+    """Stands for an array in a call that is only described."""
 
     def __init__(self, tensor, address):
         self.tensor, self.address = tensor, address
         self.shape, self.dtype = tensor.shape, tensor.dtype
 
 
-class _Described(BaseException):  # what catches errors must not catch it
-    """The problem that a call has become."""
+class _Described(BaseException):  # not an Exception, which callers may catch
+    """Carries the problem of a call."""
 
 
 class _SketchKind(Kind):
@@ -50,30 +50,30 @@ KIND_OF_TYPE[Sketch] = _SketchKind()
 
 
 def problem(op, /, **arguments):
-    """The problem of a call, which `dispatch.explain`, `find_algorithms` and `get_algorithm` take.
+    """The problem of a call, for `dispatch.explain`, `find_algorithms` and `get_algorithm`.
 
     Parameters
     ----------
     op : str
         A public function: "conv_fwd", "matmul", ...
     **arguments
-        What the function would be given, all by name. An array is an array, or a pair of a shape and a dtype, packed and aligned:
+        The function's arguments, all by keyword. An array may also be a pair of a shape and a dtype, contiguous and aligned:
         ``("64x64x56x56", "bfloat16")`` or ``((64, 64, 56, 56), "bfloat16")``. Lists of arrays are lists of either. `out` may also be the
-        name of the operand that is updated in place. Numbers such as alpha count where they are not the neutral one.
+        name of the operand that is updated in place. Factors such as alpha matter only if they are not neutral.
 
     Returns
     -------
     problem
-        A frozen dataclass of the function's family, with all shapes, strides and dtypes in it; `problem.op` is the operation whose
-        algorithms solve it (conv_bwd_data of conv_transpose_fwd, say).
+        A frozen dataclass of the function's family with all shapes, strides and dtypes; `problem.op` is the operation whose algorithms
+        solve it (for conv_transpose_fwd, conv_bwd_data).
 
     Raises
     ------
     ValueError
-        No function of this name; what the function itself would raise.
+        Unknown function; or what the function itself raises.
     TypeError
-        Arguments that it does not have, or that are missing; those that specify how a call runs, not what it is about (algo, workspace,
-        ...); what the function itself would raise.
+        Unknown or missing arguments; those that specify how a call runs, not what it computes (algo, workspace, ...); or what the function
+        itself raises.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def problem(op, /, **arguments):
         function(**given)
     except _Described as found:
         return found.args[0]
-    raise ValueError(f"problem: {op} of nothing is no problem: its lists are empty")
+    raise ValueError(f"problem: {op}: the lists are empty")
 
 
 @functools.cache
@@ -111,7 +111,8 @@ def _functions():
 def _function(op):
     from . import _NAMES
     if not isinstance(op, str) or op not in _functions():
-        raise ValueError(f"problem: no function {shown(op)}{nearest(op, _functions()) or '; there are ' + ', '.join(sorted(_functions()))}")
+        known = _functions()
+        raise ValueError(f"problem: unknown function {shown(op)}{nearest(op, known) or '; expected one of ' + ', '.join(sorted(known))}")
     return getattr(importlib.import_module(_NAMES[op]), op)
 
 
@@ -119,17 +120,17 @@ def _check_names(op, arguments, parameters):
     more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in arguments:
         if name in _NOT_OF_A_PROBLEM:
-            raise TypeError(f"problem: {name} is no part of a problem: it specifies how a call of {op} runs, not what it is about")
+            raise TypeError(f"problem: {name} is not part of a problem: it specifies how a call of {op} runs, not what it computes")
         if name not in parameters and not more:
             known = [p for p in parameters if p not in _NOT_OF_A_PROBLEM]
             raise TypeError(f"problem: {op} has no argument {name!r}{nearest(name, known)} (it takes {', '.join(known)})")
     missing = [name for name, p in parameters.items() if p.default is p.empty and name not in arguments and p.kind is not p.VAR_KEYWORD]
     if missing:
-        raise TypeError(f"problem: {op} needs {' and '.join(missing)} too")
+        raise TypeError(f"problem: {op} also needs {' and '.join(missing)}")
 
 
 def _sketched(op, name, value, drawn, depth=2):
-    """The argument with sketches in place of arrays, within `depth` lists. `drawn` holds those that were made of arrays, by address."""
+    """The argument with sketches in place of arrays, within `depth` lists. `drawn` holds those made of arrays, by address."""
     if _is_shape_and_dtype(value):
         shape, dtype = value
         shape = tuple(map(int, shape.split("x"))) if isinstance(shape, str) else tuple(shape)

@@ -39,7 +39,7 @@ def test_a_windows_taps_are_in_flight(words, loads, stores):
     assert set(found) == {128} and loads <= found[128] and ("index" in words or loads == found[128])
     assert accesses(code, "STG") == {128: stores}
     resident = min(65536 // (-(-code.registers // 8) * 8 * launch.block[0]), 8)
-    assert resident >= 3 and 16 * loads * 256 * resident >= 48 << 10, "bytes under way in a multiprocessor"
+    assert resident >= 3 and 16 * loads * 256 * resident >= 48 << 10, "bytes in flight per multiprocessor"
     check_arithmetic(code, words)
 
 
@@ -55,9 +55,9 @@ def test_averages_load_chunks(words):
     ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 6, 4), ("avg_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 2, 4),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", 4, 4)])
 def test_gradients_are_gathered_for_patches(op, words, loads, stores):
-    """A row of the places that see a patch of four pixels is in flight."""
+    """A row of the outputs that cover a patch of four pixels is in flight."""
     code, launch, config = assembled(op, words, "channels")
-    assert (config.rows, config.columns, config.places) == (2, 2, 2)
+    assert (config.rows, config.columns, config.outputs) == (2, 2, 2)
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: stores}
     assert code.registers <= 80, "three blocks a multiprocessor"
     check_arithmetic(code, words)
@@ -89,7 +89,7 @@ def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructio
     """Stretches in whole groups, but for the words of a group that no place sees; of each element that is written so many instructions."""
     code, _, config = assembled(op, words, "rows")
     assert set(accesses(code, "LDG")) <= widths and set(accesses(code, "STG")) == stores
-    made = config.places if op.endswith("fwd") else config.rows * config.pixels
+    made = config.outputs if op.endswith("fwd") else config.rows * config.pixels
     assert len(code.lines) <= instructions * made
     check_arithmetic(code, words)
 
@@ -100,6 +100,6 @@ def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructio
 def test_whole_images_are_read_in_chunks(words, algo):
     code, launch, _ = assembled("max_pool_fwd", words, algo)
     found = accesses(code, "LDG")
-    assert set(found) == {128} and found[128] >= 4, "four loads under way"
+    assert set(found) == {128} and found[128] >= 4, "four loads in flight"
     assert code.registers <= 64
     check_arithmetic(code, words)

@@ -376,7 +376,7 @@ def test_problems_come_back_from_their_records(op):
 
 
 @pytest.mark.parametrize("words, op, message", [
-    ("3x4 f32 sum 1", "reduce", "'sum'"), ("3x4 f32 add 1;2", "reduce", "'1;2' is no list of axes"),
+    ("3x4 f32 sum 1", "reduce", "'sum'"), ("3x4 f32 add 1;2", "reduce", "'1;2' is not a list of axes"),
     ("3x4 i8 avg 1", "reduce", "x is int8"), ("3x4 f32 add 2", "reduce", "2 is none of the 2 dimensions"),
     ("3x4 f32 amax 1", "argreduce", "'amax'"),
     ("3x4 f32 max", "argreduce", "axis"), ("3x0 f32 max 1", "argreduce", "has 0 elements")])

@@ -25,7 +25,7 @@ def _parameter_word(text):
     try:
         return name, float(value) if mark else float("nan")
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no parameter such as upper_clip=6") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a parameter such as upper_clip=6") from None
 
 
 def add_activation_arguments(parser):

@@ -49,84 +49,83 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
              layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, out=None,
              workspace=None, stream=None, **choice):
-    """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
+    """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` per head; scores stay on chip.
 
     Parameters
     ----------
     q : array (B, H, S, D)
-        Queries, with layout "BSHD" (B, S, H, D), with "THD" (T, H, D): all sequences one behind the other. float64, float32, float16,
-        bfloat16, float8_e4m3fn or float8_e5m2; any strides.
+        Queries, with layout "BSHD" (B, S, H, D), with "THD" (T, H, D): sequences concatenated. float64, float32, float16,
+        bfloat16, float8_e4m3fn or float8_e5m2; arbitrary strides.
     k, v : array (B, G, N, D), (B, G, N, E)
         Keys and values of q's dtype, in the same layout. G divides H: heads ``h * G // H`` of k and v serve head h of q. E may differ
         from D.
     scale : float, optional
-        What products are multiplied by; default ``1 / sqrt(D)``.
+        Softmax scale; default ``1 / sqrt(D)``.
     causal : bool
-        Row i sees no key behind its own place.
+        Query i attends only to keys j <= pos(i).
     align : "top_left" or "bottom_right"
-        The own place of row i is key i, or key ``i + N - S``, of each sequence's own lengths.
+        pos(i), the key position of query i: i, or ``i + N - S`` with each sequence's own lengths.
     window : (int, int)
-        Row i sees so many keys to the left and right of its own place; -1: all.
+        How many keys to the left and right of pos(i) a query attends to; -1: all.
     bias : array, optional
-        Added to scores: of two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 beside 16-bit ones; float32,
+        Added to scores: two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 with 16-bit ones; float32,
         bfloat16 or float16 beside 8-bit ones. Not with "THD".
     alibi : bool
-        Scores lose ``m * |distance from the own place|``, m being ``2 ** (-8 * (h + 1) / H)`` for head h; where H is no power of two, those
-        of the next lower one, and then every other one of twice as many.
+        Subtract ``m * |j - pos(i)|`` from scores, with ``m = 2 ** (-8 * (h + 1) / H)`` for head h. If H is not a power of two: the slopes
+        of the next lower power, then every other slope of twice as many.
     seq_len_q, seq_len_kv : int32 array (B,), optional
-        Rows and keys of each sequence that count; the others are padding. Not with "THD".
+        Valid rows and keys of each sequence; the others are padding. Not with "THD".
     cu_seqlens_q, cu_seqlens_kv : int32 array (B + 1,)
-        With "THD": where sequences begin, from 0 on, and where the last one ends.
+        With "THD": offsets of the sequences, beginning with 0, and the end of the last one.
     dropout : float
-        From 0 to below 1: probabilities are set to zero with this probability, the nearest below 1 that is a multiple of 2**-16, the others
-        divided by one less it.
+        In [0, 1): probabilities are dropped with this probability, rounded to a multiple of 2**-16 below 1; the others are divided by
+        1 - dropout.
     seed, offset : int, or int64 array of one element
-        Of 64 bits, for dropout. An array is on q's device and read by the kernel: a replayed CUDA graph draws anew once it has changed.
-        Whether a probability is kept is a function of seed, offset and the indices of sequence, head, row and key: calls that draw
-        independently have different offsets.
+        64 bits, for dropout. An array is on q's device and read by the kernel: a replayed CUDA graph uses a new mask once it has changed.
+        The mask is a function of seed, offset and the indices of sequence, head, row and key: for independent masks use different
+        offsets.
     softcap : float
-        Scores become ``softcap * tanh(score / softcap)``, before what is added; 0: they stay.
+        Scores become ``softcap * tanh(score / softcap)``, before the bias; 0: off.
     sink : array (H,), optional
-        A score of each head that takes part in the softmax and has no value; of the dtypes of a bias.
+        Per-head attention-sink logit, added to the softmax's denominator; dtypes as for a bias.
     mask : bool array, optional
-        True where a query attends to a key, beside causal, window and lengths, all of which must allow it; of two to four dimensions that
-        broadcast to (B, H, S, N). Not with "THD".
+        True where a query may attend to a key; causal, window and lengths must allow it too. Two to four dimensions that broadcast to
+        (B, H, S, N). Not with "THD".
     layout : "BHSD", "BSHD" or "THD"
     return_lse : bool
-        Return the logarithms of the sums of exponentials, too, which `sdpa_bwd` takes.
+        Also return the log-sum-exp, for `sdpa_bwd`.
     out_dtype : dtype
-        q's, and of 8-bit floats any of bfloat16, the default, float16, float32, float8_e4m3fn and float8_e5m2, which saturate.
+        Default: q's. For 8-bit operands bfloat16 (the default), float16, float32, float8_e4m3fn or float8_e5m2; the last two saturate.
     scale_q, scale_k, scale_v : float32 array of one element, optional
-        Positive factors of 8-bit floating operands: what is computed is the attention of ``scale_q * q``, ``scale_k * k`` and
-        ``scale_v * v``. None is 1.
+        Positive scales of 8-bit operands: the result is the attention of ``scale_q * q``, ``scale_k * k`` and ``scale_v * v``. None: 1.
     out : array, or with `return_lse` a tuple (o, lse)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     o : array (B, H, S, E), in q's layout, of q's framework, and of its dtype or `out_dtype`
     lse : array (B, H, S), with "THD" (H, T), with `return_lse`
-        float32, float64 for float64: in whatever layout q is; with a sink it counts.
+        float32 (float64 for float64), in every layout; includes the sink.
 
     Raises
     ------
     ValueError
-        Shapes that do not fit, head counts that do not divide, a probability, window, alignment or layout that there is not, an `out`
-        that overlaps an operand; under ``DNNKERN_CHECK=values`` a length or an offset beyond its tensor.
+        Shapes that do not match, head counts that do not divide, an invalid probability or window, an unknown alignment or layout, an
+        `out` that overlaps an operand; with ``DNNKERN_CHECK=values`` a length or offset past its tensor.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
-    Scores are scaled, capped, biased and masked in this order, in float32 (float64 for float64). A row that sees no key, or whose scores
-    are all -inf, is 0 and its lse -inf, with a sink too; so is a row that belongs to no sequence. Lengths beyond a tensor are clipped:
-    nothing outside the arrays is read. Deterministic. Mirrors cuDNN's SDPA and ``torch.nn.functional.scaled_dot_product_attention``.
-    With 8-bit floats an algorithm on tensor cores (``Note.TENSOR_CORE``) rounds probabilities to e4m3, of which the least is 2**-16 of the
-    largest, and adds up to 128 products at once with 13 bits.
+    Scores are scaled, capped, biased and masked in this order, in float32 (float64 for float64). A query that attends to no key, or
+    whose scores are all -inf, has result 0 and lse -inf, even with a sink; so has a row that belongs to no sequence. Lengths past a tensor
+    are clamped: nothing outside the arrays is read. Deterministic. Mirrors cuDNN's SDPA and
+    ``torch.nn.functional.scaled_dot_product_attention``. With 8-bit floats an algorithm on tensor cores (``Note.TENSOR_CORE``) rounds
+    probabilities to e4m3, whose smallest is 2**-16 of the largest, and adds up to 128 products at once with 13 bits.
 
     Examples
     --------
@@ -154,51 +153,50 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
              sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, out=None, workspace=None, stream=None, **choice):
-    """The gradients of `sdpa_fwd` by q, k and v, by the bias and by the sink.
+    """The gradients of `sdpa_fwd` with respect to q, k, v, the bias and the sink.
 
     Parameters
     ----------
     do : array of o's shape and dtype
         Gradient of o.
     q, k, v
-        As given to `sdpa_fwd`, and so are scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink,
-        mask, layout and offset; a seed or an offset in memory still holds what it held then.
+        As passed to `sdpa_fwd`, like scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink, mask,
+        layout and offset. A seed or offset in memory must still hold the value that forward read.
     o, lse : array
-        As `sdpa_fwd` returned them.
+        As returned by `sdpa_fwd`.
     bias_gradient : bool
-        Whether the gradient by a bias is wanted.
+        Whether to compute the bias's gradient.
     sink_gradient : bool
-        Whether the gradient by the sink is wanted.
-    out : tuple (dq, dk, dv), with a bias and a sink whose gradients are wanted (dq, dk, dv, dbias, dsink)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Whether to compute the sink's gradient.
+    out : tuple (dq, dk, dv[, dbias][, dsink])
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
-        Computed in float32 (float64 for float64) and rounded once, from o as it is given: see Notes. Where heads of k and v serve several
-        of q, their sum.
+        Computed in float32 (float64 for float64) and rounded once, from the given o: see Notes. For grouped heads, summed over the group.
     dbias : array of the bias's shape and dtype
-        Summed over what the bias is the same for.
+        Summed over the dimensions in which the bias broadcasts.
     dsink : array (H,) of the sink's dtype
         ``-sum(exp(sink - lse) * sum(do * o))`` over all rows of a head.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `sdpa_fwd` does.
+        As `sdpa_fwd`.
 
     Notes
     -----
-    Deterministic, in memory proportional to the rows. Dropout's bits are drawn again from the seed. Rows that see no key have the gradient
-    0, and so have keys that no row sees.
+    Deterministic, in memory proportional to the rows. The dropout mask is regenerated from the seed. Queries that attend to no key have
+    gradient 0, and so have keys that no query attends to.
 
-    The derivative of the softmax is ``ds = p * (dp - delta)``, where ``delta = sum(do * o)`` of a row takes o as it was rounded. With u
-    half the distance from 1 to the dtype's next number (2**-8 for bfloat16, 2**-11 for float16), delta is off by
-    ``e = u * sum(abs(do * o))`` at most, dq by ``scale * e * (p @ abs(k))`` and dk by ``scale * (p * e).T @ abs(q)``. That is large
-    beside the gradients themselves where scores saturate, since dp and delta cancel there. PyTorch's flash attention has the same error,
-    its "math" algorithm, which keeps all probabilities, a smaller one. With tensor cores p and ds are rounded to the dtype too before
+    The derivative of the softmax is ``ds = p * (dp - delta)``, where ``delta = sum(do * o)`` of a row uses the rounded o. Let u be
+    half the distance from 1 to the dtype's next number (2**-8 for bfloat16, 2**-11 for float16), delta is off by at most
+    ``e = u * sum(abs(do * o))``, dq by ``scale * e * (p @ abs(k))`` and dk by ``scale * (p * e).T @ abs(q)``. That is large
+    compared with the gradients where scores saturate, since dp and delta cancel there. PyTorch's flash attention has the same error,
+    its "math" algorithm, which keeps all probabilities, a smaller one. With tensor cores p and ds are also rounded to the dtype before
     they are multiplied.
 
     Examples
@@ -223,7 +221,7 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
 
 
 def _score_parameters(f, scale, causal, align, window, alibi, dropout, softcap):
-    """What is done to scores, as parameters of a call."""
+    """The options that modify scores, as parameters of a call."""
     if scale is not None:
         scale = number(f, "scale", scale)
     return (scale, flag(f, "causal", causal), align, ints(f, "window", window), flag(f, "alibi", alibi), number(f, "dropout", dropout),
@@ -234,63 +232,61 @@ def _score_parameters(f, scale, causal, align, window, alibi, dropout, softcap):
 def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_q=None, scale=None, window=(-1, -1), bias=None,
                 softcap=0.0, sink=None, layout="BHSD", return_lse=False, scale_k=None, scale_v=None, out=None,
                 workspace=None, stream=None, **choice):
-    """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
-    align="bottom_right".
+    """Attention of the last rows of sequences to a key-value cache: `sdpa_fwd` with causal=True and align="bottom_right".
 
     Parameters
     ----------
     q : array (B, H, S, D)
         The last S queries of each sequence, most often one; with layout "BSHD" (B, S, H, D), with "THD" (T, H, D), those of all sequences
-        one after the other, any number of each. float64, float32, float16 or bfloat16; any strides.
+        concatenated, any number of each. float64, float32, float16 or bfloat16; arbitrary strides.
     k_cache, v_cache : array (B, G, N, D), (B, G, N, E)
         Of q's dtype, or float8_e4m3fn or float8_e5m2, in the same layout, "BSHD" beside "THD", the new keys and values among them. G
         divides H. With a page table, (pages, G, keys of a page, D).
     seq_len_kv : int32 array (B,)
-        How many keys each sequence has.
+        Number of keys of each sequence.
     page_table : int32 array (B, P), optional
         Key j of sequence b is key ``j % keys of a page`` of page ``page_table[b, j // keys of a page]``.
     cu_seqlens_q : int32 array (B + 1,)
-        With "THD": where the queries of each sequence begin, from 0 on, and where the last ones end.
+        With "THD": offsets of the sequences' queries, beginning with 0, and the end of the last one.
     scale : float, optional
-        What products are multiplied by; default ``1 / sqrt(D)``.
+        Softmax scale; default ``1 / sqrt(D)``.
     bias : array, optional
-        Added to scores: of two to four dimensions that broadcast to (B, H, S, N), N being the keys that the cache has room for; q's dtype,
-        or float32 beside 16-bit ones. Not with "THD".
+        Added to scores: two to four dimensions that broadcast to (B, H, S, N), N being the keys that the cache has room for; q's dtype,
+        or float32 with 16-bit ones. Not with "THD".
     window : (int, int)
-        A row sees so many keys before its own place; -1: all. None behind it is seen, whatever the second number is.
+        How many keys before its own position a query attends to; -1: all. It attends to none after it, whatever the second number is.
     softcap, sink
-        As `sdpa_fwd`'s.
+        As in `sdpa_fwd`.
     layout : "BHSD", "BSHD" or "THD"
     scale_k, scale_v : float32 array of one element, optional
-        Positive factors of 8-bit floating caches: what is computed is attention to ``scale_k * k_cache`` and ``scale_v * v_cache``. None
-        is 1.
+        Positive scales of 8-bit caches: the result is attention to ``scale_k * k_cache`` and ``scale_v * v_cache``. None: 1.
     return_lse : bool
-        Return the logarithms of the sums of exponentials, too: with them results for parts of the keys can be merged.
+        Also return the log-sum-exp, with which results for parts of the keys can be merged.
     out : array, or with `return_lse` a tuple (o, lse)
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     o : array (B, H, S, E), in q's layout, of q's dtype and framework
         Computed in float32 (float64 for float64) and rounded once. A row that attends to no key is 0.
     lse : array (B, H, S), with "THD" (H, T), with `return_lse`
-        float32, float64 for float64; with a sink it counts. -inf for a row that attends to no key.
+        float32 (float64 for float64); includes the sink. -inf for a row that attends to no key.
 
     Raises
     ------
     ValueError
-        Shapes that do not fit, head counts that do not divide, a window or a layout that there is not, an `out` that overlaps an operand;
-        under ``DNNKERN_CHECK=values`` a length beyond the cache, or a page that is used and is none of the cache.
+        Shapes that do not match, head counts that do not divide, an invalid window, an unknown layout, an `out` that overlaps an operand;
+        with ``DNNKERN_CHECK=values`` a length past the cache, or a used page index out of range.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
-    Deterministic. Lengths beyond the cache are clipped, and so are offsets and page indices: nothing outside the arrays is read. A packed
+    Deterministic. Lengths past the cache are clamped, and so are offsets and page indices: nothing outside the arrays is read. A packed
     row that belongs to no sequence is 0.
 
     Examples
@@ -314,22 +310,22 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
 
 @public
 def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, **choice):
-    """Rotary embedding: pairs of elements of each row turned by angles, ``(a, b) -> (a * cos - b * sin, b * cos + a * sin)``.
+    """Rotary embedding: rotates pairs of elements of each row, ``(a, b) -> (a * cos - b * sin, b * cos + a * sin)``.
 
     Parameters
     ----------
     x : array (..., D)
-        float64, float32, float16 or bfloat16; up to eight dimensions, any strides.
+        float64, float32, float16 or bfloat16; up to eight dimensions, arbitrary strides.
     cos, sin : array (..., R / 2)
-        Of the angles; they broadcast to x's dimensions but the last. x's dtype, or float32 beside 16-bit ones. For queries (B, H, S, D) the
-        angles of positions are (S, R / 2), for (B, S, H, D) they are (S, 1, R / 2). The first R elements of a row are turned, the others
-        stay.
+        Cosines and sines of the angles; they broadcast to x's leading dimensions. x's dtype, or float32 with 16-bit ones. For queries (B,
+        H, S, D) the angles of positions are (S, R / 2), for (B, S, H, D) they are (S, 1, R / 2). The first R elements of a row are rotated,
+        the others copied.
     interleaved : bool
         Pairs are elements 2 k and 2 k + 1, instead of k and ``k + R / 2``.
     out : array of x's shape and dtype
-        Written and returned; any strides. May be exactly x.
+        Output, written and returned; arbitrary strides. May be exactly x.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -342,7 +338,7 @@ def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream
         Angles of a shape that does not broadcast, or for more elements than a row has, an `out` of another shape or that overlaps an
         operand.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -365,18 +361,18 @@ def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream
 
 @public
 def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, **choice):
-    """The gradient of `rope_fwd`: pairs are turned back, ``(a, b) -> (a * cos + b * sin, b * cos - a * sin)``.
+    """The gradient of `rope_fwd`, the inverse rotation: ``(a, b) -> (a * cos + b * sin, b * cos - a * sin)``.
 
     Parameters
     ----------
     dy : array (..., D)
-        Gradient of the result; dtypes and strides as `rope_fwd`'s x.
+        Gradient of the result; dtypes and strides as in `rope_fwd` x.
     cos, sin, interleaved
-        As given to `rope_fwd`.
+        As passed to `rope_fwd`.
     out : array of dy's shape and dtype
-        Written and returned; any strides. May be exactly dy.
+        Output, written and returned; arbitrary strides. May be exactly dy.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -385,7 +381,7 @@ def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, strea
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `rope_fwd` does.
+        As `rope_fwd`.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Kernel parameters that most convolutions share."""
 from typing import NamedTuple
 
-from ..device import i64
+from ..device import i32, i64
 
 
 class ImageStrides(NamedTuple):
@@ -35,5 +35,20 @@ class PlaneStrides(NamedTuple):
     """Of an image [n, c, h, w] without depth, in elements."""
     n: i64
     c: i64
+    h: i64
+    w: i64
+
+
+class Extents(NamedTuple):
+    """Along d, h, w."""
+    d: i32
+    h: i32
+    w: i32
+
+
+class PixelStrides(NamedTuple):
+    """Of an image [n, d, h, w] whose channels are contiguous or taken one by one, in elements."""
+    n: i64
+    d: i64
     h: i64
     w: i64

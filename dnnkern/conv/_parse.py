@@ -97,11 +97,11 @@ def _classified(op, terms, required):
             found[kind] = value.upper() if kind == "layout" else tuple(_size(op, v) for v in value.split("x"))
             continue
         if "dtype" in found:
-            raise ValueError(f"{op}: {term!r} is no word of a convolution, or one too many; expected {_HELP}")
+            raise ValueError(f"{op}: {term!r} is not a word of a convolution, or one too many; expected {_HELP}")
         try:
             found["dtype"] = dtype_word(term)
         except argparse.ArgumentTypeError:
-            raise ValueError(f"{op}: {term!r} is no word of a convolution; expected {_HELP}") from None
+            raise ValueError(f"{op}: {term!r} is not a word of a convolution; expected {_HELP}") from None
     missing = [kind for kind in required if kind not in found]
     if missing:
         raise ValueError(f"{op}: {' and '.join(missing)} missing in {' '.join(terms)!r}; expected {_HELP}")

@@ -19,8 +19,12 @@ from ..device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
 from ._parameters import FilterStrides, ImageStrides, OutputStrides
+
+COST = constants("conv/naive")
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,11 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
-    waves = ceil_div(problem.output.size, 1024 * device.sms)
+    waves = ceil_div(problem.output.size, COST.resident * device.sms)
     # latency of a step's loads: four channels are in flight, window positions one at a time
-    chain = problem.gemm.k * (400 if problem.op == "conv_bwd_filter" else 100) / device.clock_hz
-    traffic = problem.flops * problem.x.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    chain = problem.gemm.k * (COST.filter_chain if problem.op == "conv_bwd_filter" else COST.chain) / device.clock_hz
+    traffic = problem.flops * problem.x.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 def _load_integer(p, i):

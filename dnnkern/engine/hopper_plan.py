@@ -11,6 +11,8 @@ from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
+from .constants import constants
+from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
@@ -19,6 +21,8 @@ from .scales import FP8, ScaleStrides
 from .simt import BAND
 from .simt import locate as locate_tile
 from .simt_plan import addends_refusal
+
+COST = constants("engine/hopper")
 
 TILES = {
     Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
@@ -32,14 +36,6 @@ TILES = {
 waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the
 benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
 the 64 columns in which results leave."""
-MEASURED_CLOCK = 1.98e9
-BANDWIDTH, OUTSIDE_BANDWIDTH, AGAIN = 0.86, 0.72, 0.2
-"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl). And
-what reading a from the L2 once more for each further column of tiles costs, as a share of reading it from memory: as layers of 1x1 filters
-came out (bench/results/h200-conv.md)."""
-CROSSING = 6e12
-"""Bytes a second that the L2 delivers where lines of operands cross its own: ten tiles of 1000x1000x1000
-(bench/results/h200-matmul-refitted-float16.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -333,13 +329,23 @@ def locate_arguments(parts, tile, a, b, ranges=1):
 
 
 def pack_seconds(operands, device):
-    """Predicted time of copying those operands that must be: a launch each and two passes, 4.5 of those that go through shared memory and
-    are not aligned; through the rows' kernel 2.5, not measured alone."""
+    """Predicted time of copying those operands that must be: a launch each and two passes, more of those that go through shared memory and
+    are not aligned, or through the rows' kernel."""
     def passes(x):
         others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
         aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
-        return 2.1 if aligned else 2.5 if by_rows(x.matrices, *x.lines) else 4.5
-    return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
+        return COST.aligned if aligned else COST.by_rows if by_rows(x.matrices, *x.lines) else COST.unaligned
+    return Cost(pack=sum(COST.copy + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed))
+
+
+def sum_seconds(nbytes, device):
+    """Predicted time of a launch that adds up partial results of so many bytes."""
+    return Cost(reduction=COST.sum_launch + COST.sum_bytes * nbytes / device.bandwidth)
+
+
+def waves_of(tiles, slots):
+    """Waves, of which one that is not full runs at a higher clock."""
+    return COST.whole * ceil_div(tiles, slots) + (1 - COST.whole) * max(tiles / slots, 1.0)
 
 
 def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0):
@@ -352,11 +358,11 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
     slots = device.sms * alone.blocks
-    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
-    step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    waves = waves_of(tiles, slots)
+    step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
     if crossing:
-        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / CROSSING)
-    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    rate = device.bandwidth * (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
-    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / rate
-    return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7
+        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / COST.crossing)
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (COST.clock / device.clock_hz)
+    rate = device.bandwidth * (COST.outside if rows <= tile.bm // 2 else COST.bandwidth)
+    memory = (problem.bytes + COST.again * again) * (0.5 + 0.5 * covered) / rate
+    return Cost(launch=fixed * 1e-6 + (alone is not tile) * COST.smaller) + overlap(exposed=COST.exposed, math=work, memory=memory)

@@ -53,8 +53,8 @@ def notes_word(text):
     known, notes = {note.name.lower(): note for note in Note if note}, Note.NONE
     for name in filter(None, text.split(",")):
         if name.lower() not in known:
-            instead = nearest(name, known) or "; there are " + ", ".join((~Note.NONE).names)
-            raise argparse.ArgumentTypeError(f"{name!r} is no note{instead}")
+            instead = nearest(name, known) or "; expected one of " + ", ".join((~Note.NONE).names)
+            raise argparse.ArgumentTypeError(f"{name!r} is not a note{instead}")
         notes |= known[name.lower()]
     return notes
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i8, i32
 from ..device.convert import element
 from ..device.index import ceil_div
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.scales import make_block_factor
+
+COST = constants("matmul/textbook")
 
 TILE = 16
 PITCH = TILE + 1
@@ -53,8 +57,8 @@ def square_seconds(problem, tiles, device):
     """64 bytes of shared memory a warp and multiply-add of each thread, of the 128 a multiprocessor delivers in a clock."""
     steps = ceil_div(problem.k, TILE)
     busy = ceil_div(tiles, device.sms) * steps * TILE * 8 * 2 * (8 if problem.compute == "float64" else 4) / 4
-    chain = ceil_div(tiles, 8 * device.sms) * steps * 900
-    return max(busy, chain) / device.clock_hz
+    chain = ceil_div(tiles, COST.blocks * device.sms) * steps * COST.chain
+    return Cost(launch=COST.start) + overlap(shared=busy / device.clock_hz, waits=chain / device.clock_hz)
 
 
 @functools.cache

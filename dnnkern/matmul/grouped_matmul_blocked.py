@@ -16,6 +16,8 @@ from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.roles import store_width
 from ..engine.scales import FP8
 from ..engine.simt import Operands, Tile, make_product, shared_bytes
@@ -23,6 +25,8 @@ from ..engine.simt_plan import legal, operands_of, product_arguments, steps_of, 
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 from ._groups import group_roles, likely_tiles, make_find_tile, most_tiles
+
+COST = constants("matmul/grouped")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor where groups are about equal, and the search."""
     parts = group_roles(problem)
     busiest = ceil_div(likely_tiles(problem, config.bm) * ceil_div(problem.n, config.bn), device.sms)
-    search = ceil_div(problem.groups, 32) * 800 / device.clock_hz
-    return search + max(tile_seconds(parts, config, device, busiest, steps_of(parts)), problem.bytes / device.bandwidth)
+    search = ceil_div(problem.groups, 32) * COST.search / device.clock_hz
+    product = tile_seconds(parts, config, device, busiest, steps_of(parts))
+    return overlap(product, memory=problem.bytes / device.bandwidth) + Cost(waits=search)
 
 
 @functools.cache

@@ -12,9 +12,13 @@ from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
 from ._dot import make_dot
 from ._groups import group_of
+
+COST = constants("matmul/naive")
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,10 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Two loads a multiply-add, as in the naive matmul."""
-    waves = -(-problem.m_total * problem.n // (2048 * device.sms))
-    chain = problem.k * 30 / device.clock_hz
-    traffic = problem.flops * problem.a.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    waves = -(-problem.m_total * problem.n // (COST.resident * device.sms))
+    chain = problem.k * COST.chain / device.clock_hz
+    traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

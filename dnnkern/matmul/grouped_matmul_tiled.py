@@ -17,9 +17,13 @@ from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
 from ._textbook import SIZE, TILE, Square, make_square_product, square_of, square_seconds
+
+COST = constants("matmul/grouped")
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The tiles of groups of about the same size, the search, and the bytes."""
     tiles = likely_tiles(problem, TILE) * ceil_div(problem.n, TILE)
-    search = ceil_div(problem.groups, 32) * 800 / device.clock_hz
-    return 4e-6 + search + square_seconds(problem, tiles, device) + problem.bytes / device.bandwidth
+    search = ceil_div(problem.groups, 32) * COST.search / device.clock_hz
+    return square_seconds(problem, tiles, device) + Cost(waits=search, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -15,6 +15,8 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.hopper import make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
@@ -22,6 +24,8 @@ from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..engine.simt import BAND
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
+
+COST = constants("matmul/grouped")
 
 
 def supports(problem):
@@ -55,8 +59,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of the tiles of groups of about the same size."""
     tiles = likely_tiles(problem, config.tile.bm) * ceil_div(problem.n, config.tile.bn)
-    search = ceil_div(problem.groups, 32) * 300 / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return (pack_seconds(_operands(problem), device) + search
+    search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
+    return (pack_seconds(_operands(problem), device) + Cost(waits=search)
             + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize)))
 
 

@@ -18,6 +18,7 @@ from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.cost import overlap
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, locate, locate_arguments, make_product, shared_bytes
@@ -56,7 +57,7 @@ def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor, each with a time for every step of k; where k is short, the bytes."""
     parts = stored_by_rows(problem)
     busiest = ceil_div(tile_count(parts, config) * parts.batch_size, device.sms)
-    return max(tile_seconds(parts, config, device, busiest, steps_of(parts)), problem.bytes / device.bandwidth)
+    return overlap(tile_seconds(parts, config, device, busiest, steps_of(parts)), memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..engine.ampere_cost import SUM_LAUNCH, product_seconds
+from ..engine.ampere_cost import product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
@@ -194,10 +194,8 @@ def estimate(problem, device, config):
     left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
-    seconds = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
-    if ranges > 1:
-        seconds += SUM_LAUNCH + 2 * sums_bytes(parts, ranges) / device.bandwidth
-    return seconds
+    product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
+    return product + sum_seconds(sums_bytes(parts, ranges), device) if ranges > 1 else product
 
 
 @functools.cache

@@ -14,9 +14,13 @@ from ..device.convert import element
 from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.batch import make_batch_offsets
 from ..host.launch import Argument, Launch
 from ._dot import make_dot
+
+COST = constants("matmul/naive")
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,10 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
     outputs = problem.batch_size * problem.m * problem.n
-    waves = -(-outputs // (2048 * device.sms))
-    chain = problem.k * 30 / device.clock_hz  # dependent load latency, partly hidden by the other warps
-    traffic = problem.flops * problem.a.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    waves = -(-outputs // (COST.resident * device.sms))
+    chain = problem.k * COST.chain / device.clock_hz  # dependent load latency, partly hidden by the other warps
+    traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

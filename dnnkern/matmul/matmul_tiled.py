@@ -15,6 +15,7 @@ from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.cost import Cost
 from ..engine.batch import make_batch_offsets
 from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
@@ -47,7 +48,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The tiles' time and the bytes."""
     tiles = ceil_div(problem.m, TILE) * ceil_div(problem.n, TILE) * problem.batch_size
-    return 4e-6 + square_seconds(problem, tiles, device) + problem.bytes / device.bandwidth
+    return square_seconds(problem, tiles, device) + Cost(memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

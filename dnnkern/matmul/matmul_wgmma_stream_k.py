@@ -19,10 +19,12 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.hopper import Tile, make_matrix_loader, make_product
-from ..engine.hopper_plan import (MEASURED_CLOCK, TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, locate_arguments,
-                                  make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of,
-                                  store_argument, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, locate_arguments, make_sink,
+                                  operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, store_argument,
+                                  stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import locate as locate_tile
@@ -30,10 +32,11 @@ from ..engine.split_k import THREADS, groups_for, make_add_ranges
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 
+COST, TIMED = constants("matmul/stream_k"), constants("engine/hopper")
+
 LEAST_STEPS = 2  # of a range
 MOST_RANGES = 8
 VECTOR = 4       # accumulators in 16 bytes
-UNMEASURED = 1.03  # no GPU has timed it: it has to promise more than what has been
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,9 @@ def estimate(problem, device, config):
     _, further, step = TILES[tile]
     shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
     copies = pack_seconds(operands_of(parts, problem.math), device)
-    sums = 2e-6 + 1.5 * _sums_bytes(parts, config, tiles) / device.bandwidth
-    waves = product_seconds(problem, tile, device, config.whole, steps) + shorter * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    return UNMEASURED * (copies + waves + sums)
+    sums = sum_seconds(_sums_bytes(parts, config, tiles), device)
+    waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
+    return (copies + waves + sums).slowed(slower=COST.unmeasured)
 
 
 class StreamTile(NamedTuple):

@@ -16,17 +16,17 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     size : int
-        Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; those that x has not count as 0.
+        Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; channels outside x count as 0.
     alpha, beta, k : float
         s must be positive.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -35,16 +35,16 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     Raises
     ------
     ValueError
-        Shapes that do not fit, a size below 1, overlapping arrays.
+        Shapes that do not match, a size below 1, overlapping arrays.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
     Deterministic. As `torch.nn.functional.local_response_norm`, and cudnnLRNCrossChannelForward for an odd size (cuDNN's windows of an even
-    one have their larger part ahead); Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks"
+    one extend further ahead); Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks"
     (2012).
 
     Examples
@@ -60,19 +60,19 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
 
 @public
 def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels in
-    whose windows this one is.
+    """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels
+    whose windows contain this one.
 
     Parameters
     ----------
     dy, x, y : array
-        Of one shape and dtype, any strides; y is what `lrn_fwd` returned.
+        Of one shape and dtype, arbitrary strides; y is what `lrn_fwd` returned.
     size, alpha, beta, k, layout
-        As given to it.
+        As passed to it.
     out : array
-        Written and returned; any strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", ou
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `lrn_fwd` does.
+        As `lrn_fwd`.
 
     Notes
     -----

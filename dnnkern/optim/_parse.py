@@ -52,7 +52,7 @@ def make(op, arguments):
     rule, dtype, one = rule_of(op), arguments.dtype, Tensor.packed((1,), "float32") if arguments.scaled else None
     states = rule.states[:max(rule.needed, 1)] if arguments.states is None else tuple(filter(None, arguments.states.split(",")))
     if unknown := [s for s in states if s not in rule.states]:
-        raise ValueError(f"{op}: no states {', '.join(unknown)}; there are {', '.join(rule.states)}")
+        raise ValueError(f"{op}: unknown states {', '.join(unknown)}; expected some of {', '.join(rule.states)}")
     of = functools.partial(tensors_of, arguments.shapes)
     wide = dtype if dtype == "float64" or arguments.narrow else "float32"
     lists = {"params": of(dtype), "grads": of(arguments.grads or dtype), "master": of("float32") if arguments.master else None,

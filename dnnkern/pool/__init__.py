@@ -41,45 +41,45 @@ _adaptive_avg_bwd = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",),
 @public
 def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", return_index=False, out=None,
                  workspace=None, stream=None, **choice):
-    """The maximum of what a window sees from each place: ``y[n, c, p, q] = max over (r, s) of x[n, c, p*u - a + r*d, q*v - b + s*e]``.
+    """Maximum over each pooling window: ``y[n, c, p, q] = max over (r, s) of x[n, c, p*u - a + r*d, q*v - b + s*e]``.
 
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        One to three spatial dimensions; float64, float32, float16 or bfloat16; any strides.
+        One to three spatial dimensions; float64, float32, float16 or bfloat16; arbitrary strides.
     window : int, tuple of int or None
-        Extents of the window; as the next three, one for all spatial dimensions or one for each. None is the whole image.
+        Extents of the window. Like the next three, one value for all spatial dimensions or one for each. None: the whole image.
     stride : int, tuple of int or None
-        Pixels from place to place; None: the window.
+        Pixels between neighbouring windows; None: the window.
     padding : int, tuple of int, or tuple of (before, after)
-        Pixels round the image that are never the maximum. Any number: it may exceed the window.
+        Pixels around the image, which are never the maximum. Padding may exceed the window.
     dilation : int or tuple of int
-        Pixels from tap to tap.
+        Pixels between taps.
     ceil_mode : bool
-        Also the places whose windows reach beyond the padding; not those that would start in the padding behind the image.
+        Also include windows that extend past the padded image, except those that would start in the trailing padding.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     return_index : bool
-        Return where the maxima are as well, as `max_pool_bwd` takes it.
+        Also return the positions of the maxima, for `max_pool_bwd`.
     out : array, or with `return_index` a tuple (y, index)
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     y : array of x's framework and dtype
-        NaN where the window sees one, -inf where it sees the padding alone.
+        NaN if the window contains one, -inf if it covers only padding.
     index : array of int32, with `return_index`
-        Of y's shape: the flat position, within the spatial extent, of the maximum, the first of equal ones in the order of the taps; of the
-        first NaN where there is one; -1 where the window sees no pixel.
+        Of y's shape: the flat position of the maximum in the spatial extent. Of equal maxima the first in tap order; the first NaN, if
+        there is one; -1 if the window covers no pixel.
 
     Raises
     ------
     ValueError
-        A window that does not fit the padded image, parameters of a wrong number or below their least value, an `out` that overlaps x.
+        A window that does not fit the padded image, parameters of the wrong length or out of range, an `out` that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -108,37 +108,37 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
 @public
 def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", out=None,
                  workspace=None, stream=None, **choice):
-    """The gradient of `max_pool_fwd`: each pixel gets the gradients of the places that it was the maximum of.
+    """The gradient of `max_pool_fwd`: each pixel receives the gradients of the windows whose maximum it was.
 
     Parameters
     ----------
     dy : array
-        Of the shape that `max_pool_fwd` returns; float64, float32, float16 or bfloat16; any strides.
+        Gradient of `max_pool_fwd`'s result; float64, float32, float16 or bfloat16; arbitrary strides.
     index : array of int32
-        As `max_pool_fwd` returns it. An index outside its window's span has no effect.
+        As returned by `max_pool_fwd`. An index outside its window has no effect.
     x_shape : tuple of int
         Shape of the image.
     window, stride, padding, dilation, ceil_mode, layout
-        As `max_pool_fwd`'s.
+        As in `max_pool_fwd`.
     out : array
-        Written and returned; any strides. Overlap with dy or index is an error.
+        Output, written and returned; arbitrary strides. Overlap with dy or index is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     dx : array of dy's framework and dtype
-        Summed in float32 (float64 for float64) over the places in their order, and rounded once.
+        Summed in float32 (float64 for float64) over the windows in order, and rounded once.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_fwd` does; ValueError too where dy or index does not fit x_shape, and under ``DNNKERN_CHECK=values`` where an index is
-        no pixel of the image.
+        As `max_pool_fwd`; also ValueError if dy or index does not match x_shape, and with ``DNNKERN_CHECK=values`` if an index is not a
+        pixel of the image.
 
     Notes
     -----
-    Deterministic: every pixel gathers what is its own, there are no atomics. Mirrors cudnnPoolingBackward with
+    Deterministic: a gather, without atomics. Mirrors cudnnPoolingBackward with
     CUDNN_POOLING_MAX_DETERMINISTIC.
 
     Examples
@@ -157,28 +157,28 @@ def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation
 @public
 def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW", out=None,
                  workspace=None, stream=None, **choice):
-    """The average of what a window sees from each place.
+    """Average over each pooling window.
 
     Parameters
     ----------
     x, window, stride, padding, dilation, ceil_mode, layout
-        As `max_pool_fwd`'s; here the padding is zeros.
+        As in `max_pool_fwd`; here the padding is zeros.
     count_include_pad : bool
-        Whether the divisor counts taps in the padding, or those in the image alone. What reaches beyond the padded image never counts.
+        Whether the divisor counts taps in the padding too, or only those in the image. Taps past the padded image never count.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     y : array of x's framework and dtype
-        Summed in float32 (float64 for float64), rounded once; 0 where nothing is counted.
+        Summed in float32 (float64 for float64), rounded once; 0 if nothing is counted.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_fwd` does.
+        As `max_pool_fwd`.
 
     Notes
     -----
@@ -203,30 +203,30 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
 @public
 def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW",
                  out=None, workspace=None, stream=None, **choice):
-    """The gradient of `avg_pool_fwd`: each pixel gets its part of the gradients of the places that see it.
+    """The gradient of `avg_pool_fwd`: each pixel receives its share of the gradients of the windows that cover it.
 
     Parameters
     ----------
     dy : array
-        Of the shape that `avg_pool_fwd` returns; float64, float32, float16 or bfloat16; any strides.
+        Gradient of `avg_pool_fwd`'s result; float64, float32, float16 or bfloat16; arbitrary strides.
     x_shape : tuple of int
         Shape of the image.
     window, stride, padding, dilation, ceil_mode, count_include_pad, layout
-        As `avg_pool_fwd`'s.
+        As in `avg_pool_fwd`.
     out : array
-        Written and returned; any strides. Overlap with dy is an error.
+        Output, written and returned; arbitrary strides. Overlap with dy is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     dx : array of dy's framework and dtype
-        Summed in float32 (float64 for float64) over the places in their order, and rounded once.
+        Summed in float32 (float64 for float64) over the windows in order, and rounded once.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_fwd` does; ValueError too where dy does not fit x_shape.
+        As `max_pool_fwd`; also ValueError if dy does not match x_shape.
 
     Notes
     -----
@@ -246,24 +246,24 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
 
 @public
 def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, out=None, workspace=None, stream=None, **choice):
-    """Maxima over as many windows as are asked for: of n pixels, place p of m sees ``p * n // m`` to ``ceil((p + 1) * n / m) - 1``.
+    """Max pooling to a given output size: of n pixels, output p of m covers ``p * n // m`` to ``ceil((p + 1) * n / m) - 1``.
 
     Parameters
     ----------
     x, layout, return_index, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `max_pool_fwd`'s. The algorithms are those of `max_pool_fwd`.
+        As in `max_pool_fwd`. The algorithms are those of `max_pool_fwd`.
     output_size : int or tuple of int or None
-        Places along each spatial dimension, one for all or one for each; in a tuple, None is as many as pixels.
+        Output extents, one for all spatial dimensions or one for each; None in a tuple keeps the input's extent.
 
     Returns
     -------
     y, index
-        As `max_pool_fwd`'s.
+        As in `max_pool_fwd`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_fwd` does; ValueError too for an image without pixels.
+        As `max_pool_fwd`; also ValueError for an image without pixels.
 
     Notes
     -----
@@ -287,17 +287,17 @@ def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, worksp
     Parameters
     ----------
     dy, index, x_shape, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `max_pool_bwd`'s; dy's shape tells the number of places.
+        As in `max_pool_bwd`; the output size is dy's.
 
     Returns
     -------
     dx
-        As `max_pool_bwd`'s.
+        As in `max_pool_bwd`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_bwd` does.
+        As `max_pool_bwd`.
 
     Notes
     -----
@@ -315,24 +315,24 @@ def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, worksp
 
 @public
 def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """Averages over as many windows as are asked for, which are those of `adaptive_max_pool_fwd`.
+    """Average pooling to a given output size, with the windows of `adaptive_max_pool_fwd`.
 
     Parameters
     ----------
     x, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `avg_pool_fwd`'s. The algorithms are those of `avg_pool_fwd`.
+        As in `avg_pool_fwd`. The algorithms are those of `avg_pool_fwd`.
     output_size : int or tuple of int or None
-        As `adaptive_max_pool_fwd`'s.
+        As in `adaptive_max_pool_fwd`.
 
     Returns
     -------
     y
-        As `avg_pool_fwd`'s.
+        As in `avg_pool_fwd`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `adaptive_max_pool_fwd` does.
+        As `adaptive_max_pool_fwd`.
 
     Notes
     -----
@@ -354,17 +354,17 @@ def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=Non
     Parameters
     ----------
     dy, x_shape, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `avg_pool_bwd`'s; dy's shape tells the number of places.
+        As in `avg_pool_bwd`; the output size is dy's.
 
     Returns
     -------
     dx
-        As `avg_pool_bwd`'s.
+        As in `avg_pool_bwd`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `avg_pool_bwd` does.
+        As `avg_pool_bwd`.
 
     Notes
     -----

@@ -1,20 +1,21 @@
-"""Chunks of channels and rows of elements that lie side by side in memory, and how images, places and an index are addressed by them."""
+"""Chunks of contiguous channels, rows of contiguous elements, and how a thread finds its own."""
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..device import device_function
+from ..device import device_function, i32, i64
 from ..device.groups import access_words
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..engine.offsets import LIMIT
 from ..host.launch import Argument
-from ._windows import geometry32
+from ._windows import axes_argument
 
 CHUNK = 16  # bytes
 
 
 def chunk_of(problem):
-    """Channels of a chunk: as many as are 16 bytes, or the largest power of two that divides their number."""
+    """Channels per chunk: 16 bytes of them, or the largest power of two that divides their number."""
     count = CHUNK // problem.x.itemsize
     return math.gcd(count, problem.c)
 
@@ -24,38 +25,38 @@ def refusal(problem):
     named = (("x", problem.x_strides), ("y", problem.y_strides), *((("index", problem.index_strides),) if problem.index else ()))
     for name, strides in named:
         if strides[1] != 1 and problem.c > 1:
-            return f"channels are {strides[1]} elements apart in {name}; expected them side by side"
+            return f"channels are {strides[1]} elements apart in {name}; expected contiguous channels"
     return None
 
 
 def rows_refusal(problem):
-    """Why windows do not step over rows of contiguous elements."""
+    """Why windows do not slide along rows of contiguous elements."""
     if problem.adaptive:
-        return "the windows are adaptive; expected them all alike"
+        return "the windows are adaptive; expected windows of one size"
     for name, tensor, strides, n in (("x", problem.x, problem.x_strides, problem.image[2]),
                                      ("y", problem.y, problem.y_strides, problem.out[2]),
                                      ("index", problem.index, problem.index_strides, problem.out[2])):
-        if tensor is not None and strides[4] != 1 and n > 1:
-            return f"elements of a row are {strides[4]} apart in {name}; expected them side by side"
+        if tensor is not None and strides[-1] != 1 and n > 1:
+            return f"elements of a row are {strides[-1]} apart in {name}; expected contiguous rows"
     if problem.dilations[2] != 1:
         return f"dilation {problem.dilations[2]} along the row; expected 1"
     return None
 
 
 def numbers_refusal(problem, units):
-    """Why 32-bit numbers do not hold what is counted."""
+    """Why 32-bit integers do not suffice."""
     if units >= LIMIT - 2 ** 20:
         return f"{units} threads; expected fewer than 2**31 - 2**20"
     reach = max(max(n + 2 * d * t + b, (m + 1) * s, (n + 2) * (m + 2) if problem.adaptive else 0) for n, m, t, s, d, b in
                 zip(problem.image, problem.out, problem.taps, problem.steps, problem.dilations, problem.before))
     if reach >= 2 ** 30:
-        return f"the windows reach over {reach} pixels; expected fewer than 2**30"
+        return f"the windows span {reach} pixels; expected fewer than 2**30"
     return None
 
 
 @dataclass(frozen=True)
 class Access:
-    """32-bit words of one access to x, y and the index, 0: element by element."""
+    """32-bit words per access to x, y and the index; 0: element by element."""
     x: int
     y: int
     index: int
@@ -75,36 +76,55 @@ def is_wide(problem):
     return any(sum(abs(s) * (n - 1) for s, n in zip(some[2:], extents)) + problem.c >= LIMIT // 2 for some, extents in strides)
 
 
+class Divisors(NamedTuple):
+    """What a flat index over (chunks of channels, three extents) is divided by."""
+    chunks: "uint32x3"  # noqa: F821
+    d: "uint32x3"  # noqa: F821
+    h: "uint32x3"  # noqa: F821
+    w: "uint32x3"  # noqa: F821
+
+
 def arguments(problem, extents, chunks):
-    """Kernel parameters: divisors of the chunks and of three extents, the geometry, the strides."""
-    divisors = tuple(v for n in (chunks, *extents) for v in divisor(max(n, 1)))
-    return (Argument("uint32x12", divisors), geometry32(problem), *problem.addresses())
+    """Kernel parameters: divisors of the chunks and of three extents, the axes, the strides."""
+    divisors = Divisors(*(divisor(max(n, 1)) for n in (chunks, *extents)))
+    return (Argument(Divisors, divisors), axes_argument(problem), *problem.addresses())
 
 
 @functools.cache
-def make_coordinates(first):
-    """``coordinates(i, divisors) -> (image, chunk, three coordinates)``; `first`: the width is fastest, channels are behind the extents."""
+def make_coordinates(width_fastest):
+    """``coordinates(i, divisors) -> (image, chunk, three coordinates)`` of a flat index, whose fastest dimension is the width or the chunk.
+    """
     @device_function
     def coordinates(i, divisors):
-        chunks = divisors[0], divisors[1], divisors[2]
         chunk = 0
-        if not first:
-            i, chunk = divide_remainder(i, chunks)
-        i, w = divide_remainder(i, (divisors[9], divisors[10], divisors[11]))
-        i, h = divide_remainder(i, (divisors[6], divisors[7], divisors[8]))
-        i, d = divide_remainder(i, (divisors[3], divisors[4], divisors[5]))
-        if first:
-            i, chunk = divide_remainder(i, chunks)
+        if not width_fastest:
+            i, chunk = divide_remainder(i, divisors.chunks)
+        i, w = divide_remainder(i, divisors.w)
+        i, h = divide_remainder(i, divisors.h)
+        i, d = divide_remainder(i, divisors.d)
+        if width_fastest:
+            i, chunk = divide_remainder(i, divisors.chunks)
         return i, chunk, d, h, w
     return coordinates
 
 
 @device_function
-def offset(n, c, d, h, w, strides):
-    """Offset of an element, from int32 coordinates."""
-    return n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4]
+def offset(n, c, d, h, w, stride):
+    """Of an element in an array, int64."""
+    return n * stride.n + c * stride.c + d * stride.d + h * stride.h + w * stride.w
 
 
-def blocks(units, threads):
-    """Grid of so many units of work, a thread each."""
-    return ceil_div(units, threads), 1, 1
+@functools.cache
+def make_pixel_offset(wide):
+    """``pixel_offset(d, h, w, stride)`` within an image, int64 if `wide`, else int32."""
+    Int = i64 if wide else i32
+
+    @device_function
+    def pixel_offset(d, h, w, stride):
+        return d * Int(stride.d) + h * Int(stride.h) + w * Int(stride.w)
+    return pixel_offset
+
+
+def blocks(threads, block):
+    """Grid of so many threads."""
+    return ceil_div(threads, block), 1, 1

@@ -1,13 +1,15 @@
-"""The pooling problem: a window at each place of an image and the maximum or the average of what it sees, or the gradient of that.
+"""The pooling problem: the maximum or the average over each window of an image, or the gradient of that.
 
-One dataclass serves all four operations. In canonical form an image has three spatial dimensions, whatever it had: missing ones lead, with
-extent 1. Tap t of place p looks at ``p * stride - before + t * dilation``. An adaptive window is another at each place, from
-``floor(p * n / m)`` to ``ceil((p + 1) * n / m)`` for n pixels and m places; where m divides n that is an ordinary one, and becomes it.
+One dataclass serves all four operations. In canonical form an image has three spatial dimensions; missing ones lead, with extent 1.
+Tap t of output p reads pixel ``p * stride - padding + t * dilation``. Adaptive windows differ in size: for n pixels and m outputs,
+window p goes from ``floor(p * n / m)`` to ``ceil((p + 1) * n / m)``. Where m divides n they have one size, and become ordinary windows.
 """
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ..device import i64
 from ..host.choices import one_of
 from ..host.launch import Argument
 from ..host.tensor import Tensor
@@ -15,12 +17,21 @@ from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, pad_p
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
-NOWHERE = -1  # the index of a maximum over no pixels
+NO_PIXEL = -1  # the index of a maximum over no pixels
+
+
+class Strides(NamedTuple):
+    """Elements from one entry to the next of x[n, c, d, h, w], y[n, c, o, p, q] or the index."""
+    n: i64
+    c: i64
+    d: i64
+    h: i64
+    w: i64
 
 
 @dataclass(frozen=True)
 class PoolProblem(Windows):
-    """max_pool_fwd, max_pool_bwd, avg_pool_fwd or avg_pool_bwd: everything but the addresses.
+    """max_pool_fwd, max_pool_bwd, avg_pool_fwd or avg_pool_bwd: all but the addresses.
 
     Attributes
     ----------
@@ -28,15 +39,15 @@ class PoolProblem(Windows):
     x : Tensor
         The image, or its gradient: (N, C, spatial...) or (N, spatial..., C).
     y : Tensor
-        A value for each place of the window, or its gradient.
+        One value per window, or its gradient.
     index : Tensor or None
-        int32, of y's shape: where the maximum was.
+        int32, of y's shape: positions of the maxima.
     window, stride, dilation : tuple of int
-        One entry a spatial dimension. Of adaptive windows `window` is the largest extent, the others are 1.
+        One entry per spatial dimension. For adaptive windows, `window` is the largest extent and the others are 1.
     padding : tuple of (int, int)
-        Before and after.
+        Leading and trailing.
     ceil_mode : bool
-        Whether y has the places whose windows reach beyond the padded image.
+        Whether y includes windows that extend past the padded image.
     count_include_pad : bool
         Whether an average counts the padding.
     layout : "NCHW" or "NHWC"
@@ -61,10 +72,10 @@ class PoolProblem(Windows):
         one_of("PoolProblem", "op", self.op, OPS)
         moved = self.spatial(self.y.shape)
         if self.adaptive:
-            expected = places_shape(self.x.shape, moved, self.layout)
+            expected = output_shape(self.x.shape, moved, self.layout)
         else:
             found = places(self.spatial(self.x.shape), self.window, self.stride, self.padding, self.dilation, self.ceil_mode)
-            expected = places_shape(self.x.shape, found, self.layout)
+            expected = output_shape(self.x.shape, found, self.layout)
         if self.y.shape != expected:
             raise ValueError(f"{self.op}: y has shape {self.y.shape}; expected {expected}")
         if self.index is not None and (self.index.shape, self.index.dtype) != (self.y.shape, "int32"):
@@ -72,7 +83,7 @@ class PoolProblem(Windows):
 
     @functools.cached_property
     def out(self):
-        """(O, P, Q): places of the window."""
+        """(O, P, Q): extents of the output."""
         return self.three(self.spatial(self.y.shape), 1)
 
     @functools.cached_property
@@ -116,19 +127,18 @@ class PoolProblem(Windows):
 
     @property
     def is_wide(self):
-        """Whether an element's offset in an array, counted in words of up to 4 bytes, does not fit 32 bits."""
+        """Whether an offset in an array, counted in words of up to 4 bytes, needs 64 bits."""
         return any(max(map(abs, t.extent)) // min(t.itemsize, 4) >= 2 ** 31 for t in self.tensors)
 
-    def geometry(self) -> tuple:
-        """Kernel parameter: extents of image, places and window, strides, dilations, padding before and what an average counts (low and
-        high ends), three of each."""
+    @property
+    def axes(self):
+        """Along d, h and w: extent, outputs, taps, stride, dilation, leading padding, and both ends of what an average counts."""
         low, high = zip(*self.counted)
-        values = (*self.image, *self.out, *self.taps, *self.steps, *self.dilations, *self.before, *low, *high)
-        return (Argument(f"int64x{len(values)}", values),)
+        return tuple(zip(self.image, self.out, self.taps, self.steps, self.dilations, self.before, low, high))
 
     def addresses(self) -> tuple:
         """Kernel parameters: element strides of x, y and the index."""
-        return tuple(Argument("int64x5", s) for s in (self.x_strides, self.y_strides, self.index_strides))
+        return tuple(Argument(Strides, Strides(*s)) for s in (self.x_strides, self.y_strides, self.index_strides))
 
     def operand_values(self, name):
         """An index to measure on: the middle of each window, or the pixel nearest to it."""
@@ -156,12 +166,12 @@ class PoolProblem(Windows):
 
     @property
     def compute(self):
-        """What sums are made in."""
+        """Type of the accumulators."""
         return "float64" if self.x.dtype == "float64" else "float32"
 
     @property
     def bytes(self):
-        """Bytes that must move: everything once."""
+        """Bytes of memory traffic if everything moves once."""
         return sum(t.nbytes for t in self.tensors)
 
     def __str__(self):
@@ -180,9 +190,9 @@ class PoolProblem(Windows):
         return " ".join(words + [word for word, given in flags if given])
 
 
-def places_shape(shape, found, layout):
-    """Shape of y for an image of this shape and so many places."""
-    return (*shape[:2], *found) if layout == "NCHW" else (shape[0], *found, shape[-1])
+def output_shape(shape, extents, layout):
+    """Shape of y for an image of this shape and these spatial extents of the output."""
+    return (*shape[:2], *extents) if layout == "NCHW" else (shape[0], *extents, shape[-1])
 
 
 def adaptive_window(n, m):
@@ -221,7 +231,7 @@ def _check_flag(function, name, value):
 
 
 def _problem(op, function, given, index, out, shape, want_index, geometry, layout):
-    """`PoolProblem` of a call, after everything is checked. `geometry(image)` -> (fields of the problem, places)."""
+    """`PoolProblem` of a call, after all checks. `geometry(dims, image)` -> (fields of the problem, extents of the output)."""
     one_of(function, "layout", layout, LAYOUTS)
     forward = op.endswith("fwd")
     _check_image(function, "x" if forward else "dy", given)
@@ -229,10 +239,10 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
     dims = check_rank(function, "x" if forward else "x_shape", shape)
     image = tuple(shape[2:] if layout == "NCHW" else shape[1:-1])
     fields, found = geometry(dims, image)
-    y_shape, is_max = places_shape(shape, found, layout), op.startswith("max")
+    y_shape, is_max = output_shape(shape, found, layout), op.startswith("max")
     if is_max and math.prod(image) >= 2 ** 31:
-        raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the index, an int32, "
-                         "numbers fewer than 2**31")
+        raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the int32 index "
+                         "holds fewer than 2**31")
     if forward:
         outs = out if isinstance(out, tuple) else (out,)
         x, y = given, outs[0] if out is not None else Tensor.packed(y_shape, given.dtype)
@@ -255,7 +265,7 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
 
 
 def _windows(function, window, stride, padding, dilation, ceil_mode, count_include_pad):
-    """The geometry of ordinary windows."""
+    """The geometry of windows of one size."""
     def geometry(dims, image):
         for name, value in (("ceil_mode", ceil_mode), ("count_include_pad", count_include_pad)):
             _check_flag(function, name, value)
@@ -273,7 +283,7 @@ def _windows(function, window, stride, padding, dilation, ceil_mode, count_inclu
 
 
 def _adaptive(function, output_size):
-    """The geometry of adaptive windows: ordinary ones where places divide the image."""
+    """The geometry of adaptive windows: of one size where the outputs divide the image."""
     def geometry(dims, image):
         sizes = output_size
         if hasattr(sizes, "__len__") and len(sizes) == dims:
@@ -308,7 +318,7 @@ def make_adaptive_forward(op, want_index, tensors, out, output_size, layout, ali
 
 
 def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
-    """`PoolProblem` of a call of adaptive_max_pool_bwd or adaptive_avg_pool_bwd; dy says how many places there are."""
+    """`PoolProblem` of a call of adaptive_max_pool_bwd or adaptive_avg_pool_bwd; dy's shape gives the number of windows."""
     function, dy = f"adaptive_{op}", tensors[0]
     one_of(function, "layout", layout, LAYOUTS)
     _check_image(function, "dy", dy)
@@ -326,5 +336,5 @@ def check_index(problem, arrays):
     """ValueError where an index is neither a pixel of the image nor -1; waits for the device."""
     from ..host.check import to_host
     values, pixels = to_host(arrays["index"]), math.prod(problem.image)
-    if values.size and not (NOWHERE <= values.min() and values.max() < pixels):
+    if values.size and not (NO_PIXEL <= values.min() and values.max() < pixels):
         raise ValueError(f"{problem.op}: index holds {values.min()} to {values.max()}; expected pixels of the image, 0 to {pixels - 1}")

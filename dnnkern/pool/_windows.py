@@ -1,112 +1,105 @@
-"""Which pixels a place sees, which places see a pixel, and how many an average counts: device functions for one of the three axes.
-
-`g` is the tuple of `PoolProblem.geometry`, or in kernels with 32-bit numbers that of `geometry32`.
-"""
+"""Which pixels a window covers, which windows cover a pixel, and how many taps an average counts: along one axis, in 32 bits."""
 import functools
+from typing import NamedTuple
 
-from ..device import device_function, f32, f64, i32, i64
+from ..device import device_function, f32, f64, i32
 from ..device.fastmath import fma, rcp
-from ..device.index import divide as index_divide
-from ..device.index import divisor
+from ..device.index import divide, divisor
 from ..host.launch import Argument
 
 MINUS_INFINITY = float("-inf")
-# Where in the geometry the three axes' numbers begin; how many there are, and how many from the first on are divided by.
-IMAGE, OUT, TAPS, STEP, DILATION, BEFORE, LOW, HIGH = range(0, 24, 3)
-NUMBERS, DIVISORS = 24, DILATION + 3
+
+
+class Axis(NamedTuple):
+    """The pooling along one dimension: extents of image, output and window; steps of the window; the padding before the image; from which
+    pixel up to which one a tap counts in an average (below 0 or past the extent where padding counts); and what `divide` divides by."""
+    extent: i32
+    outputs: i32
+    taps: i32
+    stride: i32
+    dilation: i32
+    padding: i32
+    counted_from: i32
+    counted_to: i32
+    by_extent: "uint32x3"  # noqa: F821
+    by_outputs: "uint32x3"  # noqa: F821
+    by_stride: "uint32x3"  # noqa: F821
+    by_dilation: "uint32x3"  # noqa: F821
+
+
+class Axes(NamedTuple):
+    """Depth, height and width."""
+    d: Axis
+    h: Axis
+    w: Axis
+
+
+def axes_argument(problem) -> Argument:
+    """Kernel parameter: the three axes."""
+    axes = (Axis(extent, outputs, taps, stride, dilation, *rest, *(divisor(max(n, 1)) for n in (extent, outputs, stride, dilation)))
+            for extent, outputs, taps, stride, dilation, *rest in problem.axes)
+    return Argument(Axes, Axes(*axes))
+
+
+@device_function
+def ceil_divide(a, d):
+    """a over d[0], rounded up; 0 for negative ones."""
+    return divide(a + i32(d[0]) - 1, d) if a > 0 else 0
+
+
+@device_function
+def pixel_number(d, h, w, axes):
+    """Of a pixel within its image: what an index holds."""
+    return (d * axes.h.extent + h) * axes.w.extent + w
 
 
 @functools.cache
-def make_divide(field, wide):
-    """``divide(a, g)`` by the geometry's number `field`, rounded down, of a >= 0, and ``ceil(a, g)`` of any a, 0 for negative ones.
-
-    64-bit numbers are divided; 32-bit ones are multiplied by what follows the geometry (`geometry32`).
-    """
-    Int, MULTIPLIER = i64 if wide else i32, NUMBERS + 2 * field
-    if wide:
-        @device_function
-        def divide(a, g):
-            return a // g[field]
-    else:
-        @device_function
-        def divide(a, g):
-            return index_divide(a, (g[field], g[MULTIPLIER], g[MULTIPLIER + 1]))
-
+def make_window(adaptive):
+    """``window(output, axis) -> (first pixel, taps)``; the first pixel may lie in the padding."""
     @device_function
-    def ceil(a, g):
-        return Int(divide(Int(a + g[field] - 1), g)) if a > 0 else Int(0)
-    return divide, ceil
-
-
-def geometry32(problem) -> Argument:
-    """The geometry in 32 bits, and behind it multiplier and shift for each number that something is divided by."""
-    (whole,) = problem.geometry()
-    divisors = [v - 2 ** 32 if v >= 2 ** 31 else v for n in whole.value[:DIVISORS] for v in divisor(max(n, 1))[1:]]
-    return Argument(f"int32x{NUMBERS + 2 * DIVISORS}", (*whole.value, *divisors))
-
-
-@functools.cache
-def make_window(axis, adaptive, wide):
-    """``window(place, g) -> (first pixel, taps)``; the first may lie in the padding."""
-    divide, ceil = make_divide(OUT + axis, wide)
-    Int = i64 if wide else i32
-    N, T, S, B = (field + axis for field in (IMAGE, TAPS, STEP, BEFORE))
-
-    @device_function
-    def window(place, g):
+    def window(output, axis):
         if adaptive:
-            first = Int(divide(Int(place * g[N]), g))
-            return first, Int(ceil(Int(Int(place + 1) * g[N]), g) - first)
-        return Int(place * g[S] - g[B]), Int(g[T])
+            first = divide(output * axis.extent, axis.by_outputs)
+            return first, ceil_divide((output + 1) * axis.extent, axis.by_outputs) - first
+        return output * axis.stride - axis.padding, axis.taps
     return window
 
 
 @functools.cache
-def make_seen_by(axis, adaptive, wide):
-    """``seen_by(first pixel, last pixel, g) -> (first place, end of the places)`` whose windows' spans meet the pixels, the
-    first of which is in the image."""
-    divide, ceil = make_divide((IMAGE if adaptive else STEP) + axis, wide)
-    Int = i64 if wide else i32
-    M, T, D, B = (field + axis for field in (OUT, TAPS, DILATION, BEFORE))
-
+def make_covering(adaptive):
+    """``covering(first pixel, last pixel, axis) -> (first output, end of the outputs)`` whose windows span any of the pixels, the first of
+    which is in the image."""
     @device_function
-    def seen_by(pixel, last, g):
+    def covering(pixel, last, axis):
         if adaptive:
-            return Int(divide(Int(pixel * g[M]), g)), min(Int(ceil(Int(Int(last + 1) * g[M]), g)), Int(g[M]))
-        first = Int(ceil(Int(pixel + g[B] - Int(g[T] - 1) * g[D]), g))
-        return first, min(Int(divide(Int(last + g[B]), g) + 1), Int(g[M]))
-    return seen_by
+            return (divide(pixel * axis.outputs, axis.by_extent),
+                    min(ceil_divide((last + 1) * axis.outputs, axis.by_extent), axis.outputs))
+        first = ceil_divide(pixel + axis.padding - (axis.taps - 1) * axis.dilation, axis.by_stride)
+        return first, min(divide(last + axis.padding, axis.by_stride) + 1, axis.outputs)
+    return covering
 
 
 @functools.cache
-def make_inside(axis, dilated, wide):
-    """``inside(first pixel, taps, g) -> (first tap, end of the taps)`` that are in the image."""
-    _, ceil = make_divide(DILATION + axis, wide)
-    Int = i64 if wide else i32
-    N = IMAGE + axis
-
+def make_inside(dilated):
+    """``inside(first pixel, taps, axis) -> (first tap, end of the taps)`` that are in the image."""
     @device_function
-    def inside(first, taps, g):
-        low, high = Int(-first), Int(g[N] - first)
+    def inside(first, taps, axis):
+        low, high = -first, axis.extent - first
         if dilated:
-            low, high = ceil(low, g), ceil(high, g)
-        return max(low, Int(0)), min(high, taps)
+            low, high = ceil_divide(low, axis.by_dilation), ceil_divide(high, axis.by_dilation)
+        return max(low, 0), min(high, taps)
     return inside
 
 
 @functools.cache
-def make_counted(axis, dilated, wide):
-    """``counted(first pixel, taps, g)``: how many of a window's taps an average counts."""
-    _, ceil = make_divide(DILATION + axis, wide)
-    Int = i64 if wide else i32
-    L, H = LOW + axis, HIGH + axis
-
+def make_counted(dilated):
+    """``counted(first pixel, taps, axis)``: how many taps of a window count in an average."""
     @device_function
-    def counted(first, taps, g):
-        low, high = Int(g[L] - first), Int(g[H] - first)
+    def counted(first, taps, axis):
+        low, high = axis.counted_from - first, axis.counted_to - first
         if dilated:
-            low, high = ceil(low, g), ceil(high, g)
-        return max(Int(min(high, taps) - max(low, Int(0))), Int(0))
+            low, high = ceil_divide(low, axis.by_dilation), ceil_divide(high, axis.by_dilation)
+        return max(min(high, taps) - max(low, 0), 0)
     return counted
 
 

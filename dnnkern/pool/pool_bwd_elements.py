@@ -1,6 +1,7 @@
-"""A patch of up to 2x2 pixels of one channel a thread, neighbours along the width: the gradients of `channels` with one channel.
+"""A patch of up to 2x2 pixels of one channel per thread, neighbours along the width: the kernel of `channels` (pool_bwd_channels.py) with
+one channel.
 
-Whatever the strides, the windows and the layout. Where channels come first, the loads of a warp lie side by side, and so do its stores.
+Arbitrary strides, windows and layout. Where channels come first, the loads of a warp are contiguous, and so are its stores.
 """
 from ..dispatch import Algorithm
 from ._chunks import numbers_refusal
@@ -8,7 +9,7 @@ from .pool_bwd_channels import build, dilated_refusal, patches, seconds
 
 
 def supports(problem):
-    """What 32 bits can count; averages without dilation."""
+    """Sizes that fit 32-bit indices; averages without dilation."""
     return dilated_refusal(problem) or numbers_refusal(problem, problem.x.size)
 
 
@@ -24,7 +25,7 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """A load of a warp meets a line for each 128 bytes between its first element and its last."""
-    return seconds(problem, config, max(4, min(128, abs(problem.y_strides[4]) * problem.x.itemsize)), device)
+    return seconds(problem, config, max(4, min(128, abs(problem.y_strides[-1]) * problem.x.itemsize)), device)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="elements", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -1,46 +1,48 @@
-"""Channels side by side: a thread takes up to 16 bytes of channels of a place, and has a row or several of its window's taps in flight.
+"""Contiguous channels: a thread computes one output position of up to 16 bytes of channels, with several taps of its window in flight.
 
-Threads of a warp have neighbouring chunks, then neighbouring places, so all accesses are coalesced, and windows that overlap find each
-other's pixels in the L1 and L2: from memory x comes once. A thread issues the loads of up to nine taps before it looks at the first, as
-words, which it takes apart when it is their turn. For a maximum, taps outside the image are replaced by the nearest ones within, which
-changes neither it nor where it is first; for an average they load nothing and are 0. Larger windows go in batches of such taps; adaptive
-windows differ in their ends alone. Where a maximum turns out to be NaN, which is rare, the taps are looked through again for the first one:
-an element then costs three instructions instead of four.
+Threads of a warp have neighbouring chunks of channels, then neighbouring output positions. So all accesses are coalesced, and windows that
+overlap find each other's pixels in the L1 and L2: x is read from memory once. A thread issues the loads of up to nine taps before it uses
+the first; they stay packed in registers until then. Larger windows go in batches of such taps.
 
-A window of 3x3 takes 9 accesses to the L1 for one of memory's; where windows overlap much more than that, the L1 is what bounds it.
+Taps outside the image: for a maximum they are replaced by the nearest taps within, which changes neither the maximum nor its first
+position; for an average they load nothing and count as 0. If a maximum turns out to be NaN, which is rare, the taps are read again to find
+the first NaN. That keeps the loop at three instructions per element instead of four.
+
+A 3x3 window takes 9 accesses to the L1 for each one to memory. It loses where windows overlap much more than that: the L1 is the limit.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
 from ..device.index import ceil_div
-from ..device.vec import advance, as_u32
+from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
-from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
+from ._chunks import (Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, make_pixel_offset, numbers_refusal,
+                      offset)
 from ._chunks import refusal as chunk_refusal
-from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
+from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/fwd_channels")
 
 THREADS = 256
 
-MOST_LOADS = 9  # of 16 bytes under way at once: four registers each
+MOST_LOADS = 9  # of 16 bytes in flight: four registers each
 
 
 @dataclass(frozen=True)
 class Config:
-    """What it computes and of what, whether the width is faster than channels, channels of a chunk, accesses, taps at once, and what
-    windows are like."""
+    """What is computed and of what type; whether threads run along the width or along channels; channels per thread, accesses, rows and
+    columns of taps in flight; the kind of windows; 64-bit offsets."""
     maximum: bool
     index: bool
     dtype: str
-    first: bool
+    width_fastest: bool
     channels: int
     access: Access
     rows: int
@@ -54,7 +56,7 @@ class Config:
 
 
 def supports(problem):
-    """Channels side by side."""
+    """Contiguous channels."""
     return chunk_refusal(problem) or numbers_refusal(problem, problem.y.size // chunk_of(problem))
 
 
@@ -83,7 +85,7 @@ def seconds(problem, channels, lines, device):
 
 
 def taps_at_once(taps):
-    """(rows, columns) of a window's taps that are loaded together."""
+    """(rows, columns) of taps that are in flight together."""
     columns = ceil_div(taps[2], ceil_div(taps[2], MOST_LOADS))
     return max(1, min(taps[1], MOST_LOADS // columns)), columns
 
@@ -92,97 +94,95 @@ def taps_at_once(taps):
 def kernel(config):
     """y[n, o, p, q, c] = the maximum or the average of x over the window."""
     Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
-    coordinates = make_coordinates(config.first)
-    MAX, INDEX, Int = config.maximum, config.index, i64 if config.wide else i32
+    MAX, INDEX = config.maximum, config.index
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
     put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
-    window_d, window_h, window_w = (make_window(axis, config.adaptive, False) for axis in range(3))
-    inside_d, inside_h, inside_w = (make_inside(axis, config.dilated, False) for axis in range(3))
-    counted_d, counted_h, counted_w = (make_counted(axis, config.dilated, False) for axis in range(3))
+    coordinates, pixel_offset = make_coordinates(config.width_fastest), make_pixel_offset(config.wide)
+    window, inside, counted = make_window(config.adaptive), make_inside(config.dilated), make_counted(config.dilated)
     reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
-    START = MINUS_INFINITY if MAX else 0.0
+    START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_fwd_channels(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
+    def pool_fwd_channels(x, y, index, threads, divisors, axes, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < count:
+        if i < threads:
             raw = cuda.local.array(BUFFER, Raw)
             values, total = cuda.local.array(V, Total), cuda.local.array(V, Total)
-            where = cuda.local.array(V, u32)
+            best_pixel = cuda.local.array(V, i32)
             n, chunk, o, p, q = coordinates(i, divisors)
             c = i64(chunk * V)
-            first_d, taps_d = window_d(o, g)
-            first_h, taps_h = window_h(p, g)
-            first_w, taps_w = window_w(q, g)
-            low_d, high_d = inside_d(first_d, taps_d, g)
-            low_h, high_h = inside_h(first_h, taps_h, g)
-            low_w, high_w = inside_w(first_w, taps_w, g)
-            image = advance(x, n * x_strides[0] + c * x_strides[1])
-            start = u32(0xFFFFFFFF)
+            first_d, taps_d = window(o, axes.d)
+            first_h, taps_h = window(p, axes.h)
+            first_w, taps_w = window(q, axes.w)
+            low_d, high_d = inside(first_d, taps_d, axes.d)
+            low_h, high_h = inside(first_h, taps_h, axes.h)
+            low_w, high_w = inside(first_w, taps_w, axes.w)
+            image = advance(x, n * x_stride.n + c * x_stride.c)
+            start = NO_PIXEL
             if low_d < high_d and low_h < high_h and low_w < high_w:
-                d, h, w = first_d + low_d * g[12], first_h + low_h * g[13], first_w + low_w * g[14]
-                start = u32((d * g[1] + h) * g[2] + w)
+                d, h, w = first_d + low_d * axes.d.dilation, first_h + low_h * axes.h.dilation, first_w + low_w * axes.w.dilation
+                start = pixel_number(d, h, w, axes)
             for v in range(V):
                 total[v] = Total(START)
-                where[v] = start
+                best_pixel[v] = start
             for t in range(low_d, high_d):
-                d = first_d + t * g[12]
+                d = first_d + t * axes.d.dilation
                 for row in range(low_h, high_h, ROWS):
                     for column in range(low_w, high_w, COLUMNS):
-                        # load taps
+                        # load a batch of taps
                         for r in range(ROWS):
                             for s in range(COLUMNS):
-                                h = first_h + min(row + r, high_h - 1) * g[13]
-                                w = first_w + min(column + s, high_w - 1) * g[14]
-                                at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
-                                fetch(raw, (r * COLUMNS + s) * LENGTH, image, at,
-                                      1 if MAX else i32(row + r < high_h and column + s < high_w))
-                        # add them up
+                                h = first_h + min(row + r, high_h - 1) * axes.h.dilation
+                                w = first_w + min(column + s, high_w - 1) * axes.w.dilation
+                                fetch(raw, (r * COLUMNS + s) * LENGTH, image, pixel_offset(d, h, w, x_stride),
+                                      MAX or row + r < high_h and column + s < high_w)
+                        # combine them
                         for r in range(ROWS):
                             for s in range(COLUMNS):
                                 unpack(values, 0, raw, (r * COLUMNS + s) * LENGTH)
                                 if INDEX:
-                                    h = first_h + min(row + r, high_h - 1) * g[13]
-                                    w = first_w + min(column + s, high_w - 1) * g[14]
-                                    position = u32((d * g[1] + h) * g[2] + w)
+                                    h = first_h + min(row + r, high_h - 1) * axes.h.dilation
+                                    w = first_w + min(column + s, high_w - 1) * axes.w.dilation
+                                    pixel = pixel_number(d, h, w, axes)
                                     for v in range(V):
-                                        where[v] = position if values[v] > total[v] else where[v]
+                                        best_pixel[v] = pixel if values[v] > total[v] else best_pixel[v]
                                 if MAX:
                                     for v in range(V):
                                         total[v] = maximum(total[v], values[v])
                                 else:
                                     for v in range(V):
-                                        total[v] = Total(total[v] + values[v])
+                                        total[v] += values[v]
             if INDEX:
-                broken = False
+                any_nan = False
                 for v in range(V):
-                    broken = broken | (total[v] != total[v])
-                if broken:  # the first NaN, from the last tap to the first
+                    any_nan = any_nan | (total[v] != total[v])
+                if any_nan:
+                    # find the first NaN, from the last tap to the first
                     for t in range(high_d - low_d):
-                        d = first_d + (high_d - 1 - t) * g[12]
+                        d = first_d + (high_d - 1 - t) * axes.d.dilation
                         for row in range(high_h - low_h):
-                            h = first_h + (high_h - 1 - row) * g[13]
+                            h = first_h + (high_h - 1 - row) * axes.h.dilation
                             for column in range(high_w - low_w):
-                                w = first_w + (high_w - 1 - column) * g[14]
-                                at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
-                                fetch(raw, 0, image, at, 1)
+                                w = first_w + (high_w - 1 - column) * axes.w.dilation
+                                fetch(raw, 0, image, pixel_offset(d, h, w, x_stride), True)
                                 unpack(values, 0, raw, 0)
                                 for v in range(V):
-                                    where[v] = u32((d * g[1] + h) * g[2] + w) if values[v] != values[v] else where[v]
+                                    best_pixel[v] = pixel_number(d, h, w, axes) if values[v] != values[v] else best_pixel[v]
+            # write back
             if not MAX:
-                factor = reciprocal(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
+                factor = reciprocal(counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h) * counted(first_w, taps_w, axes.w))
                 for v in range(V):
-                    total[v] = Total(total[v] * factor)
-            put(advance(y, offset(n, c, o, p, q, y_strides)), 0, total, 0)
+                    total[v] *= factor
+            put(advance(y, offset(n, c, o, p, q, y_stride)), 0, total, 0)
             if INDEX:
-                put_words(as_u32(advance(index, offset(n, c, o, p, q, index_strides))), where)
+                put_words(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
     return pool_fwd_channels
 
 
-def launches(problem, channels, first):
-    """The launch, with so many channels a thread. Without an index its pointer is y's, which nothing reads or writes through it."""
+def launches(problem, channels, width_fastest):
+    """The launch, with so many channels per thread. Without an index, its pointer is that of y, and is not used."""
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
-    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, first, channels, access_of(problem, channels), rows,
+    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
                     columns, problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),

@@ -1,8 +1,8 @@
-"""One thread an element of y, neighbours along the width: `channels` with one channel.
+"""One thread per output, neighbours along the width: the kernel of `channels` (pool_fwd_channels.py) with one channel per thread.
 
-Whatever the strides, the windows and the layout: where channels come first and rows are contiguous, a tap's loads of a warp lie side by
-side, or as far apart as the window steps, in lines that the L1 has after the first of them. Numbers are of 32 bits and nothing is divided;
-up to nine loads are under way at once. `rows` is faster where windows are ordinary and rows are aligned.
+Arbitrary strides, windows and layout. Where channels come first and rows are contiguous, a warp's loads of a tap are contiguous, or as far
+apart as the stride of the window, in lines that the L1 has after the first of them. Indices have 32 bits, without divisions; up to nine
+loads are in flight. `rows` is faster where windows have one size and rows are aligned.
 """
 from ..dispatch import Algorithm
 from ._chunks import numbers_refusal
@@ -10,7 +10,7 @@ from .pool_fwd_channels import launches, seconds
 
 
 def supports(problem):
-    """What 32 bits can count."""
+    """Sizes that fit 32-bit indices."""
     return numbers_refusal(problem, problem.y.size)
 
 
@@ -21,7 +21,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A load of a warp meets a line for each 128 bytes between its first element and its last."""
-    spread = min(128, abs(problem.x_strides[4]) * problem.steps[2] * problem.x.itemsize)
+    spread = min(128, abs(problem.x_strides[-1]) * problem.steps[2] * problem.x.itemsize)
     return seconds(problem, 1, max(4, spread), device)
 
 

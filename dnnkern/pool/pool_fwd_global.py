@@ -1,10 +1,10 @@
 """A window that is the whole image, channels first: a warp or a block reduces the plane of a channel.
 
-A plane is one run of elements. Its threads take neighbouring groups of up to 16 bytes of it, as many as divide it, four under way each, and
-keep a maximum or a sum; then lanes exchange theirs, and warps by way of shared memory. Where the maximum is, is asked for afterwards: the
-least position among those of threads whose own maximum it is, be that NaN. Planes of up to 8 KB have a warp each.
+A plane is contiguous. Its threads take neighbouring vectors of up to 16 bytes, four in flight each, and keep a maximum or a sum; then they
+reduce across lanes, and across warps through shared memory. The index follows from a second reduction: the smallest position among the
+threads whose own maximum is that of the plane, which may be NaN. Planes of up to 8 KB get a warp each, larger ones a block.
 
-Channels that lie side by side are `channels`' and `global_channels`' own.
+For contiguous channels there are `channels` and `global_channels`.
 """
 import functools
 import math
@@ -28,14 +28,14 @@ from ._windows import MINUS_INFINITY, make_reciprocal
 COST = constants("pool/fwd_global")
 
 THREADS = 256
-LOADS = 4       # under way a thread
-WARP = 8 << 10  # bytes of a plane that a warp takes
-NOWHERE = 2 ** 31 - 1
+LOADS = 4       # in flight per thread
+WARP = 8 << 10  # bytes of the largest plane that a warp takes
+NO_PIXEL = 2 ** 31 - 1
 
 
 @dataclass(frozen=True)
 class Config:
-    """What it computes and of what, elements of a group, words of an access, threads a plane."""
+    """What is computed and of what type; elements per vector, words per access, threads per plane."""
     maximum: bool
     index: bool
     dtype: str
@@ -44,24 +44,24 @@ class Config:
     threads: int
 
     def __str__(self):
-        return f"{self.threads} threads a plane, {self.elements} elements a load"
+        return f"{self.threads} threads per plane, {self.elements} elements per load"
 
 
 def whole_refusal(problem):
-    """Why there is not one window, which is the image."""
+    """Why the window is not the whole image."""
     if problem.out != (1, 1, 1) or problem.taps != problem.image or any(problem.before) or problem.adaptive:
-        return f"a window of {'x'.join(map(str, problem.window))} at {math.prod(problem.out)} places; expected one place, the whole image"
+        return f"window {'x'.join(map(str, problem.window))} has {math.prod(problem.out)} output positions; expected one, the whole image"
     return None
 
 
 def supports(problem):
-    """One window, which is the image, whose planes are runs."""
+    """One window, the whole image, with contiguous planes."""
     if reason := whole_refusal(problem):
         return reason
     step, pixels = 1, math.prod(problem.image)
     for n, stride in zip(problem.image[::-1], problem.x_strides[:1:-1]):
         if n > 1 and stride != step:
-            return f"x has strides {problem.x.strides} for shape {problem.x.shape}; expected pixels of a channel as one run"
+            return f"x has strides {problem.x.strides} for shape {problem.x.shape}; expected the pixels of a channel contiguous"
         step *= n
     if max(problem.n * problem.c * THREADS, pixels + LOADS * THREADS * 16) >= LIMIT:
         return f"{problem.n * problem.c} channels of {pixels} pixels; expected fewer than 2**23 and 2**31 - 2**14"
@@ -105,31 +105,31 @@ def kernel(config):
     least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
 
     @jit(launch_bounds=(THREADS, 4))
-    def pool_fwd_global(x, y, index, planes, channels, groups, pixels, x_strides, y_strides, index_strides):
+    def pool_fwd_global(x, y, index, planes, channels, vectors, pixels, x_stride, y_stride, index_stride):
         plane = cuda.blockIdx.x * PLANES + cuda.threadIdx.x // GROUP
         lane = cuda.threadIdx.x & (GROUP - 1)
         if plane < planes:
             raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
             n, c = divide_remainder(plane, channels)
-            source = advance(x, n * x_strides[0] + c * x_strides[1])
-            best, where = Total(START), i32(NOWHERE)
-            if lane < groups:
-                where = lane * V
-            for first in range(lane, groups, STEP):
+            source = advance(x, n * x_stride.n + c * x_stride.c)
+            best, best_pixel = Total(START), NO_PIXEL
+            if lane < vectors:
+                best_pixel = lane * V
+            for first in range(lane, vectors, STEP):
                 for k in range(LOADS):
                     j = first + k * GROUP
-                    fetch(raw, k * LENGTH, source, j * V, i32(j < groups))
+                    fetch(raw, k * LENGTH, source, j * V, j < vectors)
                 for k in range(LOADS):
                     j = first + k * GROUP
                     unpack(values, 0, raw, k * LENGTH)
                     for v in range(V):
                         if not MAX:
-                            best = Total(best + values[v])
+                            best = best + values[v]
                         else:
-                            value = values[v] if j < groups else Total(MINUS_INFINITY)
+                            value = values[v] if j < vectors else Total(MINUS_INFINITY)
                             if INDEX:
                                 better = (best == best) & (not value <= best)
-                                where = j * V + v if better else where
+                                best_pixel = j * V + v if better else best_pixel
                             best = maximum(best, value)
             if WHOLE:
                 scratch = cuda.shared.array(SCRATCH, Total)
@@ -137,7 +137,7 @@ def kernel(config):
             else:
                 total = in_warp(best)
             if INDEX:
-                candidate = where if best == total or (best != best and total != total) else NOWHERE
+                candidate = best_pixel if best == total or (best != best and total != total) else NO_PIXEL
                 if WHOLE:
                     positions = cuda.shared.array(SCRATCH, i32)
                     candidate = least_in_block(candidate, positions, 0)
@@ -145,16 +145,16 @@ def kernel(config):
                     candidate = least_in_warp(candidate)
             if lane == 0:
                 if not MAX:
-                    total = Total(total * reciprocal(pixels))
+                    total = total * reciprocal(pixels)
                 values[0] = total
-                put(advance(y, n * y_strides[0] + c * y_strides[1]), 0, values, 0)
+                put(advance(y, n * y_stride.n + c * y_stride.c), 0, values, 0)
                 if INDEX:
-                    index[n * index_strides[0] + c * index_strides[1]] = candidate
+                    index[n * index_stride.n + c * index_stride.c] = candidate
     return pool_fwd_global
 
 
 def build(problem, device, config):
-    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    """One launch. Without an index, its pointer is that of y, and is not used."""
     config, planes, pixels = _config(problem), problem.n * problem.c, math.prod(problem.image)
     pointer = element(problem.x.dtype).pointer
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y")

@@ -1,8 +1,8 @@
-"""A window that is the whole image, channels side by side: a block takes a few chunks of channels of an image and all of their pixels.
+"""A window that is the whole image, contiguous channels: a block takes a few chunks of channels of an image and all of their pixels.
 
-Neighbouring threads have neighbouring chunks of up to 16 bytes, so that a warp's loads fill sectors of memory; the rest of the block is
-spread over the pixels, four loads under way each. Then the threads of a chunk halve what they have by way of shared memory. A maximum keeps
-its position, and of equal ones the least position wins. Blocks take fewer chunks where images are few, down to 64 bytes.
+Neighbouring threads have neighbouring chunks of up to 16 bytes, so that a warp's loads fill sectors of memory. The rest of the block is
+spread over the pixels, four loads in flight each. Then the threads of a chunk reduce their values through shared memory, as a tree. A
+maximum keeps its position; of equal ones the smallest position wins. Where images are few, blocks take fewer chunks, down to 64 bytes.
 
 `channels` gives a thread all pixels of a chunk, which is better for small images and many channels.
 """
@@ -10,12 +10,12 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.vec import advance, as_u32
+from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
@@ -29,14 +29,14 @@ from .pool_fwd_global import whole_refusal
 COST = constants("pool/fwd_global_channels")
 
 THREADS = 512
-LOADS = 4        # under way a thread
-LEAST_BYTES = 64  # side by side that a block takes at least
-NOWHERE = 2 ** 31 - 1
+LOADS = 4         # in flight per thread
+LEAST_BYTES = 64  # contiguous bytes that a block takes at least
+NO_PIXEL = 2 ** 31 - 1
 
 
 @dataclass(frozen=True)
 class Config:
-    """What it computes and of what, channels of a chunk, accesses, chunks of a block, 64-bit offsets."""
+    """What is computed and of what type; channels per chunk, accesses, chunks per block, 64-bit offsets."""
     maximum: bool
     index: bool
     dtype: str
@@ -50,7 +50,7 @@ class Config:
 
 
 def _pixel_step(problem):
-    """Elements from pixel to pixel, or None where that is not one number."""
+    """Elements from one pixel to the next, or None where that differs."""
     step, after = None, 1
     for n, stride in zip(problem.image[::-1], problem.x_strides[:1:-1]):
         if n > 1:
@@ -62,7 +62,7 @@ def _pixel_step(problem):
 
 
 def supports(problem):
-    """One window, which is the image, whose pixels are evenly spaced chunks of channels."""
+    """One window, the whole image, whose pixels are evenly spaced chunks of channels."""
     if reason := whole_refusal(problem) or chunk_refusal(problem):
         return reason
     if _pixel_step(problem) is None:
@@ -104,7 +104,7 @@ def estimate(problem, device, config):
 
 @device_function
 def merge(a, at, b, other):
-    """The maximum of two, NaN before all else, with its position; of equal ones the lesser position."""
+    """The maximum of two, NaN above all else, and its position: of equal ones the smaller."""
     same = (a == b) | ((a != a) & (b != b))
     first = (same & (other < at)) | (b > a) | ((b != b) & (a == a))
     return maximum(a, b), other if first else at
@@ -123,7 +123,7 @@ def kernel(config):
     POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
 
     @jit(launch_bounds=(THREADS, 2))
-    def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_strides, y_strides, index_strides):
+    def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_stride, y_stride, index_stride):
         totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
         t = cuda.threadIdx.x
         pixel = t >> SHIFT
@@ -131,62 +131,60 @@ def kernel(config):
         chunk = group * LANES + (t & (LANES - 1))
         live = chunk < chunks
         raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
-        total, where, words = cuda.local.array(V, Total), cuda.local.array(V, i32), cuda.local.array(V, u32)
-        c = i64(chunk * V) if live else i64(0)
-        image = advance(x, n * x_strides[0] + c * x_strides[1])
+        total, best_pixel = cuda.local.array(V, Total), cuda.local.array(V, i32)
+        c = i64(chunk * V if live else 0)
+        image = advance(x, n * x_stride.n + c * x_stride.c)
         for v in range(V):
             total[v] = Total(START)
-            where[v] = pixel if pixel < pixels else NOWHERE
+            best_pixel[v] = pixel if pixel < pixels else NO_PIXEL
         for first in range(pixel, pixels, LOADS * STRIDE):
             for k in range(LOADS):
                 j = first + k * STRIDE
-                fetch(raw, k * LENGTH, image, Int(Int(j) * Int(step)), i32(live & (j < pixels)))
+                fetch(raw, k * LENGTH, image, j * Int(step), live & (j < pixels))
             for k in range(LOADS):
                 j = first + k * STRIDE
                 unpack(values, 0, raw, k * LENGTH)
                 for v in range(V):
                     if not MAX:
-                        total[v] = Total(total[v] + values[v])
+                        total[v] += values[v]
                     else:
                         value = values[v] if j < pixels else Total(MINUS_INFINITY)
                         if INDEX:
                             better = (total[v] == total[v]) & (not value <= total[v])
-                            where[v] = j if better else where[v]
+                            best_pixel[v] = j if better else best_pixel[v]
                         total[v] = maximum(total[v], value)
-        # halve what the threads of a chunk have
+        # reduce across the threads of a chunk
         for v in range(V):
             totals[v * THREADS + t] = total[v]
             if INDEX:
-                positions[v * THREADS + t] = where[v]
+                positions[v * THREADS + t] = best_pixel[v]
         cuda.syncthreads()
         for s in range(STEPS):
             half = PIXELS >> (s + 1)
             if pixel < half:
                 for v in range(V):
-                    mine, other = v * THREADS + t, v * THREADS + t + half * LANES
+                    own, other = v * THREADS + t, v * THREADS + t + half * LANES
                     if INDEX:
-                        total[v], where[v] = merge(total[v], where[v], totals[other], positions[other])
-                        positions[mine] = where[v]
+                        total[v], best_pixel[v] = merge(total[v], best_pixel[v], totals[other], positions[other])
+                        positions[own] = best_pixel[v]
                     elif MAX:
                         total[v] = maximum(total[v], totals[other])
                     else:
-                        total[v] = Total(total[v] + totals[other])
-                    totals[mine] = total[v]
+                        total[v] += totals[other]
+                    totals[own] = total[v]
             cuda.syncthreads()
         if live and pixel == 0:
             if not MAX:
                 for v in range(V):
-                    total[v] = Total(total[v] * reciprocal(pixels))
-            put(advance(y, n * y_strides[0] + c * y_strides[1]), 0, total, 0)
+                    total[v] *= reciprocal(pixels)
+            put(advance(y, n * y_stride.n + c * y_stride.c), 0, total, 0)
             if INDEX:
-                for v in range(V):
-                    words[v] = u32(where[v])
-                put_words(as_u32(advance(index, n * index_strides[0] + c * index_strides[1])), words)
+                put_words(advance(index, n * index_stride.n + c * index_stride.c), best_pixel)
     return pool_fwd_global_channels
 
 
 def build(problem, device, config):
-    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    """One launch. Without an index, its pointer is that of y, and is not used."""
     pointer, chunks = element(problem.x.dtype).pointer, problem.c // config.channels
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("uint32x3", divisor(ceil_div(chunks, config.lanes))),

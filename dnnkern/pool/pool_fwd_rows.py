@@ -1,12 +1,17 @@
-"""Channels first: a thread makes neighbouring places of a row, out of the stretch of each row of the image that they see together.
+r"""Channels first: a thread computes neighbouring outputs of a row from the stretch of each input row that their windows cover.
 
-A thread has as many places as step over one group of up to 16 bytes, or over two: 4 or 8 of 16-bit types with a step of 2. Of each row of
-its windows it loads the groups that its stretch lies in, all rows of a window of 3x3 at once, and combines them in registers: with that
-window and step 4 places take 6 loads of 16 bytes where `elements` takes 36 of an element. Groups lie at multiples of their size, so one is
-within the image or without; those without are -inf to a maximum and 0 to an average. Rows above and below the image are replaced by the
-nearest one within for a maximum, and are 0 for an average.
+A thread has as many outputs as slide over one vector of up to 16 bytes, or over two: 4 or 8 of 16-bit types at stride 2. Of each row of its
+windows it loads the vectors that its stretch lies in, all rows of a 3x3 window at once, and combines them in registers::
 
-It needs rows whose length is a multiple of 4 bytes at least; the longer the unit that divides them, the better.
+    vectors of a row      [0 1 2 3 4 5 6 7][8 9 ...
+    windows, stride 2      \_____/            output q
+                               \_____/        output q + 1 ...
+
+With that window and stride, 4 outputs take 6 loads of 16 bytes where `elements` takes 36 of an element. Vectors are aligned, so each is
+entirely inside the image or outside. Outside is -inf for a maximum and 0 for an average. Rows above and below the image are replaced by the
+nearest row inside for a maximum, and are 0 for an average.
+
+It needs rows whose length is a multiple of 4 bytes; it wins most where 16 bytes divide them.
 """
 import functools
 import math
@@ -17,34 +22,35 @@ from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader, make_word_writer, make_writer, scalar_of
 from ..device.index import ceil_div
-from ..device.vec import advance, as_u32
+from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
-from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
+from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/fwd_rows")
 
 THREADS = 256
-MOST_WORDS = 36  # of a thread's loads under way at once
-MOST_TERMS = 64  # taps of a row times places, which are written out
-NOTHING = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (0xFC00FC00,) * 2, "bfloat16": (0xFF80FF80,) * 2}
+MOST_WORDS = 36  # of a thread's loads in flight
+MOST_TERMS = 64  # taps of a row times outputs, which are unrolled
+LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (0xFC00FC00,) * 2, "bfloat16": (0xFF80FF80,) * 2}
+"""Even and odd words of a vector that is -inf throughout."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What it computes and of what; elements of a group, places, accesses to x, y and index; a row's taps, its step, elements of the first
-    group before the stretch, groups; rows at once; whether places fill groups; whether rows are dilated; 64-bit offsets."""
+    """What is computed and of what type; elements per vector, outputs per thread, accesses to x, y and index; taps and stride of a row;
+    elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation; 64-bit offsets."""
     maximum: bool
     index: bool
     dtype: str
     elements: int
-    places: int
+    outputs: int
     access: Access
     taps: int
-    step: int
+    stride: int
     skip: int
     rows: int
     whole: bool
@@ -52,15 +58,15 @@ class Config:
     wide: bool
 
     @property
-    def groups(self):
-        return ceil_div(self.skip + (self.places - 1) * self.step + self.taps, self.elements)
+    def vectors(self):
+        return ceil_div(self.skip + (self.outputs - 1) * self.stride + self.taps, self.elements)
 
     def __str__(self):
-        return f"{self.places} places, {self.rows}x{self.groups} loads of {self.elements}"
+        return f"{self.outputs} outputs, {self.rows}x{self.vectors} loads of {self.elements}"
 
 
 def _elements(problem):
-    """Elements of a group: the longest of up to 16 bytes to which every row of x is aligned."""
+    """Elements per vector: the longest of up to 16 bytes to which every row of x is aligned."""
     count = math.gcd(16 // problem.x.itemsize, problem.image[2])
     steps = [s for s, n in zip(problem.x_strides[:4], (problem.n, problem.c, *problem.image)) if n > 1]
     while count > 1 and access_words(problem.x, count, steps) * 4 < count * problem.x.itemsize:
@@ -69,36 +75,36 @@ def _elements(problem):
 
 
 def _config(problem, factor=1):
-    elements, step, taps = _elements(problem), problem.steps[2], problem.taps[2]
-    places = factor * elements // math.gcd(elements, step)
+    elements, stride, taps = _elements(problem), problem.steps[2], problem.taps[2]
+    outputs = factor * elements // math.gcd(elements, stride)
     width = elements * problem.x.itemsize // 4
-    found = Config(problem.is_max, problem.index is not None, problem.x.dtype, elements, places, Access(width, 0, 0), taps, step,
-                   -problem.before[2] % elements, 1, problem.out[2] % places == 0, set(problem.dilations) != {1}, is_wide(problem))
-    rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.groups * width)))
-    group = access_of(problem, places, 4)
-    return Config(**{**vars(found), "rows": rows, "access": Access(width, group.y, group.index)})
+    found = Config(problem.is_max, problem.index is not None, problem.x.dtype, elements, outputs, Access(width, 0, 0), taps, stride,
+                   -problem.before[2] % elements, 1, problem.out[2] % outputs == 0, set(problem.dilations) != {1}, is_wide(problem))
+    rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.vectors * width)))
+    found_access = access_of(problem, outputs, 4)
+    return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index)})
 
 
 def _fits(config):
-    return config.taps * config.places <= MOST_TERMS and config.groups * config.access.x <= MOST_WORDS
+    return config.taps * config.outputs <= MOST_TERMS and config.vectors * config.access.x <= MOST_WORDS
 
 
 def configs(problem, device):
-    """Places that step over one group, and over two."""
+    """Outputs that slide over one vector, and over two."""
     found = [_config(problem, factor) for factor in (1, 2)]
-    return [c for c in found if _fits(c) and (c is found[0] or c.places <= problem.out[2])]
+    return [c for c in found if _fits(c) and (c is found[0] or c.outputs <= problem.out[2])]
 
 
 def supports(problem):
-    """Ordinary windows on rows of contiguous elements, as many as fill words."""
+    """Windows of one size on rows of contiguous elements, aligned to words."""
     if reason := rows_refusal(problem):
         return reason
     config = _config(problem)
     if config.elements * problem.x.itemsize < 4:
         return f"rows of x are aligned to {config.elements * problem.x.itemsize} bytes; expected 4"
     if not _fits(config):
-        return f"{config.places} places of {config.taps} taps, {config.groups} loads a row; expected {MOST_TERMS} taps and " \
-               f"{MOST_WORDS // config.access.x} loads at most"
+        return f"{config.outputs} outputs of {config.taps} taps per row, {config.vectors} loads; expected at most {MOST_TERMS} taps and " \
+               f"{MOST_WORDS // config.access.x} loads"
     return numbers_refusal(problem, problem.y.size)
 
 
@@ -108,117 +114,117 @@ def workspace(problem, device, config):
 
 
 def _units(problem, config):
-    return problem.n * problem.c * problem.out[0] * problem.out[1] * ceil_div(problem.out[2], config.places)
+    return problem.n * problem.c * problem.out[0] * problem.out[1] * ceil_div(problem.out[2], config.outputs)
 
 
 def estimate(problem, device, config):
     """Instructions of loads and their elements, and of an output's taps, more with an index. Overlapped times show in part."""
     units, rows = _units(problem, config), problem.taps[0] * problem.taps[1]
-    each = COST.thread + rows * (config.groups * (COST.load + config.elements)
-                                 + config.taps * config.places * (COST.tap_index if config.index else COST.tap))
-    each += COST.output * config.places * (1 if config.whole else COST.ragged)
+    each = COST.thread + rows * (config.vectors * (COST.load + config.elements)
+                                 + config.taps * config.outputs * (COST.tap_index if config.index else COST.tap))
+    each += COST.output * config.outputs * (1 if config.whole else COST.ragged)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
-                   l1=units * rows * config.groups * 4 * config.access.x / (COST.l1 * device.sms * device.clock_hz))
+                   l1=units * rows * config.vectors * 4 * config.access.x / (COST.l1 * device.sms * device.clock_hz))
     return LAUNCH + work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
                                 tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache
 def kernel(config):
-    """y[n, c, o, p, q:q + places] = the maximum or the average of x over each window."""
-    Total, E, V, ROWS, TAPS = scalar_of(config.dtype), config.elements, config.places, config.rows, config.taps
+    """y[n, c, o, p, q:q + outputs] = the maximum or the average of x over each window."""
+    Total, E, V, ROWS, TAPS = scalar_of(config.dtype), config.elements, config.outputs, config.rows, config.taps
     MAX, INDEX, WHOLE, Int = config.maximum, config.index, config.whole, i64 if config.wide else i32
-    GROUPS, SKIP, STEP, (EVEN, ODD) = config.groups, config.skip, config.step, NOTHING[config.dtype]
+    VECTORS, SKIP, STRIDE, (EVEN, ODD) = config.vectors, config.skip, config.stride, LOWEST[config.dtype]
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, E, config.access.x)
     put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(1, config.access.index))
     store, coordinates = make_writer(config.dtype, 1, 0), make_coordinates(True)
-    window_d, window_h, window_w = (make_window(axis, False, False) for axis in range(3))
-    inside_d, inside_h = (make_inside(axis, config.dilated, False) for axis in range(2))
-    counted_d, counted_h, counted_w = (make_counted(axis, config.dilated, False) for axis in range(3))
+    window, inside, counted = make_window(False), make_inside(config.dilated), make_counted(config.dilated)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
-    START, BUFFER, STRETCH, GROUPED = MINUS_INFINITY if MAX else 0.0, ROWS * GROUPS * LENGTH, GROUPS * E, GROUPS * LENGTH
+    START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
+    BUFFER, STRETCH, ROW = ROWS * VECTORS * LENGTH, VECTORS * E, VECTORS * LENGTH
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_fwd_rows(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
+    def pool_fwd_rows(x, y, index, threads, divisors, axes, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < count:
+        if i < threads:
             raw, values = cuda.local.array(BUFFER, u32), cuda.local.array(STRETCH, Total)
-            total, where = cuda.local.array(V, Total), cuda.local.array(V, u32)
+            total, best_pixel = cuda.local.array(V, Total), cuda.local.array(V, i32)
             n, c, o, p, q = coordinates(i, divisors)
             q = q * V
-            first_d, taps_d = window_d(o, g)
-            first_h, taps_h = window_h(p, g)
-            first_w, taps_w = window_w(q, g)
-            low_d, high_d = inside_d(first_d, taps_d, g)
-            low_h, high_h = inside_h(first_h, taps_h, g)
-            row = (first_d + low_d * g[12]) * g[1] + (first_h + low_h * g[13])
+            first_d, taps_d = window(o, axes.d)
+            first_h, taps_h = window(p, axes.h)
+            first_w, taps_w = window(q, axes.w)
+            low_d, high_d = inside(first_d, taps_d, axes.d)
+            low_h, high_h = inside(first_h, taps_h, axes.h)
+            d, h = first_d + low_d * axes.d.dilation, first_h + low_h * axes.h.dilation
             for v in range(V):
                 total[v] = Total(START)
-                w = first_w + v * STEP
-                seen = (low_d < high_d) & (low_h < high_h) & (w < g[2]) & (w + TAPS > 0)
-                where[v] = u32(row * g[2] + max(w, 0)) if seen else u32(0xFFFFFFFF)
-            image = advance(x, n * x_strides[0] + c * x_strides[1])
+                w = first_w + v * STRIDE
+                covers = (low_d < high_d) & (low_h < high_h) & (w < axes.w.extent) & (w + TAPS > 0)
+                best_pixel[v] = pixel_number(d, h, max(w, 0), axes) if covers else NO_PIXEL
+            image = advance(x, n * x_stride.n + c * x_stride.c)
             base = first_w - SKIP
             for t in range(low_d, high_d):
-                d = first_d + t * g[12]
-                for r0 in range(low_h, high_h, ROWS):
-                    # load the rows' stretches
+                d = first_d + t * axes.d.dilation
+                for row in range(low_h, high_h, ROWS):
+                    # load the stretches of a batch of rows
                     for r in range(ROWS):
-                        h = first_h + min(r0 + r, high_h - 1) * g[13]
-                        start = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(base))
-                        for k in range(GROUPS):
+                        h = first_h + min(row + r, high_h - 1) * axes.h.dilation
+                        start = d * Int(x_stride.d) + h * Int(x_stride.h) + base
+                        for k in range(VECTORS):
                             w = base + k * E
-                            ok = (w >= 0) & (w < g[2])
+                            ok = (w >= 0) & (w < axes.w.extent)
                             if not MAX:
-                                ok = ok & (r0 + r < high_h)
-                            fetch(raw, r * GROUPED + k * LENGTH, image, Int(start + k * E), i32(ok))
+                                ok = ok & (row + r < high_h)
+                            fetch(raw, r * ROW + k * LENGTH, image, start + k * E, ok)
                     # combine them
                     for r in range(ROWS):
-                        for k in range(GROUPS):
+                        for k in range(VECTORS):
                             if MAX:
                                 w = base + k * E
-                                ok = (w >= 0) & (w < g[2])
+                                ok = (w >= 0) & (w < axes.w.extent)
                                 for j in range(LENGTH):
-                                    at = r * GROUPED + k * LENGTH + j
+                                    at = r * ROW + k * LENGTH + j
                                     raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
-                            unpack(values, k * E, raw, r * GROUPED + k * LENGTH)
+                            unpack(values, k * E, raw, r * ROW + k * LENGTH)
                         if INDEX:
-                            h = first_h + min(r0 + r, high_h - 1) * g[13]
-                            position = (d * g[1] + h) * g[2] + first_w
+                            h = first_h + min(row + r, high_h - 1) * axes.h.dilation
+                            pixel = pixel_number(d, h, first_w, axes)
                         for s in range(TAPS):
                             for v in range(V):
-                                value = values[SKIP + v * STEP + s]
+                                value = values[SKIP + v * STRIDE + s]
                                 if INDEX:
                                     better = (total[v] == total[v]) & (not value <= total[v])
-                                    where[v] = u32(position + v * STEP + s) if better else where[v]
+                                    best_pixel[v] = pixel + v * STRIDE + s if better else best_pixel[v]
                                 if MAX:
                                     total[v] = maximum(total[v], value)
                                 else:
-                                    total[v] = Total(total[v] + value)
+                                    total[v] += value
+            # write back
             if not MAX:
-                rows = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
+                rows = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h)
                 for v in range(V):
-                    total[v] = Total(total[v] * reciprocal(rows * counted_w(first_w + v * STEP, taps_w, g)))
-            to = advance(y, offset(n, c, o, p, q, y_strides))
+                    total[v] *= reciprocal(rows * counted(first_w + v * STRIDE, taps_w, axes.w))
+            to = advance(y, offset(n, c, o, p, q, y_stride))
             if WHOLE:
                 put(to, 0, total, 0)
                 if INDEX:
-                    put_words(as_u32(advance(index, offset(n, c, o, p, q, index_strides))), where)
+                    put_words(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
             else:
                 for v in range(V):
-                    if i32(q + v) < g[5]:
-                        store(to, i32(v), total, i32(v))
+                    if q + v < axes.w.outputs:
+                        store(to, v, total, v)
                         if INDEX:
-                            index[offset(n, c, o, p, i32(q + v), index_strides)] = i32(where[v])
+                            index[offset(n, c, o, p, q + v, index_stride)] = best_pixel[v]
     return pool_fwd_rows
 
 
 def build(problem, device, config):
-    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    """One launch. Without an index, its pointer is that of y, and is not used."""
     pointer = element(problem.x.dtype).pointer
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
     units = _units(problem, config)
-    extents = (*problem.out[:2], ceil_div(problem.out[2], config.places))
+    extents = (*problem.out[:2], ceil_div(problem.out[2], config.outputs))
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units), *arguments(problem, extents, problem.c))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
 

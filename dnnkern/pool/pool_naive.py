@@ -1,12 +1,14 @@
-"""One thread an output, straight from the definition.
+"""One thread per output, straight from the definition.
 
-Forward, a thread takes a place of the window and walks over its taps, in order: the maximum is the first of the largest or the first NaN,
-the average a sum over what is in the image, divided by what is counted. Backward, a thread takes a pixel, finds the places whose windows
-may see it, and adds up, place by place, the gradients whose index is that pixel, or that are averages of it. 64-bit integers and their
-divisions throughout: any strides, any number of elements, and slow.
+Forward, a thread walks over the taps of its window in order. The maximum is the first of the largest values, or the first NaN; the average
+is the sum over the taps within the image, divided by the number of taps that count. Backward, a thread takes one pixel, finds the outputs
+whose windows may cover it, and adds up, output by output, the gradients whose index is that pixel (maximum) or its share of them (average).
+
+Indices have 64 bits and are divided as such: arbitrary strides, any number of elements, always applicable, and slow.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
@@ -14,9 +16,8 @@ from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ._chunks import offset
 from ._problem import OPS
-from ._windows import MINUS_INFINITY, make_counted, make_reciprocal, make_seen_by, make_window
+from ._windows import MINUS_INFINITY, make_reciprocal
 
 COST = constants("pool/naive")
 
@@ -44,11 +45,31 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Divisions, and instructions of 64 bits a tap; at least one tap after the other, a load's latency each."""
+    """Divisions, and 64-bit instructions per tap; at least the latency of one load per tap."""
     each = COST.thread + COST.tap * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
     seen = problem.tap_count if problem.is_forward else 1
     return LAUNCH + overlap(issue=issue_seconds(problem.outputs[0].size, each, device), memory=memory_seconds(problem.bytes, device),
                             waits=seen * COST.latency)
+
+
+class Axis(NamedTuple):
+    """The pooling along one dimension: extents of image, output and window; steps of the window; the padding before the image; and from
+    which pixel up to which one a tap counts in an average (below 0 or past the extent where padding counts)."""
+    extent: i64
+    outputs: i64
+    taps: i64
+    stride: i64
+    dilation: i64
+    padding: i64
+    counted_from: i64
+    counted_to: i64
+
+
+class Axes(NamedTuple):
+    """Depth, height and width."""
+    d: Axis
+    h: Axis
+    w: Axis
 
 
 @functools.cache
@@ -75,86 +96,126 @@ def make_coordinates(channels_last):
     return coordinates
 
 
+@device_function
+def ceil_divide(a, b):
+    return (a + b - 1) // b if a > 0 else i64(0)
+
+
+@functools.cache
+def make_window(adaptive):
+    """``window(output, axis) -> (first pixel, taps)``; the first pixel may lie in the padding."""
+    @device_function
+    def window(output, axis):
+        if adaptive:
+            first = output * axis.extent // axis.outputs
+            return first, ceil_divide((output + 1) * axis.extent, axis.outputs) - first
+        return output * axis.stride - axis.padding, axis.taps
+    return window
+
+
+@functools.cache
+def make_covering(adaptive):
+    """``covering(pixel, axis) -> (first output, end of the outputs)`` whose windows span the pixel."""
+    @device_function
+    def covering(pixel, axis):
+        if adaptive:
+            return pixel * axis.outputs // axis.extent, min(ceil_divide((pixel + 1) * axis.outputs, axis.extent), axis.outputs)
+        first = ceil_divide(pixel + axis.padding - (axis.taps - 1) * axis.dilation, axis.stride)
+        return first, min((pixel + axis.padding) // axis.stride + 1, axis.outputs)
+    return covering
+
+
+@device_function
+def counted(first, taps, axis):
+    """How many taps of a window count in an average."""
+    low = ceil_divide(axis.counted_from - first, axis.dilation)
+    high = ceil_divide(axis.counted_to - first, axis.dilation)
+    return max(min(high, taps) - low, 0)
+
+
+@device_function
+def offset(n, c, d, h, w, stride):
+    return n * stride.n + c * stride.c + d * stride.d + h * stride.h + w * stride.w
+
+
 @functools.cache
 def forward(config):
     """y[n, c, o, p, q] = the maximum or the average of x over the window."""
     e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
     load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index
-    coordinates, reciprocal = make_coordinates(config.channels_last), make_reciprocal(e.compute)
-    window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
-    counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
+    coordinates, window, reciprocal = make_coordinates(config.channels_last), make_window(config.adaptive), make_reciprocal(e.compute)
 
     @jit(launch_bounds=(THREADS, 2))
-    def pool_fwd_naive(x, y, index, elements, channels, g, x_strides, y_strides, index_strides):
+    def pool_fwd_naive(x, y, index, outputs, channels, axes, x_stride, y_stride, index_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if i < elements:
-            n, c, o, p, q = coordinates(i, channels, g[3], g[4], g[5])
-            first_d, taps_d = window_d(o, g)
-            first_h, taps_h = window_h(p, g)
-            first_w, taps_w = window_w(q, g)
-            best, where = Total(MINUS_INFINITY), i64(-1)
+        if i < outputs:
+            n, c, o, p, q = coordinates(i, channels, axes.d.outputs, axes.h.outputs, axes.w.outputs)
+            first_d, taps_d = window(o, axes.d)
+            first_h, taps_h = window(p, axes.h)
+            first_w, taps_w = window(q, axes.w)
+            best, best_pixel = Total(MINUS_INFINITY), i64(-1)
             total = Total(0)
             for t in range(taps_d):
-                d = first_d + t * g[12]
+                d = first_d + t * axes.d.dilation
                 for r in range(taps_h):
-                    h = first_h + r * g[13]
+                    h = first_h + r * axes.h.dilation
                     for s in range(taps_w):
-                        w = first_w + s * g[14]
-                        if d >= 0 and d < g[0] and h >= 0 and h < g[1] and w >= 0 and w < g[2]:
-                            value = load(x, offset(n, c, d, h, w, x_strides))
+                        w = first_w + s * axes.w.dilation
+                        if 0 <= d < axes.d.extent and 0 <= h < axes.h.extent and 0 <= w < axes.w.extent:
+                            value = load(x, offset(n, c, d, h, w, x_stride))
                             total += value
-                            if where < 0 or (best == best and not value <= best):
-                                best, where = value, (d * g[1] + h) * g[2] + w
+                            if best_pixel < 0 or (best == best and not value <= best):
+                                best, best_pixel = value, (d * axes.h.extent + h) * axes.w.extent + w
             if MAX:
-                store(y, offset(n, c, o, p, q, y_strides), best)
+                store(y, offset(n, c, o, p, q, y_stride), best)
                 if INDEX:
-                    index[offset(n, c, o, p, q, index_strides)] = i32(where)
+                    index[offset(n, c, o, p, q, index_stride)] = i32(best_pixel)
             else:
-                count = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)
-                store(y, offset(n, c, o, p, q, y_strides), total * reciprocal(count))
+                count = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h) * counted(first_w, taps_w, axes.w)
+                store(y, offset(n, c, o, p, q, y_stride), total * reciprocal(count))
     return pool_fwd_naive
 
 
 @functools.cache
 def backward(config):
-    """dx[n, c, d, h, w] = the sum of the gradients that are its own."""
+    """dx[n, c, d, h, w] = the sum of the gradients that belong to the pixel."""
     e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
     load, store, MAX = e.load, e.store, config.op.startswith("max")
-    coordinates = make_coordinates(config.channels_last)
-    window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
-    counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
+    coordinates, window, covering = make_coordinates(config.channels_last), make_window(config.adaptive), make_covering(config.adaptive)
     reciprocal = make_reciprocal(e.compute)
-    seen_d, seen_h, seen_w = (make_seen_by(axis, config.adaptive, True) for axis in range(3))
 
     @jit(launch_bounds=(THREADS, 2))
-    def pool_bwd_naive(dy, index, dx, elements, channels, g, x_strides, y_strides, index_strides):
+    def pool_bwd_naive(dy, index, dx, pixels, channels, axes, x_stride, y_stride, index_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if i < elements:
-            n, c, d, h, w = coordinates(i, channels, g[0], g[1], g[2])
-            pixel = i32((d * g[1] + h) * g[2] + w)
+        if i < pixels:
+            n, c, d, h, w = coordinates(i, channels, axes.d.extent, axes.h.extent, axes.w.extent)
+            pixel = i32((d * axes.h.extent + h) * axes.w.extent + w)
             total = Total(0)
-            o_first, o_end = seen_d(d, d, g)
-            p_first, p_end = seen_h(h, h, g)
-            q_first, q_end = seen_w(w, w, g)
+            o_first, o_end = covering(d, axes.d)
+            p_first, p_end = covering(h, axes.h)
+            q_first, q_end = covering(w, axes.w)
             for o in range(o_first, o_end):
                 for p in range(p_first, p_end):
                     for q in range(q_first, q_end):
                         if MAX:
-                            if index[offset(n, c, o, p, q, index_strides)] == pixel:
-                                total += load(dy, offset(n, c, o, p, q, y_strides))
+                            if index[offset(n, c, o, p, q, index_stride)] == pixel:
+                                total += load(dy, offset(n, c, o, p, q, y_stride))
                         else:
-                            first_d, taps_d = window_d(o, g)
-                            first_h, taps_h = window_h(p, g)
-                            first_w, taps_w = window_w(q, g)
-                            if (d - first_d) % g[12] == 0 and (h - first_h) % g[13] == 0 and (w - first_w) % g[14] == 0:
-                                count = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)
-                                total += load(dy, offset(n, c, o, p, q, y_strides)) * reciprocal(count)
-            store(dx, offset(n, c, d, h, w, x_strides), total)
+                            first_d, taps_d = window(o, axes.d)
+                            first_h, taps_h = window(p, axes.h)
+                            first_w, taps_w = window(q, axes.w)
+                            # with dilation a window spans pixels that it has no tap on
+                            if ((d - first_d) % axes.d.dilation == 0 and (h - first_h) % axes.h.dilation == 0
+                                    and (w - first_w) % axes.w.dilation == 0):
+                                count = (counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h)
+                                         * counted(first_w, taps_w, axes.w))
+                                total += load(dy, offset(n, c, o, p, q, y_stride)) * reciprocal(count)
+            store(dx, offset(n, c, d, h, w, x_stride), total)
     return pool_bwd_naive
 
 
 def build(problem, device, config):
-    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    """One launch. Without an index, its pointer is that of y or dy, and is not used."""
     config = Config(problem.op, problem.x.dtype, problem.index is not None, problem.layout == "NHWC", problem.adaptive)
     pointer = element(problem.x.dtype).pointer
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
@@ -163,7 +224,8 @@ def build(problem, device, config):
     else:
         kernel, arrays = backward(config), (Argument(pointer, "dy"), index, Argument(pointer, "dx"))
     size = problem.outputs[0].size
-    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), *problem.geometry(), *problem.addresses())
+    axes = Axes(*(Axis(*numbers) for numbers in problem.axes))
+    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), Argument(Axes, axes), *problem.addresses())
     return (Launch(kernel, (-(-size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -11,7 +11,7 @@ from ._problem import ARG, MODES, ArgReduceProblem, ReduceProblem, make_arg_prob
 def _axes_word(text):
     """Axes written 0,2,3; negative ones count from the end."""
     if not re.fullmatch(r"-?\d+(,-?\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of axes such as 0,2,3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of axes such as 0,2,3")
     return tuple(map(int, text.split(",")))
 
 

@@ -1,4 +1,4 @@
-"""Moving and converting elements: transpositions, layouts, parts of arrays, windows of images as matrices, dtypes."""
+"""Transforms: transpose, layouts, slices, padding, im2col, resampling, grids, casts."""
 from ..host.front import Operation, public
 from ..host.scalars import ints, number
 from ..host.window import windows
@@ -42,25 +42,25 @@ def transpose(x, axes, *, out=None, workspace=None, stream=None, **choice):
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative included).
     axes : sequence of int
         Dimension k of y is dimension ``axes[k]`` of x; negative numbers count from the end.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. The bits of x, NaNs included.
+        Contiguous, unless `out` is given. Bits are copied, NaNs included.
 
     Raises
     ------
     ValueError
-        Axes that are no permutation, an `out` of another shape or that overlaps x.
+        Axes that are not a permutation, an `out` of another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -86,12 +86,12 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     Parameters
     ----------
     x : array
-        As `transpose`'s.
+        As in `transpose`.
     source, target : str
-        A letter for each dimension of x and of y, the same ones: "NCHW", "NHWC", "BSHD", ... "NCHW", "NHWC" (images) and "KCRS", "KRSC"
+        One letter per dimension, the same letters in both: "NCHW", "NHWC", "BSHD", ... "NCHW", "NHWC" (images) and "KCRS", "KRSC"
         (filters) are also the names of their forms with one and three spatial dimensions.
     out, workspace, stream, algo, allow, workspace_limit, exclude
-        As `transpose`'s. The algorithms are those of `transpose`.
+        As in `transpose`. The algorithms are those of `transpose`.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     ValueError
         Layouts that do not name each dimension of x once; as `transpose` does.
     TypeError, NotSupported
-        As `transpose` does.
+        As `transpose`.
 
     Notes
     -----
@@ -122,37 +122,37 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
 
 @public
 def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """What a window sees of an image from each place, as a matrix: a convolution is then a product with it.
+    """The pixels covered by each window position, as a matrix: convolution becomes a matrix product.
 
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
-        One to three spatial dimensions, any dtype but bool, any strides.
+        One to three spatial dimensions, any dtype but bool, arbitrary strides.
     window : int or tuple of int
-        Extents of the window, of T x R x S taps; as the next three, one for all spatial dimensions or one for each.
+        Extents of the window, T x R x S taps. Like the next three, one value for all spatial dimensions or one for each.
     stride, dilation : int or tuple of int
     padding : int, tuple of int, or tuple of (before, after)
-        Pixels of zeros round the image.
+        Zeros around the image.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     out : array
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     columns : array, of x's framework
-        With P places of the window (spatial dimensions in order, the last one fastest): for "NCHW" (N, C * T * R * S, P), rows ordered by
+        With P window positions (spatial dimensions in order, the last one fastest): for "NCHW" (N, C * T * R * S, P), rows ordered by
         channel, then tap, as `torch.nn.functional.unfold`'s and a KCRS filter's; for "NHWC" (N * P, T * R * S * C), columns ordered by tap,
         then channel, as a KRSC filter's.
 
     Raises
     ------
     ValueError
-        A window that does not fit the padded image, parameters of a wrong number or below their least value, an `out` that overlaps x.
+        A window that does not fit the padded image, parameters of the wrong length or out of range, an `out` that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -164,7 +164,7 @@ def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=Non
     --------
     >>> import numpy as np, dnnkern
     >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
-    >>> dnnkern.im2col(x, 2)[0]                                     # 4 taps, 2 x 2 places
+    >>> dnnkern.im2col(x, 2)[0]                                     # 4 taps, 2 x 2 positions
     array([[0., 1., 3., 4.],
            [1., 2., 4., 5.],
            [3., 4., 6., 7.],
@@ -181,35 +181,35 @@ def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=Non
 
 @public
 def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """The adjoint of `im2col`: each pixel of an image is the sum of the columns' elements that are copies of it.
+    """Scatter-add of columns into pixels, the adjoint of `im2col`: each pixel is the sum of the elements copied from it.
 
     Parameters
     ----------
-    columns : array (N, C * taps, places) or (N * places, taps * C)
-        As `im2col` returns them, any strides; float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32.
+    columns : array (N, C * taps, P) or (N * P, taps * C)
+        As returned by `im2col`, arbitrary strides; float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32.
     x_shape : tuple of int
         Shape of the image, (N, C, spatial...) or (N, spatial..., C).
     window, stride, padding, dilation, layout
-        As `im2col`'s.
+        As in `im2col`.
     out : array
-        Written and returned; any strides. Overlap with columns is an error.
+        Output, written and returned; arbitrary strides. Overlap with columns is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     x : array, of columns' framework
-        Summed in float32 (float64 for float64 and int32) over the taps in their order, and rounded once; integers and 8-bit floats
-        saturate. A pixel that no window sees is 0.
+        Summed in float32 (float64 for float64 and int32) in tap order and rounded once; integers and 8-bit floats saturate. A pixel
+        that no window covers is 0.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `im2col` does; ValueError too where columns does not fit x_shape.
+        As `im2col`; also ValueError if columns does not match x_shape.
 
     Notes
     -----
-    Deterministic: no atomics. Mirrors `torch.nn.functional.fold`.
+    Deterministic: a gather, without atomics. Mirrors `torch.nn.functional.fold`.
 
     Examples
     --------
@@ -225,33 +225,33 @@ def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout=
 
 @public
 def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, **choice):
-    """A copy of x in another dtype, times a scale: ``y = dtype(scale * x)``.
+    """Convert x to another dtype, with a scale: ``y = dtype(scale * x)``.
 
     Parameters
     ----------
     x : array
-        float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32; at most eight dimensions, any strides.
+        float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32; at most eight dimensions, arbitrary strides.
     dtype : dtype
-        One of those, as a name, a NumPy or a torch dtype. It may be x's own.
+        One of these: a name, a NumPy or a torch dtype. It may be x's own.
     scale : float
-        Multiplied in float32, or in float64 where x or y is float64 or int32.
+        Multiplied in float32, or in float64 if x or y is float64 or int32.
     out : array of that dtype
-        Written and returned; any strides. Overlap with x is an error.
+        Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
-        As `dnnkern.matmul`'s.
+        As in `dnnkern.matmul`.
 
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. Rounded to nearest even, once. float16 and bfloat16 overflow to infinity; integers and 8-bit floats
-        saturate, infinities too. NaN stays NaN, and becomes 0 in integers.
+        Contiguous, unless `out` is given. Rounded to nearest even, once. float16 and bfloat16 overflow to infinity; integers and 8-bit
+        floats saturate, infinities too. NaN stays NaN, and becomes 0 in integers.
 
     Raises
     ------
     ValueError
         An `out` of another shape or that overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -272,8 +272,7 @@ def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, **choice
 
 
 def __getattr__(name):
-    """`scale_tensor` and `add_tensor` belong here by what they are for; their kernels are those of functions of single elements, a family
-    that needs this one first."""
+    """`scale_tensor` and `add_tensor` belong here by purpose; their kernels are in the pointwise family, which imports this one."""
     if name in ("add_tensor", "scale_tensor"):
         from .. import act
         return getattr(act, name)

@@ -80,7 +80,7 @@ def window_from_record(op, record):
 def _slices_word(text):
     """(starts, stops, steps) written ::2,3:,1:-1."""
     if not re.fullmatch(r"(-?\d*:-?\d*(:-?\d*)?)(,-?\d*:-?\d*(:-?\d*)?)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of slices such as :,3:,1:-1,::2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of slices such as :,3:,1:-1,::2")
     slices = [(*(int(v) if v not in ("", "-") else None for v in word.split(":")), None)[:3] for word in text.split(",")]
     return tuple(zip(*slices))
 
@@ -131,7 +131,7 @@ def concat_from_record(record):
 def _pads_word(text):
     """((before, after), ...) written 0,1,2:3."""
     if not re.fullmatch(r"\d+(:\d+)?(,\d+(:\d+)?)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of borders such as 0,0,1,2:3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of borders such as 0,0,1,2:3")
     return tuple((parts * 2)[:2] for parts in (tuple(map(int, word.split(":"))) for word in text.split(",")))
 
 

@@ -19,8 +19,8 @@ from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder
-from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
-                                mbarrier_wait)
+from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ...device.pipeline import PipelineState, make_pipeline
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
 from ...device.vec import shared_address
 from ...device.warp import elect, uniform
@@ -101,6 +101,9 @@ def halo_kernel(body):
     multiply = make_wgmma(COLUMNS, body.dtype, steps=body.steps, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * COLUMNS,
                           a_tile=8 * PITCH // 16)
     wait_all, wait_older, have_left = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0), make_bulk_wait_read(0)
+    # consumers have rings of their own, whose barriers lie side by side
+    pipe, rings, of_filters = make_pipeline(STAGES), make_pipeline(SLOTS), make_pipeline(1, consumers=0)
+    READY = RING + rings.bytes
     fill = make_fill(body.epilogue, width=2 * COLUMNS)
 
     @device_function
@@ -111,15 +114,14 @@ def halo_kernel(body):
         return plane, line * LINES, column * WIDE
 
     @device_function
-    def place_of(use, consumer):
-        """(slot, how often it was used before) of a consumer's box number `use`."""
-        turn = u32(use) // STAGES
-        return u32(consumer * STAGES) + u32(use) - turn * STAGES, turn
+    def of_consumer(state, consumer):
+        """A consumer's state among the stages of all: its own follow those of the consumer before."""
+        return PipelineState(u32(consumer * STAGES) + state.stage, state.phase)
 
     @device_function
-    def produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place):
+    def produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, place):
         tiles, of_plane, across, planes, behind, above, before = place
-        mbarrier_arrive_expect(ready, u32(FILTERS))
+        bar = of_filters.producer_expect(ready, of_filters.producer_start(), u32(FILTERS))
         for d in range(T):
             for tap in range(TAPS):
                 t, r, s = d, tap // S, tap % S
@@ -128,24 +130,25 @@ def halo_kernel(body):
                 for block in range(BLOCKS):
                     at = filters + u32(((d * BLOCKS + block) * TAPS + tap) * PART)
                     if FORWARD:
-                        tma_load_5d(at, w_map, ready, block * CHANNELS, s, r, t, first_column)
+                        tma_load_5d(at, w_map, bar, block * CHANNELS, s, r, t, first_column)
                     else:
-                        tma_load_5d(at, w_map, ready, first_column, s, r, t, block * CHANNELS)
-        n, consumer, first_use = first, i32(0), i32(0)
+                        tma_load_5d(at, w_map, bar, first_column, s, r, t, block * CHANNELS)
+        n, consumer, begin = first, i32(0), pipe.producer_start()
         while n < tiles:
             plane, line, column = tile_of(n, of_plane, across)
             image, depth = divide_remainder(plane, planes)
+            state = begin
             for step in range(STEPS):
-                slot, turn = place_of(first_use + step, consumer)
-                mbarrier_wait(empty + 8 * slot, turn & 1 ^ 1)
-                bar = full + 8 * slot
-                mbarrier_arrive_expect(bar, u32(BOX))
+                to = of_consumer(state, consumer)
+                rings.producer_acquire(bars, to)
+                bar = rings.producer_expect(bars, to, u32(BOX))
                 d, block = step // BLOCKS, step % BLOCKS
-                tma_load_5d(ring + slot * STAGE, x_map, bar, block * CHANNELS, column - before, line - above,
+                tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - before, line - above,
                             depth + d * DT - behind, image)
+                state = pipe.next(state)
             consumer = consumer + 1
             if consumer == CONSUMERS:
-                consumer, first_use = i32(0), first_use + STEPS
+                consumer, begin = i32(0), state
             n = n + stride
 
     @device_function
@@ -171,32 +174,29 @@ def halo_kernel(body):
             have_left()
 
     @device_function
-    def consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
+    def consume(y_map, filters, ring, bars, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
         tiles, of_plane, across, planes, _, _, _ = place
         acc = cuda.local.array(SUMS, f32)
-        use, t = i32(0), first + consumer * stride
-        mbarrier_wait(ready, u32(0))
+        state, t = pipe.consumer_start(), first + consumer * stride
+        of_filters.consumer_wait(ready, of_filters.consumer_start())
         while t < tiles:
             plane, line, column = tile_of(t, of_plane, across)
-            at, read = ring, u32(0)
+            at, read = ring, pipe.consumer_start()
             for step in range(STEPS):
-                slot, turn = place_of(use + step, consumer)
-                at = ring + slot * STAGE
-                mbarrier_wait(full + 8 * slot, turn & 1)
+                own = of_consumer(state, consumer)
+                at = ring + own.stage * STAGE
+                rings.consumer_wait(bars, own)
                 for tap in range(TAPS):
                     pixel = at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW))
                     b = filters + u32((step * TAPS + tap) * PART)
                     multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + step > 0))
                     if tap == 0 and step > 0:  # the products of the step before are done
                         wait_older(acc)
-                        if thread == 0:
-                            mbarrier_arrive(empty + 8 * read)
-                read = slot
+                        rings.consumer_release(bars, read, thread)
+                read, state = own, pipe.next(state)
             wait_all(acc)
             store(acc, y_map, at, plane, line, column, first_column, planes, thread, u32(consumer + 1), n, sizes, e)
-            if thread == 0:
-                mbarrier_arrive(empty + 8 * read)
-            use = use + STEPS
+            rings.consumer_release(bars, read, thread)
             t = t + CONSUMERS * stride
 
     @jit(launch_bounds=(THREADS, 1))
@@ -206,17 +206,13 @@ def halo_kernel(body):
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
         ring = filters + FILTERS
-        full = ring + RING
-        empty = full + 8 * SLOTS
-        ready = empty + 8 * SLOTS
+        bars, ready = rings.barriers(ring + RING), of_filters.barriers(ring + READY)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(x_map)
             prefetch_tensor_map(w_map)
-            mbarrier_init(ready, u32(1))
-            for s in range(SLOTS):
-                mbarrier_init(full + u32(8 * s), u32(1))
-                mbarrier_init(empty + u32(8 * s), u32(1))
+            of_filters.init(ready)
+            rings.init(bars)
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
@@ -229,9 +225,9 @@ def halo_kernel(body):
         if role == 0:
             if tid < 32:
                 if elect():
-                    produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place)
+                    produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, place)
         else:
             e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
-            consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, role - 1, tid & 127, n,
+            consume(y_map, filters, ring, bars, ready, first, stride, first_column, place, role - 1, tid & 127, n,
                     (high, wide), e)
     return conv_halo_wgmma

@@ -15,11 +15,14 @@ from ...device import cuda, device_function, i32, jit, u32
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_cells")
 
 THREADS, SPREAD, ITEMS, SCAN, AHEAD, TOGETHER = 256, 128, 8, 512, 8, 4
 CHUNK, MOST_BUCKETS, MOST_PARTS = SPREAD * ITEMS, 2048, 64
@@ -98,8 +101,9 @@ def seconds(problem, device):
     """Time of the four launches: instructions of a place, whose places are computed once and found again three times, and bytes."""
     cells, p = cells_of(problem), problem
     every = cells.images * cells.places
-    moved = every * (p.dims * (p.grid.itemsize + 5 * ITEMSIZE[p.compute]) + 5 * 4) + 8 * cells.images * cells.count
-    return 4 * LAUNCH + max(moved_seconds(moved, device), divisions_seconds(every, 450, device))
+    a_position = p.dims * (p.grid.itemsize + COST.sort_values * ITEMSIZE[p.compute]) + COST.sort_numbers
+    moved = every * a_position + COST.cell * cells.images * cells.count
+    return 4 * LAUNCH + overlap(memory=memory_seconds(moved, device), issue=issue_seconds(every, COST.output, device))
 
 
 @functools.cache

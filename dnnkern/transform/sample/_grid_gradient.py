@@ -11,11 +11,14 @@ from ...device.convert import element
 from ...device.index import divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import shuffle_xor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._channels import make_channels, make_pixel, share_of, tile_of
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_gradient")
 
 THREADS, CHANNELS = 128, 4
 
@@ -42,9 +45,9 @@ def seconds(problem, device):
     """Time of the launch: bytes, or what a place takes and each of its channels, of which a load is mostly the L1's time."""
     p, share = problem, grid_share(problem, device)
     places, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
-    a_load = 6 + 20 / share.channels if share.unit else 22
-    issue = divisions_seconds(places * (700 + p.channels * (1 + taps) * a_load), 1, device)
-    return LAUNCH + max(issue, moved_seconds(p.bytes - p.dx.nbytes, device))
+    a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
+    issue = issue_seconds(places * (COST.output + p.channels * (1 + taps) * a_load), 1, device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(p.bytes - p.dx.nbytes, device))
 
 
 @functools.cache

@@ -7,10 +7,13 @@ from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.index import divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, moved_seconds
 from .affine_grid_naive import common_arguments, make_base
+
+COST = constants("transform/affine_bwd")
 
 THREADS, LIMIT = 512, 2 ** 31 - 2 ** 20
 SCRATCH = THREADS // 16
@@ -32,7 +35,8 @@ def estimate(problem, device, config):
     """Bytes, at the rate of as many multiprocessors as there are samples; a turn of a block."""
     samples = problem.theta.shape[0]
     share = min(1.0, samples / device.sms)
-    return LAUNCH + 3e-6 + max(moved_seconds(problem.bytes, device) / share, problem.places / THREADS * 0.1e-6)
+    return LAUNCH + Cost(waves=COST.sum) + overlap(memory=memory_seconds(problem.bytes, device) / share,
+                                                   waits=problem.places / THREADS * COST.turn)
 
 
 @functools.cache

@@ -6,10 +6,13 @@ from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from .affine_grid_naive import common_arguments, make_base
+
+COST = constants("transform/affine_fwd")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
@@ -29,7 +32,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes written, and a few instructions a coordinate."""
     blocks = ceil_div(problem.grid.size // problem.dims, THREADS)
-    return LAUNCH + max(moved_seconds(problem.bytes, device), divisions_seconds(problem.grid.size, 40, device)) * tail(blocks, 8, device)
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(problem.grid.size, COST.coordinate, device))
+    return LAUNCH + work.slowed(tail=tail(blocks, COST.blocks, device))
 
 
 @functools.cache

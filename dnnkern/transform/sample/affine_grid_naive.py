@@ -10,10 +10,13 @@ from ...device.fastmath import fma
 from ...device.index import ceil_div
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._grid_problem import AFFINES
+
+COST = constants("transform/affine_naive")
 
 THREADS = 128
 
@@ -30,8 +33,9 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Divisions; backward the walk of few threads."""
-    walk = 0.0 if problem.is_forward else problem.places * 60e-9
-    return LAUNCH + max(walk, divisions_seconds(problem.grid.size, 500, device), moved_seconds(problem.bytes, device))
+    walk = 0.0 if problem.is_forward else problem.places * COST.walk
+    return LAUNCH + overlap(waits=walk, issue=issue_seconds(problem.grid.size, COST.coordinate, device),
+                            memory=memory_seconds(problem.bytes, device))
 
 
 @functools.cache

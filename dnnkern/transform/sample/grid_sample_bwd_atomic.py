@@ -16,15 +16,18 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.moves import cast_launches, fill_launches
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from . import _grid_gradient
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners, sizes_arguments
+
+COST = constants("transform/grid_atomic")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
@@ -85,14 +88,14 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Additions, of which an H200 does 0.8 a cycle and multiprocessor whatever the channels of a thread, the copies, the gradient by the
-    grid."""
+    """Additions, of which a multiprocessor does so many a cycle whatever the channels of a thread, the copies, the gradient by the grid."""
     p, corners = problem, 2 ** problem.dims if problem.mode == "bilinear" else 1
     elements = _places(p) * p.channels
-    issue = divisions_seconds(elements, 60 / config.channels + 12 * corners, device)
-    additions = elements * corners / (0.8 * device.sms * device.clock_hz)
+    issue = issue_seconds(elements, COST.thread / config.channels + COST.corner * corners, device)
+    additions = elements * corners / (COST.additions * device.sms * device.clock_hz)
     copies = p.dx.size * ITEMSIZE[p.compute] * (1 if in_place(p) else 3)
-    return 3 * LAUNCH + max(issue, additions) + moved_seconds(copies, device) + _grid_gradient.seconds(p, device)
+    return (3 * LAUNCH + overlap(issue=issue, atomics=additions) + Cost(memory=memory_seconds(copies, device))
+            + _grid_gradient.seconds(p, device))
 
 
 @functools.cache

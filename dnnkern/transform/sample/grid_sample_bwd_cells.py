@@ -18,13 +18,16 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import ballot, broadcast, lane_id, shuffle_xor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from . import _cells, _grid_gradient
 from ._channels import Share, Tile, make_channels, make_pixel, share_of, tile_of
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_gather")
 
 THREADS, LONG, NOWHERE = 256, 96, -2 ** 31
 
@@ -82,13 +85,14 @@ def estimate(problem, device, config):
     timed."""
     p, share, dims = problem, config.share, problem.dims
     taps, places = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
-    a_load = 6 + 20 / share.channels if share.unit else 22
-    work = 1.2 * taps * places * p.channels * (60 / share.channels + a_load) + p.dx.size * (5 + 60 / (share.channels * config.turns))
+    a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
+    work = COST.work * taps * places * p.channels * (COST.find / share.channels + a_load)
+    work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
-    warps = 1.1 if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
-    gather = divisions_seconds(work, 1, device) * warps / min(1.0, blocks / (2 * device.sms))
-    return (LAUNCH + _cells.seconds(p, device) + max(gather, moved_seconds(p.dy.nbytes + p.dx.nbytes, device))
+    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
+    gather = issue_seconds(work, 1, device) * warps / occupied(blocks, COST.enough, device)
+    return (LAUNCH + _cells.seconds(p, device) + overlap(issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device))
             + _grid_gradient.seconds(p, device))
 
 

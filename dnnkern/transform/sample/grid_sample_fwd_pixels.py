@@ -10,11 +10,14 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners, make_find
+
+COST = constants("transform/grid_pixels")
 
 THREADS, TOGETHER, LIMIT = 128, 4, 2 ** 31 - 2 ** 20
 
@@ -57,12 +60,13 @@ def estimate(problem, device, config):
     """Bytes, and what a place and each of its channels take, in instructions: fitted to H200, where what bounds it is the L1's rate."""
     p, (blocks, groups) = problem, _grid(problem, config)
     places, taps = p.y.size // p.channels, 2 ** p.dims if p.mode == "bilinear" else 1
-    a_tap = 30 if p.x.itemsize == 2 else 25
-    issue = divisions_seconds(places * groups * (100 + 15 * taps) + p.y.size * (20 + a_tap * taps), 1, device)
+    a_tap = COST.channel_tap_16 if p.x.itemsize == 2 else COST.channel_tap
+    issue = issue_seconds(places * groups * (COST.thread + COST.tap * taps) + p.y.size * (COST.channel + a_tap * taps), 1, device)
     waste = sector_waste(p.x.itemsize, p.x.itemsize) if abs(p.y.strides[-1]) > 1 else 1.0
-    share = min(1.0, blocks * groups * p.x.shape[0] * THREADS / (512 * device.sms))
-    moved = moved_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
-    return LAUNCH + max(1.2 * moved, issue) / share * tail(blocks * groups * p.x.shape[0], 8, device)
+    moved = memory_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue).slowed(
+        idle=1 / occupied(blocks * groups * p.x.shape[0] * THREADS, COST.enough, device),
+        tail=tail(blocks * groups * p.x.shape[0], COST.blocks, device))
 
 
 @functools.cache

@@ -12,12 +12,15 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import shared_address
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE, make_unpack
 from ...engine.vectors import make_unit_moves
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_planes")
 
 UNITS, LIMIT = (16, 8, 4), 2 ** 31 - 2 ** 20
 
@@ -99,10 +102,10 @@ def estimate(problem, device, config):
     groups, taps = ceil_div(p.channels, channels), 2 ** p.dims if p.mode == "bilinear" else 1
     slots, blocks = _resident(p, config.unit, device) * device.sms, p.x.shape[0] * groups * config.parts
     rounds = ceil_div(blocks, slots) * slots / blocks
-    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (30 + 18 * channels)
-                                    + _places(p) * (60 + 10 * taps + channels * (10 + 10 * taps)))
-    moved = moved_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
-    return LAUNCH + max(1.2 * moved, divisions_seconds(work, 1, device)) * rounds
+    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (COST.pixel + COST.pixel_channel * channels)
+                                    + _places(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
+    moved = memory_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds)
 
 
 @functools.cache

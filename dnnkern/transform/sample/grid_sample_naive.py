@@ -12,11 +12,14 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._grid import make_places
 from ._grid_problem import SAMPLES
+
+COST = constants("transform/grid_naive")
 
 THREADS = 256
 
@@ -53,8 +56,8 @@ def estimate(problem, device, config):
     """Loads and divisions; backward every pixel looks at every place of its image."""
     p = problem
     places = max(1, p.grid.size // p.dims // max(1, p.x.shape[0]))
-    issue = divisions_seconds(p.outputs[0].size, 700 if p.is_forward else 60 * places, device)
-    return LAUNCH * (2 - p.is_forward) + max(issue, moved_seconds(p.bytes, device))
+    issue = issue_seconds(p.outputs[0].size, COST.element if p.is_forward else COST.look * places, device)
+    return LAUNCH * (2 - p.is_forward) + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
 class Corners(NamedTuple):

@@ -15,13 +15,16 @@ from ...device import cuda, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.offsets import LIMIT
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._filters import NORMALISED, SUPPORT, axis_argument, inverse_argument, make_filter, sums_argument, sums_bytes, sums_launches
 from ._resample_problem import RESAMPLES
+
+COST = constants("transform/resample_axes")
 
 THREADS = 256
 ALIGNMENT = 256
@@ -88,14 +91,14 @@ def _width(problem, axis):
 
 def estimate(problem, device, config):
     """Bytes between the dimensions, and what weights cost."""
-    time, read = LAUNCH * (sums_bytes(problem) > 0), problem.dy.nbytes if not problem.is_forward else problem.x.nbytes
+    cost, read = LAUNCH * (sums_bytes(problem) > 0), problem.dy.nbytes if not problem.is_forward else problem.x.nbytes
     for p in passes(problem)[0]:
         count = problem.n * math.prod(p.sizes)
         written = count * (problem.x.itemsize if p.offset is None else ITEMSIZE[problem.compute])
-        issue = divisions_seconds(count, 190 + 43 * _width(problem, problem.axes[p.axis]), device)
-        time += LAUNCH + max(moved_seconds(read + written, device), issue)
+        issue = issue_seconds(count, COST.element + COST.tap * _width(problem, problem.axes[p.axis]), device)
+        cost += LAUNCH + overlap(memory=memory_seconds(read + written, device), issue=issue)
         read = written
-    return time
+    return cost
 
 
 @functools.cache

@@ -19,15 +19,18 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT
 from ...engine.values import COMPUTE, make_unpack, make_words
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._channels import Share, make_channels
 from ._resample_problem import RESAMPLES
 from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
+
+COST = constants("transform/resample_chunks")
 
 THREADS, MOST_APART, FEW = 256, 16, 2 ** 17
 
@@ -114,14 +117,16 @@ def estimate(problem, device, config):
     config = _config(problem)
     count, size = problem.n * math.prod(_sizes(problem, config)), problem.x.itemsize
     run = problem.c if config.channels else problem.outputs[0].shape[-1]
-    moved = moved_seconds(problem.bytes * sector_waste(run * size, size), device)
+    moved = memory_seconds(problem.bytes * sector_waste(run * size, size), device)
     taps = 2 ** config.taps
     if not problem.is_forward:
         taps = math.prod(max(1, (1 + (config.taps > 0)) * axis.outer / axis.inner) for axis in problem.axes)
-    an_element = 4 * taps if config.channels else 12 + 6 * taps if config.forward else 6 + 5 * taps
-    a_chunk = 90 + 20 * config.dims + an_element * config.elements + (0 if problem.is_forward else 30 * taps)
-    issue = divisions_seconds(count, a_chunk, device)
-    return LAUNCH + max(moved, issue) * tail(ceil_div(count, THREADS), 6, device)
+    an_element = (COST.channels_tap * taps if config.channels else COST.element + COST.tap * taps if config.forward
+                  else COST.element_bwd + COST.tap_bwd * taps)
+    a_chunk = COST.chunk + COST.dimension * config.dims + an_element * config.elements
+    a_chunk += 0 if problem.is_forward else COST.chunk_tap * taps
+    work = overlap(memory=moved, issue=issue_seconds(count, a_chunk, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS), COST.blocks, device))
 
 
 @functools.cache

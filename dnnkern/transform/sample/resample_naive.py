@@ -11,12 +11,15 @@ from ...device import cuda, device_function, i64, jit
 from ...device.convert import element
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._filters import NORMALISED, axis_argument, inverse_argument, make_filter, sums_argument, sums_bytes, sums_launches
 from ._resample_problem import RESAMPLES
 from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
+
+COST = constants("transform/resample_naive")
 
 THREADS = 256
 
@@ -48,9 +51,9 @@ def estimate(problem, device, config):
     if problem.filter:
         taps = math.prod(max(4, 4 * axis.inner // max(axis.outer, 1)) for axis in problem.axes[-len(problem.window):])
     taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
-    an_element = 500 + 60 * taps if problem.is_forward or problem.filter else 1500 + 200 * taps
-    issue = divisions_seconds(problem.outputs[0].size, an_element, device)
-    return LAUNCH + max(issue, moved_seconds(problem.bytes, device))
+    an_element = COST.output + COST.tap * taps if problem.is_forward or problem.filter else COST.bwd + COST.bwd_tap * taps
+    issue = issue_seconds(problem.outputs[0].size, an_element, device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(problem.bytes, device))
 
 
 @functools.cache

@@ -14,13 +14,16 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import make_words
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+
+COST = constants("transform/col2im_gather")
 
 THREADS = 256
 MOST_LOADS = 24  # under way at once: the taps of a row of the window, of each of a thread's pixels
@@ -79,9 +82,11 @@ def estimate(problem, device, config):
     """The bytes, or the instructions: of a row of the window, of a tap, of an element of it."""
     unit = _unit(problem)
     units, per = problem.x.size * problem.x.itemsize // unit, unit // problem.x.itemsize
-    each = (20 + 4 * per) if problem.layout == "NHWC" else (10 if problem.steps[2] == 1 else 18) * per
-    issue = divisions_seconds(units, 60 + problem.taps[0] * problem.taps[1] * (40 + problem.taps[2] * each), device)
-    return LAUNCH + max(issue, moved_seconds(problem.bytes, device)) * tail(ceil_div(units, THREADS), 6, device)
+    each = (COST.tap + COST.element * per if problem.layout == "NHWC"
+            else (COST.stride_1 if problem.steps[2] == 1 else COST.strided) * per)
+    a_thread = COST.thread + problem.taps[0] * problem.taps[1] * (COST.row + problem.taps[2] * each)
+    work = overlap(issue=issue_seconds(units, a_thread, device), memory=memory_seconds(problem.bytes, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from ...device import cuda, f32, f64, i64, jit
 from ...device.convert import element
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
+
+COST = constants("transform/col2im_naive")
 
 THREADS = 256
 
@@ -35,7 +38,8 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The divisions."""
-    return LAUNCH + max(divisions_seconds(problem.x.size, 300 + 220 * problem.tap_count, device), moved_seconds(problem.bytes, device))
+    return LAUNCH + overlap(issue=issue_seconds(problem.x.size, COST.element + COST.tap * problem.tap_count, device),
+                            memory=memory_seconds(problem.bytes, device))
 
 
 @functools.cache

@@ -17,11 +17,14 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div, divide, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.vectors import UNITS, make_unit_moves, word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+
+COST = constants("transform/im2col_gather")
 
 THREADS = 256
 
@@ -75,12 +78,12 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """12 instructions an element and 100 a store; a load of a warp takes as many cycles of the L1 as it meets lines of 128 bytes."""
+    """Instructions of elements and stores; a load of a warp takes as many cycles of the L1 as it meets lines of 128 bytes."""
     elements, unit = problem.columns.size, _unit(problem)
-    issue = divisions_seconds(elements, 12 + 100 * problem.x.itemsize / unit, device)
+    issue = issue_seconds(elements, COST.element + COST.store * problem.x.itemsize / unit, device)
     lines = elements / 32 * max(1.0, unit / 4) / (device.sms * device.clock_hz)
-    stores = moved_seconds(problem.bytes, device) * max(1.0, (4 / unit) ** 0.5)
-    return LAUNCH + max(issue, lines, stores) * tail(ceil_div(elements, 2048), 8, device)
+    stores = memory_seconds(problem.bytes, device) * max(1.0, (4 / unit) ** 0.5)
+    return LAUNCH + overlap(issue=issue, l1=lines, memory=stores).slowed(tail=tail(ceil_div(elements, COST.tile), COST.blocks, device))
 
 
 @functools.cache

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i64, jit
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
+
+COST = constants("transform/im2col_naive")
 
 THREADS = 256
 
@@ -33,7 +36,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The divisions."""
-    return LAUNCH + max(divisions_seconds(problem.columns.size, 600, device), moved_seconds(problem.bytes, device))
+    return LAUNCH + overlap(issue=issue_seconds(problem.columns.size, COST.element, device), memory=memory_seconds(problem.bytes, device))
 
 
 @functools.cache

@@ -18,12 +18,15 @@ from ...device import cuda, i32, i64, jit, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.vectors import UNITS, make_unit_moves, unit_of, word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from .im2col_gather import make_three, window_arguments
+
+COST = constants("transform/im2col_tiled")
 
 THREADS = 256
 MOST_SPAN, MOST_TAPS = 24, 11  # words of the image in a thread's registers, and taps made of them: more would spill
@@ -122,16 +125,17 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """The bytes, or the instructions: 70 a chunk where channels are last; else 6 a load, and those that put chunks together."""
+    """The bytes, or the instructions: of a chunk where channels are last; else of loads, and those that put chunks together."""
     chunks = _chunks(problem, config.unit)
     if config.chunks:
-        instructions, threads = 70, chunks / config.chunks
+        instructions, threads = COST.channels, chunks / config.chunks
     else:
         rows = problem.taps[0] * problem.taps[1]
-        instructions, threads = 60 + rows * (12 + 6 * config.span + config.taps * (8 + config.elements)), chunks
+        instructions = COST.taps + rows * (COST.row + COST.load * config.span + config.taps * (COST.tap + config.elements))
+        threads = chunks
     short = max(1.0, (4 / config.unit) ** 0.5, (8 / (config.unit * max(config.chunks, 1))) ** 0.5)
-    seconds = max(moved_seconds(problem.bytes, device) * short, divisions_seconds(chunks, instructions, device))
-    return LAUNCH + seconds * tail(ceil_div(int(threads), THREADS) or 1, 6, device)
+    work = overlap(memory=memory_seconds(problem.bytes, device) * short, issue=issue_seconds(chunks, instructions, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(int(threads), THREADS) or 1, COST.blocks, device))
 
 
 @functools.cache
