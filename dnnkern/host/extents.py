@@ -41,10 +41,10 @@ def argument(kernel, k) -> str:
     return f"argument '{kernel.py_func.__code__.co_varnames[k]}'"
 
 
-def place(address, extents) -> str:
+def describe(address, extents) -> str:
     """Describe an address by the extent that contains it, or the nearest one.
 
-    >>> place(1030, [Extent(1000, 1024, "argument 'x'"), Extent(4096, 8192, "argument 'y'")])
+    >>> describe(1030, [Extent(1000, 1024, "argument 'x'"), Extent(4096, 8192, "argument 'y'")])
     "0x406, 6 bytes past the end of argument 'x' (24 bytes)"
     """
     def distance(e):
