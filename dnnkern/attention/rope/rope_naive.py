@@ -11,10 +11,13 @@ from ...device.index import ceil_div
 from ...device.index import divided
 from ...device.rows import make_row_places64, row_arguments64
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._problem import ROPES
 from ._rotate import make_turn
+
+COST = constants("attention/rope_naive")
 
 THREADS = 256
 
@@ -47,8 +50,8 @@ def items_of(problem):
 def estimate(problem, device, config):
     """A sector an access where elements of neighbouring threads are apart, and the divisions."""
     spread = sum(min(32, max(abs(s), 1) * t.itemsize) * t.size for s, t in zip(problem.steps[::3], (problem.x, problem.y)))
-    issue = divisions_seconds(problem.x.size, 80 + 70 * max(1, len(problem.form.outer)), device)
-    return LAUNCH + max(issue, moved_seconds(spread, device))
+    issue = issue_seconds(problem.x.size, COST.element + COST.dimension * max(1, len(problem.form.outer)), device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(spread, device))
 
 
 @functools.cache

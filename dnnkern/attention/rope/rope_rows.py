@@ -16,11 +16,14 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.rows import make_row_places, row_arguments
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._problem import ROPES
 from ._rotate import make_turn
+
+COST = constants("attention/rope_rows")
 
 THREADS = 256
 
@@ -91,8 +94,9 @@ def estimate(problem, device, config):
     """Bytes, or the instructions."""
     config, threads = _config(problem), problem.form.rows * _items(problem)
     accesses = sum(config.whole * problem.x.itemsize / (4 * words or problem.x.itemsize) for words in (config.x_words, config.y_words))
-    issue = divisions_seconds(threads, 40 + 12 * config.dims + 8 * config.count + 8 * accesses, device)
-    return LAUNCH + max(moved_seconds(problem.bytes, device), issue) * tail(ceil_div(threads, THREADS), 6, device)
+    a_thread = COST.thread + COST.dimension * config.dims + COST.element * config.count + COST.access * accesses
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(threads, a_thread, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -7,15 +7,18 @@ import functools
 from ...device import cuda, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...engine.embed import Place
 from ...engine.moves import cast_launches, cast_seconds, fill_launches, fill_seconds
 from ...engine.plan import alignment_at, collapsed
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._cells import TYPES
 from .._network import Lines, pointer
 from .._problem import LIMIT
+
+COST = constants("rnn/small")
 
 THREADS = 256
 
@@ -79,7 +82,7 @@ def too_many(problem):
 
 def small_seconds(elements, nbytes, device):
     """Predicted time of a kernel over so many elements and bytes."""
-    return LAUNCH + max(moved_seconds(nbytes, device), 1e-6 * elements / (device.sms * 2048))
+    return LAUNCH + overlap(memory=memory_seconds(nbytes, device), issue=COST.element * elements / (device.sms * COST.resident))
 
 
 def blocks(elements):
