@@ -64,7 +64,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
      "variances of a cluster's blocks merged without their counts"),
     ("norm/block/backward.py", "n = row - LAG * stride + k * groups", "n = row + k * groups", "the row of another step"),
     ("norm/lrn_window.py", "at >= 0 and at < channels)", "at > 0 and at < channels)", "the first channel is taken for padding"),
-    ("softmax/_rows.py", "total = Real(total + product(rest[k], rest2[k]))", "total = Real(total + product(rest[k], rest[k]))",
+    ("softmax/rows/_kernel.py", "softmax.product(dy_edges[k], y_edges[k])", "softmax.product(dy_edges[k], dy_edges[k])",
      "single elements at the ends of a row"),
     ("softmax/softmax_split.py", "            if lane < count:\n                at = 2 *",
      "            if lane <= count:\n                at = 2 *", "a part of the next row"),

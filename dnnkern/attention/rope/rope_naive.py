@@ -9,7 +9,7 @@ from ...device import cuda, f32, f64, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.index import divided
-from ...device.rows import make_row_places64, row_arguments64
+from ...device.rows import make_row_offsets64, row_arguments64
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -58,7 +58,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """An item a thread."""
     load, store, load_angle = element(config.dtype).load, element(config.dtype).store, element(config.angles).load
-    turn, places = make_turn(config.dtype, config.forward), make_row_places64(config.dims, 4)
+    turn, row_offsets = make_turn(config.dtype, config.forward), make_row_offsets64(config.dims, 4)
     INTERLEAVED, T = config.interleaved, f64 if element(config.dtype).compute == "float64" else f32
 
     @jit(launch_bounds=(THREADS, 2))
@@ -66,8 +66,7 @@ def kernel(config):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divided(index, items)
-            offsets = cuda.local.array(4, i64)
-            places(row, sizes, strides, offsets)
+            offsets = row_offsets(row, sizes, strides)
             x_at, y_at = offsets[0], offsets[3]
             if item < pairs:
                 first, second = item, item + pairs
