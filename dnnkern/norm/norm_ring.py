@@ -7,7 +7,7 @@ and bulk copies bring later rows while this one's moments meet (`device.ring`). 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
