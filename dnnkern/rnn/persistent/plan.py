@@ -13,9 +13,10 @@ from ...engine.plan import Plan, alignment_at, planned
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
+from .._parameters import PARTS, SlotOffsets, SumStrides, line_strides, offsets, optional, state_strides
 from .._problem import OPS
 from .._spec import GATES
-from ..naive.forward import PARTS, kind_of, offsets, optional, state_strides
+from ..naive.forward import kind_of
 from ..step.backward import half_part, input_gradients
 from ..step.plan import Rows, alignment_of, fill, matrix_tensor, move_states, small_seconds, too_many
 from .backward import backward_kernel
@@ -196,18 +197,18 @@ def forward_plan(problem, device, config):
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
         fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
-        places = [v for n in ((0, 1) if config.layers else (number,)) for v in offsets(p, n, PARTS[1:]).value]
+        slots_of = offsets(p, number, PARTS[1:]).value
         if config.layers:
-            places = places[:8] + places[16:24]
+            slots_of = slots_of.forwards, offsets(p, 1, PARTS[1:]).value.forwards
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
                      pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
                      pointer(between, p.dtype), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
                      optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
-                     Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
-                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
-                     state_strides(p, "h0", "c0", "hn", "cn"), Argument("int64x19", (*places, *apart)))
+                     Argument(SumStrides, SumStrides(p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
+                     line_strides(layer.input.strides), line_strides(layer.output.strides),
+                     state_strides(p, "h0", "c0", "hn", "cn"), Argument(SlotOffsets, SlotOffsets(*slots_of, *apart)))
         _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
@@ -234,7 +235,7 @@ def data_plan(problem, device, config):
                      pointer(small, dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
                      pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
-                     Argument("int64x3", given.strides), Argument("int64x3", y.strides),
+                     line_strides(given.strides), line_strides(y.strides),
                      state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh", "w_hr")))
         _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
