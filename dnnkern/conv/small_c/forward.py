@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
+from ...device.epilogue import ResidualParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
 from ...device.vec import load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
 from .._gather import make_gather, refusal, view_of
 from .._gather.plan import largest, swapped
@@ -33,6 +36,8 @@ from .._gather.store import Destination, Output, make_store, output_of
 from .rows import (UNIT, FilterLayout, Geometry, RowStrides, TileShape, Window, are_copies, buffer_bytes, geometry_of, issue_cycles,
                    make_load_rows, make_locate, make_offsets, make_shift, make_split, make_word, masked_slots, staging, tile_of,
                    window_of, window_refusal)
+
+COST = constants("conv/small_c_fwd")
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,9 @@ def estimate(problem, device, config):
     each = ceil_div(tiles * filters, device.sms * blocks)
     units = ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
     copies, waits = staging(p, rows, columns, config.threads)
-    cycles = issue_cycles(250 + copies + units * (270 + 40 * window.steps), config.threads // 32, blocks) + waits
-    return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth))
+    work = COST.tile + copies + units * (COST.unit + COST.step * window.steps)
+    cycles = issue_cycles(work, config.threads // 32, blocks) + waits
+    return Cost(launch=COST.start) + overlap(issue=each * cycles / device.clock_hz, memory=p.bytes / (COST.rate * device.bandwidth))
 
 
 @functools.cache
@@ -240,7 +246,7 @@ def kernel(full):
         cuda.syncthreads()
 
         product = setup(0, gather)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         index = cuda.blockIdx.x
         n, p0, q0 = locate(index, tile, down, across)
         buffer = 0
