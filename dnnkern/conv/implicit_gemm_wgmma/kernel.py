@@ -143,7 +143,7 @@ def make_locate(special):
         if classes and steps == 0:  # no tap: a step that reads zeros where no channels are
             first, steps = beyond, i32(1)
             tap0, tap1, tap2, offset0, offset1, offset2 = i32(0), i32(0), i32(0), i32(0), i32(0), i32(0)
-        return PixelTile(i32(0), steps, pixel, c * BN, z, first, first + group_channels, image, (at0, at1, at2), (taps0, taps1, taps2),
+        return PixelTile(0, steps, pixel, c * BN, z, first, first + group_channels, image, (at0, at1, at2), (taps0, taps1, taps2),
                          (tap0, tap1, tap2), (axes[0][4], axes[1][4], axes[2][4]), (offset0, offset1, offset2),
                          (axes[0][6], axes[1][6], axes[2][6]), (residue0, residue1, residue2), group_channels, group_columns)
     return locate
@@ -351,9 +351,9 @@ def make_pixel_store(special):
         exists0, at0, other0 = find(mine, tile, pixels)
         exists1, at1, other1 = find(mine + 8, tile, pixels)
         alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column = e
-        e0 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at0), i32(0), prior_column, advance(residual, other0), i32(0),
+        e0 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at0), 0, prior_column, advance(residual, other0), 0,
                             residual_column)
-        e1 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at1), i32(0), prior_column, advance(residual, other1), i32(0),
+        e1 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at1), 0, prior_column, advance(residual, other1), 0,
                             residual_column)
         store_all(0, (acc, first, exists0, exists1, column + (lane & 3) * 2, n, advance(y, at0), advance(y, at1), y_column,
                       e0, e1))

@@ -279,8 +279,8 @@ def kernel(full):
                     at = n_image * strides[0] + h * strides[2] + w * strides[3]
                     also = n_image * res[0] + h * res[2] + w * res[3]
                     put(acc, n * 4 + 2 * half + e, 0, c, C, x, at + c * strides[1], strides[1],
-                        ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also),
-                                       i32(0), i32(res[1])))
+                        ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, i32(strides[1]), advance(residual, also),
+                                       0, i32(res[1])))
     store_all = unrolled(MT * NT, store_tile)
 
     @jit(launch_bounds=(THREADS, config.blocks))
