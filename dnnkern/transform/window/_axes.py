@@ -26,24 +26,6 @@ class Axes(NamedTuple):
     w: Axis
 
 
-class ImageStrides32(NamedTuple):
-    """Of x[n, c, d, h, w], in words."""
-    n: i32
-    c: i32
-    d: i32
-    h: i32
-    w: i32
-
-
-class ImageStrides64(NamedTuple):
-    """Of x[n, c, d, h, w], in words."""
-    n: i64
-    c: i64
-    d: i64
-    h: i64
-    w: i64
-
-
 class ColumnsStrides32(NamedTuple):
     """Of columns[n, c, tap, pixel], in words."""
     n: i32
@@ -64,12 +46,6 @@ def axes_argument(problem):
     """Kernel parameter: the axes."""
     return Argument(Axes, Axes(*(Axis(extent, divisor(outputs), padding, divisor(taps), stride, dilation, outputs, taps)
                                  for extent, outputs, taps, stride, dilation, padding in problem.axes)))
-
-
-def image_strides(problem, scale, wide):
-    """Kernel parameter: strides of x, times `scale`."""
-    kind = ImageStrides64 if wide else ImageStrides32
-    return Argument(kind, kind(*(s * scale for s in problem.x_strides)))
 
 
 def columns_strides(problem, scale, wide):

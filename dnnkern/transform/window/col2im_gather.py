@@ -20,10 +20,11 @@ from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import make_words
+from ...engine.strides import image_strides
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ._axes import columns_strides, image_offset, image_strides
+from ._axes import columns_strides, image_offset
 
 COST = constants("transform/col2im_gather")
 
@@ -202,7 +203,7 @@ def build(problem, device, config, source=("columns", 0), target=("x", 0)):
     extents = problem.image if last else (*problem.image[:2], problem.image[2] // per)
     axes = Axes(*(Axis(taps, divisor(n), outputs, divisor(step), dilation, padding)
                   for n, (_, outputs, taps, step, dilation, padding) in zip(extents, problem.axes)))
-    x_stride, stride = image_strides(problem, scale, wide), columns_strides(problem, scale, wide)
+    x_stride, stride = image_strides(problem.x_strides, wide, scale), columns_strides(problem, scale, wide)
     if last:  # a chunk of channels is `per` elements
         x_stride, stride = (Argument(a.type, a.value._replace(c=a.value.c * per)) for a in (x_stride, stride))
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),

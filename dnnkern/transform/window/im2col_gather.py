@@ -21,9 +21,10 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
+from ...engine.strides import image_strides
 from ...engine.vectors import UNITS, make_unit_moves, word_of
 from ...host.launch import Argument, Launch
-from ._axes import axes_argument, image_offset, image_strides, source
+from ._axes import axes_argument, image_offset, source
 
 COST = constants("transform/im2col_gather")
 
@@ -169,7 +170,7 @@ def build(problem, device, config, source=("x", 0), target=("columns", 0)):
     run_stride = problem.steps[2] * problem.x_strides[-1] if runs == ROW else problem.x_strides[1]
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),
                  Argument("int32", threads), Argument(Divisor, divisor(length)), axes_argument(problem),
-                 image_strides(problem, scale, wide), Argument(Divisor, divisor(problem.c)),
+                 image_strides(problem.x_strides, wide, scale), Argument(Divisor, divisor(problem.c)),
                  Argument("int64" if wide else "int32", run_stride * scale),
                  Argument(Divisor, divisor(problem.steps[2])))
     config = Config(itemsize, unit, runs, wide)

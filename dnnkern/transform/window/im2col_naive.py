@@ -12,6 +12,7 @@ from ...device import cuda, device_function, i64, jit
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import ImageStrides
 from ...host.launch import Argument, Launch
 
 COST = constants("transform/im2col_naive")
@@ -55,15 +56,6 @@ class Axes(NamedTuple):
     d: Axis
     h: Axis
     w: Axis
-
-
-class ImageStrides(NamedTuple):
-    """Of x[n, c, d, h, w]."""
-    n: i64
-    c: i64
-    d: i64
-    h: i64
-    w: i64
 
 
 class ColumnsStrides(NamedTuple):

@@ -27,9 +27,10 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
+from ...engine.strides import image_strides
 from ...engine.vectors import UNITS, make_unit_moves, unit_of, word_of
 from ...host.launch import Argument, Launch
-from ._axes import axes_argument, columns_strides, image_offset, image_strides, source
+from ._axes import axes_argument, columns_strides, image_offset, source
 
 COST = constants("transform/im2col_tiled")
 
@@ -222,7 +223,7 @@ def build(problem, device, config, source=("x", 0), target=("columns", 0)):
     """One launch. `source` and `target`: the names of the two pointers, and byte offsets to them."""
     _, name, scale = word_of(config.itemsize)
     pointers = Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1])
-    window, integer = (axes_argument(problem), image_strides(problem, scale, config.wide)), "int64" if config.wide else "int32"
+    window, integer = (axes_argument(problem), image_strides(problem.x_strides, config.wide, scale)), "int64" if config.wide else "int32"
     count = _chunks(problem, config.unit)
     if config.chunks:
         _, _, tap, pixel = (s * scale for s in problem.columns_strides)
