@@ -156,7 +156,7 @@ def estimates():
 
 
 def test_no_constant_is_left_in_an_estimate():
-    """Numbers that are not whole are a model's, and in the table: but halves, ones, and units of time and clocks."""
+    """Numbers that are not whole are a model's, and in the table: but 0.25, 0.5, 1 and units of time and clocks."""
     allowed = {0.0, 0.25, 0.5, 1.0, 1e-6, 1e-9, 1e6, 1e9}
     found = [(str(path), node.name, constant.value) for path, node in estimates() for constant in ast.walk(node)
              if isinstance(constant, ast.Constant) and isinstance(constant.value, float) and constant.value not in allowed]

@@ -37,7 +37,7 @@ def sector_bytes(problem, units):
 
 
 def waiting(problem, work):
-    """How much longer than its bytes a problem takes for want of loads under way: measured with gelu, bfloat16."""
+    """How much longer than its bytes a problem takes because few loads are in flight: measured with gelu, bfloat16."""
     narrow = min(a.itemsize for a in problem.form.arrays) <= 2
     heavy = instructions(problem) >= COST.heavy and problem.function.results == 1
     return getattr(WAITS, f"chunks_{work.lanes}", 1.0) if narrow and heavy else 1.0
