@@ -1,11 +1,9 @@
 """Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..device import device_function, i32
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, ceil_div, divisor
 from ..device.registers import check_register_budget
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -230,30 +228,6 @@ def is_by_head(problem):
     return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
 
 
-@functools.cache
-def make_locate(height, by_head=False):
-    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t; `order` are `order_arguments`.
-
-    Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
-    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head. `by_head`: heads come one
-    behind the other, each in all images, not images with all heads.
-    """
-    @device_function
-    def locate(t, order):
-        per_section, several, rest, last, inner_of, group_of, tiles = order
-        section, inside = divide_remainder(t, per_section)
-        if section == last:
-            below, place = divide_remainder(inside, rest)
-        else:
-            below, place = divide_remainder(inside, several)
-        image, h = divide_remainder(section * i32(several[0]) + place, inner_of)
-        if by_head:
-            image, h = h, image
-        g, _ = divide_remainder(h, group_of)
-        return image, h, g, (tiles - 1 - below) * height
-    return locate
-
-
 def tile_count(problem, height):
     """Tiles of all heads; of packed sequences those that any lengths may need."""
     return problem.images * problem.heads * tiles_of(problem, problem.rows, height)
@@ -265,7 +239,8 @@ def of_a_sequence(problem, count):
 
 
 def order_arguments(problem, height, by_head=False):
-    """Kernel parameters that make up `order`."""
+    """Kernel parameters that make up the `order` of `make_longest_first`. Where tiles have unlike numbers of keys a section's keys and
+    values stay in the L2 together; otherwise it is one head."""
     p, tiles = problem, tiles_of(problem, problem.rows, height)
     lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
