@@ -23,7 +23,7 @@ from ...device.unroll import unrolled
 from ...device.vec import address, load2, load_shared_4f32, shared_address, store4
 
 LANES_M, LANES_N = 4, 8
-PAD = 2  # complex numbers between rows of the ring: 16 bytes, so that a run of channels is spread over all banks as it is turned
+PAD = 2  # complex numbers between rows of the ring: 16 bytes, so that transposed channels are spread over all banks
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def kernel(config):
 
     @device_function
     def load_stage(to, a, b, state, ok):
-        """Copies of the thread's part of the stage that `state` is at; nothing but zeros after the last."""
+        """Copy the thread's part of the stage at `state`; zeros after the last stage."""
         off_a, off_b, mask_a, mask_b, left_a, left_b, pitch_a, pitch_b = state
         to_a, to_b = to
         copy_a(to_a, a, off_a, mask_a, left_a if ok else 0, pitch_a)
@@ -176,7 +176,7 @@ def kernel(config):
 
     @device_function
     def finish(r, s):
-        """One row of the thread's results leaves, two columns at a time."""
+        """Store one row of the thread's results, two columns at a time."""
         re, im, y, at, pitch, row, column, rows, columns = s
         i = row + (r >> 1) * (LM * 2) + (r & 1)
         if i < rows:
@@ -220,7 +220,7 @@ def kernel(config):
         along_a, along_b = (i64(BK), i64(BK)) if items else (pitch_a * BK, pitch_b * BK)
         next_a, next_b = stride_a - (steps - 1) * along_a, stride_b - (steps - 1) * along_b
         source_a, source_b = address(a, 0), address(b, 0)
-        # where the loads are, and where the products
+        # prologue: fill the ring but for one stage
         step_load, left, total = 0, length, count * steps
         loaded = 0
         write = smem
@@ -235,7 +235,7 @@ def kernel(config):
                 step_load, left, off_a, off_b = 0, length, off_a + next_a, off_b + next_b
             else:
                 left, off_a, off_b = left - BK, off_a + along_a, off_b + along_b
-        # neighbouring lanes share rows and columns alternately: a quarter of a warp then reads few different 16 bytes
+        # neighbouring lanes share rows and columns alternately: a quarter of a warp then reads few different 16-byte vectors
         lm, ln = ((lane >> 4) << 1) | (lane & 1), (lane >> 1) & 7
         wm, wn = warp & (WARPS_M - 1), warp >> SHIFT_M
         row, column = wm * (LM * TM) + 2 * lm, wn * (LN * TN) + 2 * ln
