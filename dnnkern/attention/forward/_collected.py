@@ -16,6 +16,7 @@ from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import check_register_budget, make_register_claim, make_register_release
+from ...device.scheduler import make_longest_first
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
 from ...device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
@@ -27,7 +28,7 @@ from .._flash import LOG2E
 from .._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_shares, stored_in_pairs
 from .._masks import make_hide
 from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_arguments, tile_count
+from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_arguments, tile_count
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def fitting(config, shapes, problem, device):
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_locate(s.height)
+    terms, locate = make_terms(kind), make_longest_first(s.height)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     E, (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS) = config.columns, config.stage, config.q_bytes, config.places
     PIECES, (K_BOXES, V_BOXES), COLUMNS, TURNED = config.pieces, config.boxes, config.box_columns, config.turned

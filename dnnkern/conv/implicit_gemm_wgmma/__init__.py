@@ -23,6 +23,7 @@ from ...device import cuda, jit, u32
 from ...device.convert import element
 from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divisor
+from ...device.scheduler import in_bands
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
@@ -33,7 +34,6 @@ from ...engine.hopper_plan import TILES, rows_for_tma, store_argument, tiles_for
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.scales import FP8
-from ...engine.simt import BAND
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_loader, make_locate, make_sink
@@ -263,7 +263,7 @@ def _arguments(problem, parts, tile, store):
     else:
         stride, other = 1, 1
     other = 0 if problem.residual is None else other
-    divisors = TileDivisors(*map(divisor, (per_class, per_group, BAND * columns)), rows, divisor(rows % BAND or BAND))
+    divisors = TileDivisors(divisor(per_class), divisor(per_group), *in_bands(rows, columns))
     walk = Walk(parts.channels, parts.columns, channels_end, _steps_per_tap(parts), *map(_walk_axis, axes),
                 *(divisor(a.count) for a in axes), *(divisor(d) for a in axes for d in (a.pitch, a.period)))
     return (Argument("int32", tiles), Argument(TileDivisors, divisors), Argument(Walk, walk),

@@ -16,12 +16,12 @@ from ...device.barrier import barrier_sync
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import Divisor, ceil_div, divide, divide_remainder
+from ...device.scheduler import locate_in_bands
 from ...device.tma import make_tma_load
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load_shared_4u32, store4
 from ...engine.hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
 from ...engine.hopper_stores import make_boxed_store, make_fill
-from ...engine.simt import locate as locate_tile
 from ...engine.stores import make_group_store
 
 
@@ -159,7 +159,7 @@ def make_locate(special):
             number, inside = divide_remainder(inside, tiles.per_class)
         if grouped:
             group, inside = divide_remainder(inside, tiles.per_group)
-        r, c = locate_tile(inside, tiles.band_tiles, tiles.rows, tiles.last_rows)
+        r, c = locate_in_bands(inside, tiles.band_tiles, tiles.rows, tiles.last_rows)
         pixel = (r * CLUSTER + rank) * BM
 
         # residue class along each axis
