@@ -6,7 +6,7 @@ from ..device import device_function, f32, f64, i32
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..host.launch import Argument
-from ._scores import NOTHING, between, make_terms
+from ._scores import NEG_INF, between, make_terms
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 WIDEST = 256
@@ -40,7 +40,7 @@ def make_powers(compute):
 
     @device_function
     def level(top):
-        if top == T(NOTHING):
+        if top == T(NEG_INF):
             return T(0)
         return top if DOUBLE else T(top * T(LOG2E))
 
@@ -122,13 +122,13 @@ def make_extent(kind):
 
 
 @functools.cache
-def make_seen(kind):
-    """Device function ``seen(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
+def make_attends(kind):
+    """Device function ``attends(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
     @device_function
-    def seen(i, j, shift, keys, bounds):
+    def attends(i, j, shift, keys, bounds):
         distance = j - (i + shift)
         return j < keys and distance <= bounds[1] and distance >= -bounds[0]
-    return seen
+    return attends
 
 
 def lines_arguments(problem, heads, tiles):

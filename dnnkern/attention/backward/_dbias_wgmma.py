@@ -28,8 +28,8 @@ from ...engine.hopper import ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E
 from .._fragments import is_bent, make_add_bias, make_pack
-from .._masks import make_hide
-from .._scores import Kind, kind_of, make_terms, steepness
+from .._masks import make_apply_mask
+from .._scores import Kind, kind_of, make_terms, softmax_scale
 from .._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, addressable, array_map, bias_map, is_by_tiles
 
 GROUPS, HEIGHT, MOST_STAGES = 2, 128, 4
@@ -126,7 +126,7 @@ def launch_of(problem, config, numbers, device):
                  Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x3", (b * h * i * j, p.batch // b, p.heads // h)),
                  *(Argument("uint32x3", divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
-                 Argument("float32", steepness(p)))
+                 Argument("float32", softmax_scale(p)))
     return Launch(kernel(config), (min(b * h * i * j, device.sms), 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
 
 
@@ -134,7 +134,7 @@ def launch_of(problem, config, numbers, device):
 def kernel(config):
     """Tiles of the gradient, one after another."""
     kind, WIDTH, STAGES, STAGE = config.kind, config.width, config.stages, config.stage
-    terms, hide, MASKED = make_terms(kind), make_hide(WIDTH, config.left, config.right), config.left or config.right
+    terms, apply_mask, MASKED = make_terms(kind), make_apply_mask(WIDTH, config.left, config.right), config.left or config.right
     (X_BOXES, Y_BOXES), FRAGMENT, WORDS, TOGETHER = config.boxes, WIDTH // 2, WIDTH // 4, config.together
     BIAS_AT, NUMBERS_AT, BARS = config.places
     BIAS, BIAS_BOX, BIAS_BOXES, LEFT_BOX, RIGHT_BOX = config.bias, HEIGHT * ROW, WIDTH // COLUMNS, HEIGHT * ROW, WIDTH * ROW
@@ -163,8 +163,8 @@ def kernel(config):
         """(whether some row of a tile sees a key, whether one does not see all)."""
         seen, some = True, False
         if MASKED:
-            first, first_end = terms.span(i0, sizes[0], sizes[1], bounds)
-            last_begin, last = terms.span(min(i0 + HEIGHT, sizes[0]) - 1, sizes[0], sizes[1], bounds)
+            first, first_end = terms.key_range(i0, sizes[0], sizes[1], bounds)
+            last_begin, last = terms.key_range(min(i0 + HEIGHT, sizes[0]) - 1, sizes[0], sizes[1], bounds)
             some = j0 + WIDTH > first_end or j0 < last_begin
             seen = max(first, j0) < min(last, j0 + WIDTH)
         return seen, some
@@ -299,7 +299,7 @@ def kernel(config):
                 release(free, lane)
                 add_bias(x, tile, group * 64 + warp * 16, lane, scale)
                 if MASKED and some:
-                    hide(x, i0 + row + shift, j0, column, sizes[1], bounds)
+                    apply_mask(x, i0 + row + shift, j0, column, sizes[1], bounds)
                 for k in range(FRAGMENT):
                     x[k] = ex2(fma(x[k], f32(LOG2E), -levels[k // 2 % 2]))
                 values_done(y)

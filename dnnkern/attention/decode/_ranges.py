@@ -16,7 +16,7 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...transform._estimate import moved_seconds
 from .._flash import make_powers
-from .._scores import NOTHING, Kind
+from .._scores import NEG_INF, Kind, RowStrides, Strides
 from .sdpa_decode_naive import lse_argument
 
 LANES, MOST_WARPS = 32, 8
@@ -85,21 +85,21 @@ def make_range(step):
 
 @functools.cache
 def make_joined(kind):
-    """Device function ``joined(values, at, step, tops, top_at, totals, total_at, own_step, count)`` -> (top, total, sum) of `count` parts,
-    each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
+    """Device function ``joined(values, at, step, row_max, top_at, row_sum, total_at, own_step, count)`` -> (top, total, sum) of `count`
+    parts, each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
     powers, T = make_powers(kind.compute), kind.real
 
     @device_function
-    def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
-        top, total, value = T(NOTHING), T(0), T(0)
+    def joined(values, at, step, row_max, top_at, row_sum, total_at, own_step, count):
+        top, total, value = T(NEG_INF), T(0), T(0)
         for part in range(count):
-            top = maximum(top, T(tops[top_at + part * own_step]))
+            top = maximum(top, T(row_max[top_at + part * own_step]))
         level = powers.level(top)
         for part in range(count):
-            own = T(tops[top_at + part * own_step])
-            if own != T(NOTHING):
+            own = T(row_max[top_at + part * own_step])
+            if own != T(NEG_INF):
                 fall = powers.fall(powers.level(own), level)
-                total = T(total + T(totals[total_at + part * own_step]) * fall)
+                total = T(total + T(row_sum[total_at + part * own_step]) * fall)
                 value = T(value + T(values[at + part * step]) * fall)
         return top, total, value
     return joined
@@ -136,7 +136,7 @@ def make_result(parts):
         if row < many and column < E:
             member, i = divide_remainder(row, per)
             h, most = i64(g * group + member), top
-            if SINK and top != T(NOTHING):
+            if SINK and top != T(NEG_INF):
                 own = T(load_sink(sink, h * sink_step))
                 most = maximum(top, own)
                 level = powers.level(most)
@@ -146,12 +146,12 @@ def make_result(parts):
                 value = T(value * powers.inverse(total))
             else:
                 value = T(0)
-            store(o, b * o_strides[0] + h * o_strides[1] + i * o_strides[2] + column * o_strides[3], value)
+            store(o, b * o_strides.batch + h * o_strides.head + i * o_strides.row + column * o_strides.column, value)
             if WITH_LSE and column == 0:
-                logarithm = T(NOTHING)
+                logarithm = T(NEG_INF)
                 if total != T(0):
                     logarithm = powers.total(powers.level(most), total)
-                lse[b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2]] = logarithm
+                lse[b * lse_strides.batch + h * lse_strides.head + i * lse_strides.row] = logarithm
     return result
 
 
@@ -195,24 +195,24 @@ def merge_kernel(parts, warps, dependent):
             owns[u] = T(partial[top_at + i64(s if s < splits else 0) * ROWS])
 
         # what all ranges are measured by, the same in every warp
-        top, total = T(NOTHING), T(0)
+        top, total = T(NEG_INF), T(0)
         for s in range(lane, splits, LANES):
             own, part_total = T(partial[top_at + i64(s) * ROWS]), T(partial[total_at + i64(s) * ROWS])
-            if own != T(NOTHING):
+            if own != T(NEG_INF):
                 most = maximum(top, own)
                 level = powers.level(most)
-                if top != T(NOTHING):
+                if top != T(NEG_INF):
                     total = T(total * powers.fall(powers.level(top), level))
                 total = T(total + part_total * powers.fall(powers.level(own), level))
                 top = most
         most = reduce_top(top)
         level = powers.level(most)
-        if top != T(NOTHING):
+        if top != T(NEG_INF):
             total = T(total * powers.fall(powers.level(top), level))
         total = reduce_total(total)
         for start in range(warp, splits, STEP):
             for u in range(AHEAD):
-                if start + u * WARPS < splits and owns[u] != T(NOTHING):
+                if start + u * WARPS < splits and owns[u] != T(NEG_INF):
                     fall = powers.fall(powers.level(owns[u]), level)
                     unpack(values, 0, raw, u * LENGTH)
                     for e in range(VECTOR):
@@ -254,6 +254,6 @@ def merge_launch(problem, parts, splits, dependent):
     sink, sink_step = sink_arguments(p)
     arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), lse_argument(p), sink,
                  Argument("uint32x3", divisor(many)), Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows),
-                 Argument("int32", splits), Argument("int64x4", p.strides(p.o)), sink_step, Argument("int64x3", p.lse_strides))
+                 Argument("int32", splits), Argument(Strides, p.strides(p.o)), sink_step, Argument(RowStrides, p.lse_strides))
     return Launch(merge_kernel(parts, warps, dependent), (p.batch * p.kv_heads * many * across, 1, 1), (LANES * warps, 1, 1), arguments,
                   dependent=dependent)

@@ -18,7 +18,7 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
-from .._scores import kind_of, make_terms, sequence_arguments
+from .._scores import Strides, kind_of, make_terms, sequence_arguments
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
@@ -78,11 +78,11 @@ def kernel(kind, elements, words):
             image, g = divide_remainder(line, heads)
             _, _, _, keys_there = terms.lengths(image, (of_rows, of_keys, row_step, key_step), rows, keys)
             column, first = 4 * group, 16 * half
-            at = advance(v, image * v_strides[0] + g * v_strides[1] + first * v_strides[2])
+            at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
             given = cuda.local.array(16, u32)
             for key in range(16):
                 there = first + key < keys_there and column < elements
-                given[key] = fetch(advance(at, key * v_strides[2]), column, v_strides[3], there)
+                given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
             turns = cuda.local.array(16, u32)
             for c in range(4):
                 a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
@@ -105,6 +105,6 @@ def turn(turned):
     count = p.batch * p.kv_heads * halves * groups
     arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
                  Argument("int32", count), Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(halves)),
-                 Argument("uint32x3", divisor(p.kv_heads)), Argument("int64x4", p.strides(p.v)), Argument("int32", p.rows),
+                 Argument("uint32x3", divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p))
     return Launch(kernel(kind_of(p), p.dv, words), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

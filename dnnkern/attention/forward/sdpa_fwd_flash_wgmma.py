@@ -42,10 +42,10 @@ from ...engine.hopper import GROUP, ROW
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E, make_extent, make_tile
-from .._fragments import (SLACK, is_adjusted, is_bent, make_absorb, make_add_bias, make_adjust, make_drop, make_pack, make_row_words,
-                          make_shares, make_store, multiply_rows, stored_in_pairs)
-from .._masks import make_hide
-from .._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._fragments import (SLACK, is_adjusted, is_bent, make_add_bias, make_adjust, make_apply_dropout, make_normalize_rows,
+                          make_online_softmax, make_pack, make_row_words, make_store, scale_rows, stored_in_pairs)
+from .._masks import make_apply_mask
+from .._scores import NEG_INF, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from .._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, make_locate,
                       order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
 
@@ -120,10 +120,11 @@ def kernel(config):
     multiply_v = make_wgmma(E, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
     scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
-    absorb, hide, shares = make_absorb(WIDTH, s.first), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
+    online_softmax, normalize_rows = make_online_softmax(WIDTH, s.first), make_normalize_rows(SINK)
+    apply_mask = make_apply_mask(WIDTH, config.left, config.right)
     add_bias = make_add_bias(kind.bias, WIDTH, BIAS_BOX) if STAGED else None
     adjust = make_adjust(replace(kind, bias="") if STAGED else kind, WIDTH) if ADJUSTED else None
-    drop = make_drop(WIDTH) if DROPOUT else None
+    apply_dropout = make_apply_dropout(WIDTH) if DROPOUT else None
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
@@ -145,10 +146,10 @@ def kernel(config):
         row, rows, key, keys = lengths(sequence, sequences, batch, all_rows, all_keys)
         if PACKED and sequence == batch:
             keys = 0
-        first, every_end = terms.span(i0, rows, keys, bounds)
+        first, every_end = terms.key_range(i0, rows, keys, bounds)
         if DROPOUT or STAGED:  # TMA begins at multiples of 16 bytes
             first = first & -8
-        every_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        every_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
         tiles, _ = divide_remainder(max(min(last, keys) - first, 1) + (WIDTH - 1), PARTS)
         return (row, key), rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
@@ -183,7 +184,7 @@ def kernel(config):
             if DRAWN:
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
             at = key + first + (count - 1) * WIDTH
-            bias_image, bias_head = image if bias_strides[0] else 0, h if bias_strides[1] else 0
+            bias_image, bias_head = image if bias_strides.batch else 0, h if bias_strides.head else 0
             while left >= 0:
                 if left > 0:
                     mbarrier_wait(k_empty + 8 * k_slot, k_phase)
@@ -233,11 +234,11 @@ def kernel(config):
         else:
             line, chunk = thread >> 3, thread & 7
             source = staging + u32(line * ROW) + u32(chunk ^ (line & 7)) * 16
-            to = advance(o, h * o_strides[1] + (row + line) * o_strides[2] + chunk * 8)
+            to = advance(o, h * o_strides.head + (row + line) * o_strides.row + chunk * 8)
             for b in range(V_BOXES):
                 for r in range(0, 64, 16):
                     if line + r < left and chunk + b * 8 < CHUNKS:
-                        store4(as_u32(advance(to, r * o_strides[2] + b * COLUMNS)), 0,
+                        store4(as_u32(advance(to, r * o_strides.row + b * COLUMNS)), 0,
                                load_shared_4u32(source + u32(b * Q_BOX + r * ROW)))
             if not APART:
                 barrier_sync(u32(group + 1), u32(128))  # q may come
@@ -256,7 +257,7 @@ def kernel(config):
             if lane == 0:
                 mbarrier_arrive(empty)
         if at < every_begin or at + WIDTH > every_end:
-            hide(x, own, at, column, keys, numbers[3])
+            apply_mask(x, own, at, column, keys, numbers[3])
 
     @device_function
     def clear_values(bar, phase, to, at, keys, thread):
@@ -277,18 +278,18 @@ def kernel(config):
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
         seed = terms.seed_of(seed, offset)
-        steepness = f32(LOG2E) if ADJUSTED or STAGED else scale
+        softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scale
         scores, sums = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
-        tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+        row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        rescale, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
         lane, warp = thread & 31, thread >> 5
         first_of_warp, column = group * 64 + warp * 16, (lane & 3) * 2
         own_row = first_of_warp + (lane >> 2)
         mine = warp * 16 + (lane & 15)
         q_at = base + u32(group) * GROUP
         staging = q_at + O_AT
-        slack = SLACK * rcp(steepness)
+        slack = SLACK * rcp(softmax_scale)
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
         t = cuda.blockIdx.x
         while True:
@@ -312,13 +313,13 @@ def kernel(config):
             at = first + (left - 1) * WIDTH
             row = i0 + own_row
             own = row + shift
-            slope, bias_at = terms.slope(h, heads), image * bias_strides[0] + h * bias_strides[1]
+            slope, bias_at = terms.slope(h, heads), image * bias_strides.batch + h * bias_strides.head
             scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
             head, written = sequence * heads + h, rows if PACKED else all_rows
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
-                tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
+                row_max[r], ref_max[r], row_sum[r] = f32(NEG_INF), f32(0), f32(0)
             mbarrier_wait(q_full, q_phase)
             q_phase = q_phase ^ 1
             if HELD:
@@ -344,9 +345,9 @@ def kernel(config):
             bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
             k_slot, k_phase = advanced(k_slot, k_phase)
             to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
-            absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+            online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             if DROPOUT:
-                drop(scores, seed, head, row, at, lane, threshold, factor)
+                apply_dropout(scores, seed, head, row, at, lane, threshold, factor)
             pack(words, scores)
             if PADDED:
                 clear_values(v_full + 8 * v_slot, v_phase, base + V_AT + v_slot * V_BYTES, at, keys,
@@ -369,17 +370,17 @@ def kernel(config):
                 bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
                 k_slot, k_phase = advanced(k_slot, k_phase)
                 to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
-                grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+                rescaled = online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
                 if DROPOUT:
-                    drop(scores, seed, head, row, at, lane, threshold, factor)
+                    apply_dropout(scores, seed, head, row, at, lane, threshold, factor)
                 sums_done(sums)
                 if thread == 0:
                     mbarrier_arrive(v_empty + 8 * v_slot)
                 v_slot, v_phase = advanced(v_slot, v_phase)
                 hold_scores(scores)  # the words were the product's until now
                 pack(words, scores)
-                if grown:
-                    multiply_rows(sums, E // 8, falls)
+                if rescaled:
+                    scale_rows(sums, E // 8, rescale)
                 left = left - 1
 
             if BY_TMA and APART and thread == 0:
@@ -388,23 +389,23 @@ def kernel(config):
                 source_free()  # what the tile before left from
             mbarrier_wait(v_full + 8 * v_slot, v_phase)
             multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_slot * V_BYTES), 1)
-            own_score = f32(0)
+            sink_logit = f32(0)
             if SINK:
-                own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
-            shares(levels, totals, falls, own_score)
+                sink_logit = f32(load_sink(sink, i64(i64(h) * sink_step)))
+            normalize_rows(ref_max, row_sum, rescale, sink_logit)
             sums_done(sums)
             if thread == 0:
                 mbarrier_arrive(v_empty + 8 * v_slot)
             v_slot, v_phase = advanced(v_slot, v_phase)
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
-                    falls[0], totals[0] = f32(0), f32(NOTHING)
+                    rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
                 if row + 8 >= rows:
-                    falls[1], totals[1] = f32(0), f32(NOTHING)
+                    rescale[1], row_sum[1] = f32(0), f32(NEG_INF)
             barrier_sync(u32(group + 1), u32(128))
             if BY_TMA:
                 begin = i0 + group * 64
-                store_boxes(sums, falls, o_map, o, o_strides, staging, first_row + begin, rows - begin, h, image, warp, lane,
+                store_boxes(sums, rescale, o_map, o, o_strides, staging, first_row + begin, rows - begin, h, image, warp, lane,
                             thread, group)
                 if not APART and thread == 0:
                     source_free()
@@ -412,14 +413,14 @@ def kernel(config):
             else:
                 if not EARLY and thread == 0:
                     mbarrier_arrive(q_empty)
-                of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(first_row) * o_strides[2]))
-                store_elements(sums, falls, of_o, o_strides, row, written, column)
+                of_o = advance(o, i64(i64(image) * o_strides.batch + i64(h) * o_strides.head + i64(first_row) * o_strides.row))
+                store_elements(sums, rescale, of_o, o_strides, row, written, column)
             if WITH_LSE and column == 0:
-                lse_at = image * lse_strides[0] + h * lse_strides[1] + (first_row + row) * lse_strides[2]
+                lse_at = image * lse_strides.batch + h * lse_strides.head + (first_row + row) * lse_strides.row
                 if row < written:
-                    lse[lse_at] = totals[0]
+                    lse[lse_at] = row_sum[0]
                 if row + 8 < written:
-                    lse[lse_at + 8 * lse_strides[2]] = totals[1]
+                    lse[lse_at + 8 * lse_strides.row] = row_sum[1]
             if not TOLD:
                 t = t + cuda.gridDim.x
         if BY_TMA and thread == 0:
@@ -482,8 +483,8 @@ def build(problem, device, config):
     if not config.adjusted and not config.staged:
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
-                 array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
-                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter, *of_sink,
+                 array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument(Strides, p.strides(p.o)),
+                 Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides), counter, *of_sink,
                  Argument("int32", tiles), *order_arguments(p, s.height, config.by_head),
                  Argument("int32x4", (p.batch, p.heads, p.rows, p.keys)), *sequence_arguments(p), bias, of_bias, bias_strides, bounds,
                  scale, *others)

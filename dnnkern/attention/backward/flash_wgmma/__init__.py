@@ -30,7 +30,7 @@ from ....host.launch import Argument, Launch
 from ....transform._estimate import moved_seconds
 from ..._flash import tiles_of
 from ..._fragments import is_adjusted, is_bent, stored_in_pairs
-from ..._scores import added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._scores import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
                        refusal)
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
@@ -160,7 +160,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
 
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
-    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),

@@ -26,7 +26,7 @@ from ....device.vec import advance, load2_if, store4
 from ....device.warp import any_lane
 from ....host.launch import Argument, Launch
 from ..._flash import make_extent, make_tile, tiles_of
-from ..._scores import between, kind_of, sequence_arguments, steepness
+from ..._scores import RowStrides, Strides, between, kind_of, sequence_arguments, softmax_scale
 from .._delta import THREADS, TURNS, dots_of
 from .._dscores import row_level
 
@@ -140,8 +140,8 @@ def numbers_launch(problem, space):
                  Argument("float32*", "workspace"), Argument("uint32*", "workspace", first), Argument("int64", units),
                  Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
                  Argument("int32x5", (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument("uint32x3", divisor(tiles)),
-                 Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p))
+                 Argument("uint32x3", divisor(p.heads)), *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p))
     return Launch(numbers_kernel(kind_of(p), dots, space.width), (tiles * space.lines, 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -177,16 +177,16 @@ def numbers_kernel(kind, dots, width):
             ticket = u32(NO_TILES) if wrong_rows or wrong_keys else u32(0)
             if cuda.threadIdx.x == 0:
                 store4(cleared, 4 * last, (ticket, ticket, u32(0), u32(0)))
-        of_do = advance(do, image * do_strides[0] + h * do_strides[1])
-        of_o = advance(o, image * o_strides[0] + h * o_strides[1])
-        of_lse = image * lse_strides[0] + h * lse_strides[1]
+        of_do = advance(do, image * do_strides.batch + h * do_strides.head)
+        of_o = advance(o, image * o_strides.batch + h * o_strides.head)
+        of_lse = image * lse_strides.batch + h * lse_strides.head
         for turn in range(TURNS):
             i = (tile * TURNS + turn) * ROWS + line
             first, row, rows = find(image, i, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
             delta = total(of_do, of_o, first + row, row < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < padded:
                 at = (place * i64(padded) + (i & -width)) * 2 + (i & (width - 1))
-                numbers[at] = row_level(lse, of_lse + (first + row) * lse_strides[2], row < rows)
+                numbers[at] = row_level(lse, of_lse + (first + row) * lse_strides.row, row < rows)
                 numbers[at + width] = delta
     return sdpa_bwd_numbers
 
@@ -200,10 +200,10 @@ def dq_launch(problem, space):
     blocks_of_a_line = (space.rows if p.packed else ceil_div(p.rows, 64) * 64) // 64
     blocks = space.lines * blocks_of_a_line * per_block[0]
     arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
-                 Argument(element(t.dtype).pointer, "dq"), Argument("int64x4", p.strides(t)),
+                 Argument(element(t.dtype).pointer, "dq"), Argument(Strides, p.strides(t)),
                  Argument("int32x5", (p.rows, p.keys, space.rows, p.d, p.batch)), Argument("uint32x3", per_block),
                  Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(blocks_of_a_line)),
-                 Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", steepness(p)))
+                 Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", softmax_scale(p)))
     return Launch(dq_kernel(kind_of(p), words, space.width, space.stored), (blocks, 1, 1), (CONVERTERS, 1, 1), arguments)
 
 
@@ -220,11 +220,11 @@ def dq_kernel(kind, words, width, stored):
             values[c] = values[c] * scale
         if words:
             if column < elements:
-                put(advance(dq, row * strides[2] + column), 0, values, 0)
+                put(advance(dq, row * strides.row + column), 0, values, 0)
         else:
             for c in range(8):
                 if column + c < elements:
-                    store(dq, row * strides[2] + (column + c) * strides[3], values[c])
+                    store(dq, row * strides.row + (column + c) * strides.column, values[c])
 
     @device_function
     def place_of(index, groups):
@@ -276,7 +276,7 @@ def dq_kernel(kind, words, width, stored):
             for c in range(8):
                 upper[c] = upper[c] if row < rows else f32(0)
                 lower[c] = lower[c] if row + APART < rows else f32(0)
-            to = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            to = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
             if row < written:
                 write(to, dq_strides, i64(row), column, sizes[3], upper, scale)
             if row + APART < written:

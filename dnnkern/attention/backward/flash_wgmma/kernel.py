@@ -19,7 +19,7 @@ from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
 from ..._flash import LOG2E
 from ..._fragments import make_add_turned_bias, make_pack, make_single_store, make_store
-from ..._masks import make_hide_turned
+from ..._masks import make_apply_mask_transposed
 from ..._pieces import make_split
 from ..._scores import make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
@@ -32,7 +32,7 @@ from .tiles import make_tickets, make_walk
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
-    terms, hide = make_terms(kind), make_hide_turned(s.width, config.left, config.right)
+    terms, apply_mask = make_terms(kind), make_apply_mask_transposed(s.width, config.left, config.right)
     DOWN, PACKED, CAPPED, STAGED = down, kind.packed, kind.softcap, config.staged
     adjust, _ = make_slopes(replace(kind, softcap=False, bias="" if STAGED else kind.bias), s.width, True)
     (tell, place_of, extent_of, work_of, tiles_of), (is_left, following) = make_tickets(config, down), make_walk(s.width, down)
@@ -128,9 +128,9 @@ def kernel(config, down):
         """Brings a step's tile as soon as ds of two steps before has been multiplied."""
         _, _, _, _, _, _, _, bias_full, bias_empty = bars
         image, _, other_head, start, begin, end = where
-        image, at, member, turn, phase = image if strides[0] else 0, begin, i32(0), u32(1), u32(1)
+        image, at, member, turn, phase = image if strides.batch else 0, begin, i32(0), u32(1), u32(1)
         while is_left(at, end) and member < members:
-            h, to, bar = other_head + member if strides[1] else 0, slopes_of(base, turn), bias_full + 8 * turn
+            h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bias_full + 8 * turn
             mbarrier_wait(bias_empty + 8 * turn, phase)
             mbarrier_arrive_expect(bar, u32(SLOPE_BYTES))
             for b in range(BIAS_BOXES):
@@ -254,7 +254,7 @@ def kernel(config, down):
         seed = terms.seed_of(seed, offset)
         lane, warp = thread & 31, thread >> 5
         line, column = start + group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
-        steepness = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
+        softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
@@ -280,7 +280,7 @@ def kernel(config, down):
         while is_left(at, end) and member < members:
             h = other_head + member
             head = image * heads + h
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            bias_at = image * bias_strides.batch + h * bias_strides.head
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             drawing = (seed, head, threshold, factor)
             mbarrier_wait(full + 8 * slot, phase)
@@ -320,10 +320,10 @@ def kernel(config, down):
                 if not OF_DK:
                     release(bias_empty, turn, lane)
                     turn = u32(turn ^ u32(1))
-            seen, _ = terms.span(min(at + WIDTH, rows) - 1, rows, keys, bounds)
-            _, last = terms.span(at, rows, keys, bounds)
+            seen, _ = terms.key_range(min(at + WIDTH, rows) - 1, rows, keys, bounds)
+            _, last = terms.key_range(at, rows, keys, bounds)
             if seen > start or last < start + HEIGHT:
-                hide(x, line - shift, at, column, keys - line, bounds)
+                apply_mask(x, line - shift, at, column, keys - line, bounds)
             levels = base + NUMBERS + slot * NUMBER_BYTES
             deltas = levels + 4 * TOGETHER
             if CAPPED:
@@ -333,7 +333,7 @@ def kernel(config, down):
                     release(single_empty, u32(0), lane)
                 capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
             else:
-                exponentials(x, levels, column, steepness)
+                exponentials(x, levels, column, softmax_scale)
                 if OF_DK:
                     slopes_done(y)
                 if SINGLE:
@@ -410,15 +410,15 @@ def kernel(config, down):
                 sums_done(sums)
             for r in range(2):
                 factors[r] = scale if line + 8 * r < keys else f32(0)
-            to_keys = advance(out, image * out_strides[0] + line_head * out_strides[1] + key * out_strides[2])
+            to_keys = advance(out, image * out_strides.batch + line_head * out_strides.head + key * out_strides.row)
             store(sums, factors, to_keys, out_strides, line, written, column)
         if OF_DV:
             if not SPLIT:
                 values_done(values)
             for r in range(2):
                 factors[r] = f32(1) if line + 8 * r < keys else f32(0)
-            to_values = advance(out_second, i64(image * second_strides[0] + line_head * second_strides[1]
-                                                + key * second_strides[2]))
+            to_values = advance(out_second, i64(image * second_strides.batch + line_head * second_strides.head
+                                                + key * second_strides.row))
             store_values(values, factors, to_values, second_strides, line, written, column)
 
     @jit(launch_bounds=(THREADS, 1))

@@ -19,8 +19,8 @@ def make_ranges(kind, height, width):
 
     @device_function
     def rows_of(start, rows, keys, bounds):
-        first, _ = terms.column(start, rows, keys, bounds)
-        _, last = terms.column(min(start + height, keys) - 1, rows, keys, bounds)
+        first, _ = terms.query_range(start, rows, keys, bounds)
+        _, last = terms.query_range(min(start + height, keys) - 1, rows, keys, bounds)
         last = min(last, rows)
         tile, _ = divide_remainder(first, BY_WIDTH)
         if start < keys and first < last:
@@ -29,8 +29,8 @@ def make_ranges(kind, height, width):
 
     @device_function
     def tiles_of(at, rows, keys, bounds):
-        begin, _ = terms.span(at, rows, keys, bounds)
-        _, seen = terms.span(min(at + width, rows) - 1, rows, keys, bounds)
+        begin, _ = terms.key_range(at, rows, keys, bounds)
+        _, seen = terms.key_range(min(at + width, rows) - 1, rows, keys, bounds)
         first, _ = divide_remainder(begin, BY_HEIGHT)
         last, _ = divide_remainder(min(seen, keys) - 1, BY_HEIGHT)
         return first, last

@@ -33,7 +33,7 @@ def make_produce(config):
             for u in range(PAGES):
                 j = j0 + u * K_ROWS
                 number, _ = divide_remainder(j if j < last else 0, page)
-                numbers[u] = table[b * table_strides[0] + number * table_strides[1]]
+                numbers[u] = table[b * table_strides.batch + number * table_strides.page]
 
     @device_function
     def load_box(to, array, bar, column, j, g, b, number, paging):
