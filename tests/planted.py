@@ -54,7 +54,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("conv/fft/tiles.py", "ok = ok and h < MH and p < P", "ok = ok and h < MH and p <= P", "a row past the output"),
     ("conv/_gather/__init__.py", "if 0 <= at and at < extent:", "if 0 < at and at < extent:",
      "the first row of the image is taken for padding"),
-    ("conv/direct/kernel.py", "if there and z < D:", "if there and z <= D:", "an image below the last one"),
+    ("conv/direct/kernel.py", "if in_source and d < size.d:", "if in_source and d <= size.d:", "an image below the last one"),
     ("pool/pool_fwd_rows.py", "(w < axes.w.extent)\n                            if not MAX:",
      "(w <= axes.w.extent)\n                            if not MAX:",
      "elements past the end of a row"),

@@ -38,7 +38,7 @@ _add_tensor = ADD_TENSOR.call
 
 @public
 def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None, **parameters):
-    """An activation: ``y = f(x)``, element by element.
+    """Elementwise activation: ``y = f(x)``.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
         relu          x above `lower_clip` (0), else lower_clip + `negative_slope` (0) times the distance to it; at most `upper_clip`
                       (infinity)
         leaky_relu    x if x > 0 else `negative_slope` (0.01) x
-        prelu         x if x > 0 else `slope` x, slope being an array
+        prelu         x if x > 0 else `slope` x, with an array `slope`
         elu           x if x > 0 else `alpha` (1) (exp(x) - 1)
         selu          `gamma` (1.0507010) (x if x > 0 else `alpha` (1.6732632) (exp(x) - 1))
         celu          x if x > 0 else `alpha` (1) (exp(x / alpha) - 1)
@@ -68,7 +68,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
         mish          x tanh(softplus(x))
         ============  ==========================================================================================
     slope : array
-        Of prelu: of x's dtype, or float32 beside 16-bit x; it broadcasts to x as NumPy's arrays do: (C, 1, 1) for channels first.
+        For prelu: of x's dtype, or float32 with 16-bit x; it broadcasts to x as in NumPy: (C, 1, 1) for channels first.
     out : array
         Output, written and returned; arbitrary strides. May be exactly x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -77,12 +77,12 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     Returns
     -------
     y : array, of x's framework, shape and dtype
-        Computed in float32 (float64 for float64), rounded once. NaN gives NaN, and an infinity the limit of the function.
+        Computed in float32 (float64 for float64), rounded once. NaN gives NaN, infinity the limit of the function.
 
     Raises
     ------
     ValueError
-        Modes, parameters, a slope that does not broadcast, an `out` of another shape or that partly overlaps an operand.
+        An unknown mode, invalid parameters, a slope that does not broadcast, an `out` of another shape or that partly overlaps an operand.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -116,7 +116,7 @@ def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, w
     mode, slope, parameters
         As in `activation_fwd`.
     slope_gradient : bool
-        Of prelu: return (dx, dslope).
+        For prelu: return (dx, dslope).
     out : array, or (dx, dslope)
         Output, written and returned; arbitrary strides. dx may be exactly dy or x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -125,19 +125,19 @@ def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, w
     Returns
     -------
     dx : array, of dy's framework, x's shape and dtype
-        At a kink the derivative is that of the clipped side; relu's at 0 is its slope.
+        At a kink the derivative is that of the clipped side; for relu at 0 its slope.
     dslope : array, of the slope's shape and dtype
-        With `slope_gradient`: the sum of dy x where x <= 0, over all that the slope is broadcast along; 0 without elements. Added up in
-        float32 (float64 for float64), rounded once.
+        With `slope_gradient`: the sum of dy x where x <= 0, over the dimensions in which the slope broadcasts; 0 without elements.
+        Accumulated in float32 (float64 for float64), rounded once.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `activation_fwd` does.
+        As `activation_fwd`.
 
     Notes
     -----
-    Deterministic, dslope too; it takes a workspace of x's elements in the type that is computed in. Mirrors cudnnActivationBackward and the
+    Deterministic, dslope too, which needs a workspace of x's size in the compute type. Mirrors cudnnActivationBackward and the
     backward activations among cuDNN's pointwise operations.
 
     Examples
@@ -170,7 +170,7 @@ def _parted(function, keywords):
 
 @public
 def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
-    """A function of one array, element by element.
+    """Elementwise function of one array.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
         identity, neg, abs, sqrt, rsqrt (1 / sqrt), reciprocal (1 / x), exp, log, erf, sin, cos, tan, ceil, floor, logical_not, or
         gen_index: the index of each element along `axis`.
     axis : int
-        Of gen_index alone.
+        For gen_index only.
     out : array
         Output, written and returned; arbitrary strides. May be exactly x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -190,14 +190,14 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
     -------
     y : array, of x's framework and shape
         bool for logical_not, int32 for gen_index, else of x's dtype. Computed in float32 (float64 for float64 and int32) and rounded once,
-        integers to the nearest, saturating. NaN is not equal to zero.
+        integers to nearest, saturating. NaN counts as true.
 
     Raises
     ------
     ValueError
-        Names of functions, an axis that is missing or does not exist, an `out` of another shape or that partly overlaps x.
+        An unknown function, an axis that is missing or out of range, an `out` of another shape or that partly overlaps x.
     TypeError, NotSupported
-        As `activation_fwd` does.
+        As `activation_fwd`.
 
     Notes
     -----
@@ -217,17 +217,17 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
 
 @public
 def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, **choice):
-    """A function of two arrays, element by element.
+    """Elementwise function of two arrays.
 
     Parameters
     ----------
     a, b : array
-        As in `unary`, of one dtype (bool too for logical functions and binary_select); they broadcast as NumPy's arrays do.
+        As in `unary`, of one dtype (bool too for logical functions and binary_select); they broadcast as in NumPy.
     op : str
-        add, sub, mul, div, max, min, pow, mod (the remainder that has a's sign), atan2, add_square (a + b**2); cmp_eq, cmp_neq, cmp_gt,
+        add, sub, mul, div, max, min, pow, mod (the remainder with a's sign), atan2, add_square (a + b**2); cmp_eq, cmp_neq, cmp_gt,
         cmp_ge, cmp_lt, cmp_le; logical_and, logical_or; binary_select: a where the mask is true, else b. bias and scale are add and mul.
     mask : array
-        Of binary_select alone: bool or uint8; it broadcasts too.
+        For binary_select only: bool or uint8; it broadcasts too.
     out : array
         Output, written and returned; arbitrary strides. May be exactly a or b; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -236,15 +236,15 @@ def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, **choi
     Returns
     -------
     y : array, of a's framework
-        bool for comparisons and logical functions, else of the operands' dtype. Computed and rounded as `unary`'s. max and min are NaN
-        where an operand is; a comparison with NaN is false, but for cmp_neq.
+        bool for comparisons and logical functions, else of the operands' dtype. Computed and rounded as in `unary`. max and min are NaN
+        if an operand is; comparisons with NaN are false, except cmp_neq.
 
     Raises
     ------
     ValueError
-        Names of functions, shapes that do not broadcast, an `out` of another shape or that partly overlaps an operand.
+        An unknown function, shapes that do not broadcast, an `out` of another shape or that partly overlaps an operand.
     TypeError
-        Dtypes, a mask that is missing or has no use, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, a mask that is missing or unused, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -268,7 +268,7 @@ def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, **choi
 
 @public
 def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, **choice):
-    """A gated linear unit: ``y = value * f(gate)``, value and gate being the first and the second half of x along an axis.
+    """Gated linear unit: ``y = value * f(gate)``; value and gate are the first and the second half of x along an axis.
 
     Parameters
     ----------
@@ -290,14 +290,14 @@ def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None
     Raises
     ------
     ValueError
-        An odd extent, an axis that does not exist, names of gates, an `out` of another shape or that overlaps x.
+        An odd extent, an axis out of range, an unknown gate, an `out` of another shape or that overlaps x.
     TypeError, NotSupported
-        As `activation_fwd` does.
+        As `activation_fwd`.
 
     Notes
     -----
-    Deterministic. Mirrors `torch.nn.functional.glu` and MIOpen's GLU; the order of the halves is theirs. The paper: Shazeer, GLU Variants
-    Improve Transformer, 2020.
+    Deterministic. Mirrors `torch.nn.functional.glu` and MIOpen's GLU; the order of the halves is theirs. Shazeer, "GLU variants
+    improve transformer" (2020).
 
     Examples
     --------
@@ -330,7 +330,7 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `glu_fwd` does.
+        As `glu_fwd`.
 
     Notes
     -----
@@ -347,7 +347,7 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
 
 @public
 def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
-    """An array times a number, in place: ``x *= alpha``.
+    """Scale an array in place: ``x *= alpha``.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
     alpha : float
         Multiplied in float32, or in float64 for float64 and int32.
     out : array
-        Written and returned in place of x, which it has the shape and dtype of; arbitrary strides. May be exactly x; other overlap is an
+        Written and returned in place of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an
         error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -364,14 +364,14 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
     Returns
     -------
     x : array
-        The same object, or `out`. Rounded once, integers to the nearest, saturating.
+        The same object, or `out`. Rounded once, integers to nearest, saturating.
 
     Raises
     ------
     ValueError
         Elements of x that share an address, an `out` of another shape or that partly overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable array.
+        Unsupported dtypes, objects that are not device arrays, an immutable array.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -393,19 +393,19 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
 
 @public
 def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=None, **choice):
-    """An array added to another, in place: ``c = alpha * a + beta * c``.
+    """Add an array to another in place: ``c = alpha * a + beta * c``.
 
     Parameters
     ----------
     a : array
-        float64, float32, float16, bfloat16, int8, uint8 or int32, arbitrary strides; it broadcasts to c's shape as NumPy's arrays do: (C,
-        1, 1) is a bias of channels first.
+        float64, float32, float16, bfloat16, int8, uint8 or int32, arbitrary strides; it broadcasts to c's shape as in NumPy: (C, 1, 1) is
+        a bias of channels first.
     c : array
         Of a's dtype, arbitrary strides but 0.
     alpha, beta : float
-        Multiplied in float32, or in float64 for float64 and int32. With beta 0 c is not read: NaNs in it do not matter.
+        Multiplied in float32, or in float64 for float64 and int32. If beta is 0, c is not read: NaNs in it do not matter.
     out : array
-        Written and returned in place of c, which it has the shape and dtype of; arbitrary strides. May be exactly c; other overlap, with a
+        Written and returned in place of c, with its shape and dtype; arbitrary strides. May be exactly c; other overlap, with a
         too, is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -413,14 +413,14 @@ def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=No
     Returns
     -------
     c : array
-        The same object, or `out`. Rounded once, integers to the nearest, saturating.
+        The same object, or `out`. Rounded once, integers to nearest, saturating.
 
     Raises
     ------
     ValueError
         A shape that does not broadcast to c's, elements of c that share an address, arrays that overlap.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable array.
+        Unsupported dtypes, objects that are not device arrays, an immutable array.
     NotSupported
         A forced algorithm that cannot solve the problem.
 

@@ -68,7 +68,7 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     window : (int, int)
         How many keys to the left and right of pos(i) a query attends to; -1: all.
     bias : array, optional
-        Added to scores: two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 beside 16-bit ones; float32,
+        Added to scores: two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 with 16-bit ones; float32,
         bfloat16 or float16 beside 8-bit ones. Not with "THD".
     alibi : bool
         Subtract ``m * |j - pos(i)|`` from scores, with ``m = 2 ** (-8 * (h + 1) / H)`` for head h. If H is not a power of two: the slopes
@@ -185,7 +185,7 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `sdpa_fwd` does.
+        As `sdpa_fwd`.
 
     Notes
     -----
@@ -252,7 +252,7 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
         Softmax scale; default ``1 / sqrt(D)``.
     bias : array, optional
         Added to scores: two to four dimensions that broadcast to (B, H, S, N), N being the keys that the cache has room for; q's dtype,
-        or float32 beside 16-bit ones. Not with "THD".
+        or float32 with 16-bit ones. Not with "THD".
     window : (int, int)
         How many keys before its own position a query attends to; -1: all. It attends to none after it, whatever the second number is.
     softcap, sink
@@ -317,7 +317,7 @@ def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream
     x : array (..., D)
         float64, float32, float16 or bfloat16; up to eight dimensions, arbitrary strides.
     cos, sin : array (..., R / 2)
-        Cosines and sines of the angles; they broadcast to x's leading dimensions. x's dtype, or float32 beside 16-bit ones. For queries (B,
+        Cosines and sines of the angles; they broadcast to x's leading dimensions. x's dtype, or float32 with 16-bit ones. For queries (B,
         H, S, D) the angles of positions are (S, R / 2), for (B, S, H, D) they are (S, 1, R / 2). The first R elements of a row are rotated,
         the others copied.
     interleaved : bool
@@ -366,9 +366,9 @@ def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, strea
     Parameters
     ----------
     dy : array (..., D)
-        Gradient of the result; dtypes and strides as `rope_fwd`'s x.
+        Gradient of the result; dtypes and strides as in `rope_fwd` x.
     cos, sin, interleaved
-        As given to `rope_fwd`.
+        As passed to `rope_fwd`.
     out : array of dy's shape and dtype
         Output, written and returned; arbitrary strides. May be exactly dy.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -381,7 +381,7 @@ def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, strea
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `rope_fwd` does.
+        As `rope_fwd`.
 
     Notes
     -----

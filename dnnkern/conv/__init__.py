@@ -25,37 +25,38 @@ BACKWARD_BIAS = Operation("conv_bwd_bias", operands=("dy",), outputs=("db",), pr
 @public
 def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", activation=None,
              residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, **choice):
-    """Convolution with its neighbours fused: ``y = activation(alpha * conv(x, w) + beta * out + residual + bias)``.
+    """Convolution with a fused epilogue: ``y = activation(alpha * conv(x, w) + beta * out + residual + bias)``.
 
-    ``conv(x, w)[n, k, p, q] = sum over c, r, s of x[n, c, p*stride - pad + r*dilation, ...] * w[k, c, r, s]`` with zeros outside x, in one,
-    two or three spatial dimensions alike.
+    ``conv(x, w)[n, k, p, q] = sum over c, r, s of x[n, c, p*stride - pad + r*dilation, ...] * w[k, c, r, s]`` with zeros outside x; in one,
+    two or three spatial dimensions.
 
     Parameters
     ----------
     x : array (N, C, *spatial), or (N, *spatial, C) with layout "NHWC"
     w : array (K, C/groups, *filter), or (K, *filter, C/groups) with layout "NHWC"
-        float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Any strides.
+        float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Arbitrary
+        strides.
     bias : array (K,)
     stride, dilation : int or tuple of int
-        One entry a spatial dimension.
+        One value, or one per spatial dimension.
     padding : int, tuple of int, or tuple of (before, after)
-        Zeros round x; one entry a spatial dimension.
+        Zeros around x; one value, or one per spatial dimension.
     groups : int
-        Divides C and K; filters of a group see its channels alone. C is depthwise.
+        Divides C and K; filters of a group cover only its channels. groups=C is depthwise.
     layout : "NCHW" or "NHWC"
-        Channels first or last, whatever the number of spatial dimensions.
+        Channels first or last, for any number of spatial dimensions.
     mode : "cross_correlation" or "convolution"
-        "convolution" reads the filter's taps backwards.
+        "convolution" flips the filter.
     activation : str or Activation
         A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
     residual : array of y's shape
     alpha, beta : float
-        beta other than 0 reads `out`, which has to be given then.
+        If beta is not 0, `out` is read and must be given.
     math : None, "tf32" or "fast"
-        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to tf32. "fast": anything within ten times the
+        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to TF32. "fast": anything within ten times the
         error of None.
     out_dtype : dtype
-        Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
+        Default: the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit float results saturate.
     out : array of y's shape
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -78,7 +79,7 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
 
     Notes
     -----
-    Deterministic. Mirrors cudnnConvolutionBiasActivationForward, and conv_fprop of cuDNN's graphs with pointwise neighbours.
+    Deterministic. Mirrors cudnnConvolutionBiasActivationForward, and conv_fprop of cuDNN's graphs with pointwise fusion.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
 @public
 def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
                   beta=0.0, math=None, out=None, workspace=None, stream=None, **choice):
-    """Gradient of a convolution with respect to its image: ``dx = alpha * (transposed conv)(dy, w) + beta * out``.
+    """Backward data: the gradient of a convolution with respect to x, ``dx = alpha * (transposed conv)(dy, w) + beta * out``.
 
     Parameters
     ----------
@@ -112,11 +113,11 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
     w : array (K, C/groups, *filter) or (K, *filter, C/groups)
         The forward's. float64, float32, float16 or bfloat16, as dy.
     x_shape : tuple of int
-        Of the forward's x; a stride leaves it open otherwise.
+        Shape of the forward's x, which with stride > 1 is ambiguous otherwise.
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
     alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As in `conv_fwd`. A given `out` may have another dtype than dy: float32 beside 16-bit dy and w, say.
+        As in `conv_fwd`. `out` may have another dtype than dy, for example float32 with 16-bit dy and w.
 
     Returns
     -------
@@ -125,7 +126,7 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `conv_fwd` does; ValueError also where `x_shape` does not fit dy. 8-bit types have no backward: TypeError.
+        As `conv_fwd`; also ValueError if `x_shape` does not match dy. 8-bit types have no backward: TypeError.
 
     Notes
     -----
@@ -149,7 +150,7 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
 @public
 def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
                     beta=0.0, math=None, out=None, workspace=None, stream=None, **choice):
-    """Gradient of a convolution with respect to its filter: ``dw = alpha * correlation(x, dy) + beta * out``.
+    """Backward filter: the gradient of a convolution with respect to w, ``dw = alpha * correlation(x, dy) + beta * out``.
 
     Parameters
     ----------
@@ -157,11 +158,12 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
         The forward's. float64, float32, float16 or bfloat16, as dy.
     dy : array of the forward's y's shape
     w_shape : tuple of int
-        Of the forward's w.
+        Shape of the forward's w.
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
     alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
-        As in `conv_fwd`. beta = 1 accumulates gradients in `out`, which may have another dtype than x: float32 beside 16-bit x and dy, say.
+        As in `conv_fwd`. beta = 1 accumulates gradients in `out`, which may have another dtype than x, for example float32 with 16-bit x
+        and dy.
 
     Returns
     -------
@@ -171,7 +173,7 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `conv_fwd` does. 8-bit types have no backward: TypeError.
+        As `conv_fwd`. 8-bit types have no backward: TypeError.
 
     Notes
     -----
@@ -194,7 +196,7 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
 
 @public
 def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """Gradient of a convolution with respect to its bias: dy summed over images and pixels.
+    """The gradient of a convolution with respect to its bias: dy summed over images and pixels.
 
     Parameters
     ----------
@@ -214,7 +216,7 @@ def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, *
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `conv_fwd` does.
+        As `conv_fwd`.
 
     Notes
     -----
@@ -234,7 +236,7 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
                        residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, **choice):
     """Transposed convolution: ``y = activation(alpha * convT(x, w) + beta * out + residual + bias)``.
 
-    convT is `conv_bwd_data` with x in the place of dy: every element of x adds its multiple of the filter to y, `stride` elements apart.
+    convT is `conv_bwd_data` with x as dy: every element of x adds a multiple of the filter to y, at steps of `stride`.
 
     Parameters
     ----------
@@ -244,14 +246,14 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
     bias : array (C_out,)
     stride, dilation : int or tuple of int
     padding : int, tuple of int, or tuple of (before, after)
-        Cut from the result.
+        Cropped from the result.
     output_padding : int or tuple of int
-        Added to the result's extents at their ends; less than the stride.
+        Added to the result's trailing edges; less than the stride.
     groups, layout, activation, residual, alpha, beta, math, out_dtype, out, workspace, stream, allow,
     workspace_limit, exclude
         As in `conv_fwd`.
     algo : str
-        Of conv_bwd_data, whose algorithms these are.
+        Name of an algorithm of conv_bwd_data, which computes it.
 
     Returns
     -------
@@ -261,11 +263,11 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `conv_fwd` does.
+        As `conv_fwd`.
 
     Notes
     -----
-    Deterministic. Mirrors torch.nn.functional.conv_transpose2d; in cuDNN it is the backward of a convolution as well.
+    Deterministic. Mirrors torch.nn.functional.conv_transpose2d; in cuDNN it is also the backward of a convolution.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Which source positions a tile of outputs reads, known when a kernel is compiled.
 
-Along one axis, output ``j`` of a tile and tap ``t`` meet at source position ``i`` of the tile's window where ``a*j + b*t + c == e*i``:
-forward ``i = j*stride + t*dilation - padding``; backward, where it is whole, ``i = (j + padding - t*dilation) / stride``. The origin of the
-window lies at ``tile_origin * advance + shift`` in the source, and the tile's origin at a multiple of the stride, so which pairs meet is
-the same in every tile: kernels unroll the table and carry no test of divisibility.
+Along one axis, output ``j`` of a tile and tap ``t`` read source position ``i`` of the tile's window where ``a*j + b*t + c == e*i``: forward
+``i = j*stride + t*dilation - padding``; backward, where it is an integer, ``i = (j + padding - t*dilation) / stride``. The window begins at
+``tile_origin * advance + shift`` in the source, and tiles begin at multiples of the stride, so the pairs are the same in every tile:
+kernels unroll them and need no test of divisibility.
 """
 import functools
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from ..device import device_function
 from ..device.unroll import unrolled
 
-SMALL_GROUPS = (2, 4, 8, 16, 32)  # channels that share one product of a tensor core with other groups'
+SMALL_GROUPS = (2, 4, 8, 16, 32)  # channels of groups that share one tensor-core instruction with other groups
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a window. `vector` source elements are read as one, so windows begin and end at multiples of it."""
+    """One axis of a window. `vector` source elements are one load, so windows begin and end at multiples of it."""
     taps: int
     stride: int
     dilation: int
@@ -26,32 +26,32 @@ class Axis:
     vector: int = 1
 
     @property
-    def law(self):
-        """(a, b, c, e)."""
+    def relation(self):
+        """(a, b, c, e) of ``a*j + b*t + c == e*i``."""
         if self.backward:
             return 1, -self.dilation, self.phase, self.stride
         return self.stride, self.dilation, self.phase, 1
 
     @functools.cached_property
-    def _met(self):
-        a, b, c, e = self.law
+    def _positions(self):
+        a, b, c, e = self.relation
         sums = (a * j + b * t + c for j in range(self.tile) for t in range(self.taps))
         return sorted({s // e for s in sums if s % e == 0})
 
     @property
     def first(self):
         """The window's first position, a multiple of `vector`."""
-        return self._met[0] // self.vector * self.vector
+        return self._positions[0] // self.vector * self.vector
 
     @property
     def groups(self):
-        """Groups of `vector` positions from the first to the last."""
-        return (self._met[-1] - self.first) // self.vector + 1
+        """Vectors of source elements from the first position to the last."""
+        return (self._positions[-1] - self.first) // self.vector + 1
 
     @property
     def used(self):
-        """Bit mask of the groups that some output needs."""
-        return sum(1 << g for g in {(i - self.first) // self.vector for i in self._met})
+        """Bit mask of the vectors that some output needs."""
+        return sum(1 << g for g in {(i - self.first) // self.vector for i in self._positions})
 
     @property
     def loads(self):
@@ -64,9 +64,9 @@ class Axis:
 
 
 def make_axis(taps, stride, dilation, padding, backward, tile, vector=1):
-    """(axis, shift): the shift of its windows is left to the launch, so that kernels depend on as little of the padding as they must.
+    """(axis, shift): the shift of the windows is a kernel parameter, so that kernels depend on the padding as little as possible.
 
-    Backward `tile` has to be a multiple of the stride; windows of several elements a read need origins at multiples of `vector`.
+    Backward, `tile` has to be a multiple of the stride; windows with vector loads begin at multiples of `vector`.
     """
     if backward:
         shift = padding // stride // vector * vector
@@ -77,7 +77,7 @@ def make_axis(taps, stride, dilation, padding, backward, tile, vector=1):
 
 @functools.cache
 def make_source(stride, backward):
-    """Device function ``source(o, t, padding, dilation)``: the source position of output `o` and tap `t`, negative where there is none."""
+    """Device function ``source(o, t, padding, dilation)``: the source position of output `o` and tap `t`, negative where none exists."""
     @device_function
     def source(o, t, padding, dilation):
         if backward:
@@ -98,9 +98,9 @@ def roles(p):
 
 
 def small_groups_refusal(p):
-    """Why a kernel that puts small groups side by side on tensor cores cannot take `p`, or None. Host function."""
+    """Why a kernel that computes several small groups per tensor-core instruction does not support `p`, or None. Host function."""
     if p.dtype not in ("float16", "bfloat16") or p.op != "conv_bwd_filter" and p.w.dtype != p.dtype:
-        return f"{p.dtype}; its products are of float16 and bfloat16"
+        return f"{p.dtype}; it supports float16 and bfloat16"
     if p.c_group != p.k_group or p.c_group not in SMALL_GROUPS:
         return f"groups of {p.c_group} channels and {p.k_group} filters; it takes equal ones of {', '.join(map(str, SMALL_GROUPS))}"
     if p.c % 8:
@@ -111,13 +111,13 @@ def small_groups_refusal(p):
 
 
 @functools.cache
-def make_meet(columns, across, gradient):
-    """Device function ``meet(i32(0), (acc, values, taps, j, first))``: a row of the source meets row j of the tile's outputs.
+def make_multiply_row(columns, across, gradient):
+    """Device function ``multiply_row(0, (acc, values, taps, j, first))``: add a source row times taps to row j of the tile's outputs.
 
-    `values` are the row's pixels, `across` channels each; `taps[first * across:]` the filter's taps along it. With `gradient` taps and
-    outputs change places: `taps` are the outputs' gradient, and `acc` the sums of the filter's taps.
+    `values` are the row's pixels, `across` channels each; `taps[first * across:]` the filter's taps along it. With `gradient` the two
+    change roles: `taps` are pixels of dy, and `acc` accumulates the filter's taps.
     """
-    S, TW, (AW, BW, CW, EW), W0 = columns.taps, columns.tile, columns.law, columns.first
+    S, TW, (AW, BW, CW, EW), W0 = columns.taps, columns.tile, columns.relation, columns.first
 
     @device_function
     def pair(k, s):

@@ -20,6 +20,7 @@ from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
+from ._parameters import FilterStrides, ImageStrides, OutputStrides
 
 
 @dataclass(frozen=True)
@@ -63,33 +64,6 @@ class Window(NamedTuple):
     dilation_d: i64
     dilation_h: i64
     dilation_w: i64
-
-
-class ImageStrides(NamedTuple):
-    """Of x[n, c, d, h, w]."""
-    n: i64
-    c: i64
-    d: i64
-    h: i64
-    w: i64
-
-
-class FilterStrides(NamedTuple):
-    """Of w[k, c, t, r, s]."""
-    k: i64
-    c: i64
-    t: i64
-    r: i64
-    s: i64
-
-
-class OutputStrides(NamedTuple):
-    """Of y[n, k, o, p, q]."""
-    n: i64
-    k: i64
-    o: i64
-    p: i64
-    q: i64
 
 
 def supports(problem):

@@ -1,22 +1,21 @@
-"""Winograd in stages through the workspace: transforms, then one product for each of the 16 or 36 matrices, then the inverse transform.
+"""Non-fused Winograd: transform to the workspace, one matrix product for each of the 16 or 36 matrices, inverse transform.
 
     conv_fwd, conv_bwd_data   M[z][tile][k] = sum over c of V[z][tile][c] * U[z][c][k]       F(4x4, 3x3), F(2x2, 5x5)
     conv_bwd_filter           M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    F(3x3, 2x2), F(3x3, 4x4), F(5x5, 2x2)
 
-- U is the transformed filter, V the transformed image, D the transformed dy; a thread transforms one tile and channel (`stages`).
-- The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`engine.embed`): register tiles,
-  or with math="tf32" tensor cores.
-- z counts the products of a tile, 16 of F(3x3, 2x2) and 36 of the others.
-- A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 or 4x4 of them, summed over all tiles.
-- 16-bit types are widened as they are read and rounded as results are stored, nowhere between: what transforms do to a rounding error is
-  far below the result's own rounding only while they are in float32.
-- V and D lie as their images do, channels first or last, or as the product reads them best: `Config.last`.
-- Extents of the matrices are multiples of four, filled with zeros, so that all of matmul's wide accesses apply.
-- Where V and M are larger than a budget the tiles are taken in slices, one after another; a small budget keeps them in the L2.
+- U is the transformed filter, V the transformed image, D the transformed dy; one thread transforms one tile and channel (`stages`).
+- z counts the products of a tile: 16 of F(3x3, 2x2), 36 of the others. All z are one batched matrix product, by the algorithm of matmul
+  that is predicted to be fastest (`engine.embed`): CUDA cores, or with math="tf32" tensor cores.
+- Backward filter is a correlation whose taps are dy, in tiles of 2x2 or 4x4, summed over all tiles.
+- 16-bit types are widened when they are loaded and rounded when outputs are stored, and nowhere between: transforms amplify rounding
+  errors, which stay far below the output's own rounding only in float32.
+- V and D have the layout of their images, channels first or last, or the one that the product reads best: `Config.last`.
+- Extents of the matrices are multiples of four, padded with zeros, so that all of matmul's vector accesses apply.
+- Where V and M exceed a budget, the tiles are processed in slices one after another; a small budget keeps them in the L2.
 
-F(4x4, 3x3) and F(3x3, 4x4) multiply 4 times less than the definition, F(2x2, 5x5) and F(5x5, 2x2) 2.78 times, F(3x3, 2x2) 2.25 times.
-Against the fused F(2x2, 3x3) it pays with a pass over V and M each way, so it wins where C and K are large; docs/notes/winograd.md has the
-numbers.
+F(4x4, 3x3) and F(3x3, 4x4) need 4 times fewer multiplications than the definition, F(2x2, 5x5) and F(5x5, 2x2) 2.78 times, F(3x3, 2x2) 2.25
+times. Unlike the fused F(2x2, 3x3) it writes and reads V and M once each, so it wins where C and K are large; docs/notes/winograd.md has
+the numbers.
 
 Sources: A. Lavin, S. Gray, arXiv:1509.09308; S. Winograd, Arithmetic complexity of computations, SIAM 1980.
 """
@@ -28,13 +27,14 @@ from ..dispatch import Algorithm, Note
 from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
 from ..host.tensor import Tensor
 from ..matmul import MatmulProblem
+from ._parameters import PlaneStrides
 from .winograd.filter import filter_launch
 from .winograd.problem import channels_last, correlation, plane_of, refusal, spread, tile_grid
 from .winograd.stages import Matrices, Tiles, patch_launch, result_launch
 from .winograd.transforms import transform
 
 BUDGETS = (1 << 29, 1 << 25)
-"""Bytes of V and M together: what a machine has to spare, and what stays in the L2 beside the image."""
+"""Bytes of V and M together: what a device has to spare, and what stays in the L2 beside the image."""
 MOST_SLICES = 32
 DTYPES = ("float32", "float16", "bfloat16")
 TAPS = ((3, 3), (5, 5))
@@ -75,7 +75,7 @@ def _four(count):
 
 
 class _Images:
-    """conv_fwd and conv_bwd_data: which matrices there are for slices of `tiles` tiles; where they lie, `layout` says."""
+    """conv_fwd and conv_bwd_data: the matrices, products and launches for slices of tiles."""
 
     def __init__(self, problem, n, last):
         self.problem, self.c, self.last = problem, correlation(problem), bool(last)
@@ -88,7 +88,7 @@ class _Images:
         self.along_k = _math(problem) == "tf32"  # U as Hopper's tensor cores read tf32
 
     def matrices(self, tiles):
-        """V and M, at offset 0 of what is theirs."""
+        """V and M, at offset 0."""
         c, (channels, filters) = self.c, self.padded
         return (Matrices(self.count, tiles, channels, self.last),
                 Matrices(self.count, tiles, filters, channels_last(c.target_strides)))
@@ -119,8 +119,7 @@ class _Images:
         problem = self.product(config.tiles)
         v, m = (replace(x, offset=at) for x, at in zip(self.matrices(config.tiles), (at_v, at_m)))
         if self.along_k:  # U is [z][k][c]: the same with its channels exchanged
-            sk, sc, sr, ss = c.w_strides
-            exchanged = replace(c, c=c.k, k=c.c, w_strides=(sc, sk, sr, ss))
+            exchanged = replace(c, c=c.k, k=c.c, w_strides=c.w_strides._replace(k=c.w_strides.c, c=c.w_strides.k))
             found = [filter_launch(p, exchanged, f, self.padded, at_u)]
         else:
             found = [filter_launch(p, c, f, self.padded[::-1], at_u)]
@@ -190,7 +189,8 @@ class _Filters:
         start = 0
         if p.flip:
             start, sr, ss = (f.m - 1) * (sr + ss), -sr, -ss
-        found.append(result_launch(p, "w", p.c, p.filter[1:], (sk, sc, sr, ss), (0,) * 4, f.result, f.n, f.m, m, Tiles(p.k, 1, 1), start))
+        found.append(result_launch(p, "w", p.c, p.filter[1:], PlaneStrides(sk, sc, sr, ss), PlaneStrides(0, 0, 0, 0), f.result, f.n, f.m, m,
+                                   Tiles(p.k, 1, 1), start))
         return tuple(found)
 
 
@@ -201,8 +201,8 @@ def _stages(problem, n, last):
 def _orders(problem):
     """(whether the images have channels last; the values of `Config.last` worth trying).
 
-    Matrices that lie as their images do are written as fast as memory takes them. Products read best what is contiguous along their rows
-    and columns, so for filters' gradients channels last, but tensor cores read tf32 along the sum.
+    Matrices in the order of their images are written at the rate of memory. Products read best what is contiguous along rows and columns,
+    so channels last for backward filter; but tensor cores read tf32 along k.
     """
     image = int(channels_last(plane_of(problem.y_strides if problem.op == "conv_bwd_data" else problem.x_strides)))
     of_filters, tf32 = problem.op == "conv_bwd_filter", _math(problem) == "tf32"

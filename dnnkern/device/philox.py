@@ -32,7 +32,7 @@ _product = instruction("mul.wide.u32 $0, $1, $2;", ("uint64",), ("uint32", "uint
 @device_function
 def philox_rounds(c0, c1, c2, c3, k0, k1):
     """Ten rounds: four uint32 from the counter (c0 .. c3) and the key (k0, k1), lowest words first."""
-    c0, c1, c2, c3, k0, k1 = c0, c1, c2, c3, k0, k1
+    c0, c1, c2, c3, k0, k1 = u32(c0), u32(c1), u32(c2), u32(c3), u32(k0), u32(k1)
     for _ in range(10):
         first, second = _product(c0, u32(0xD2511F53)), _product(c2, u32(0xCD9E8D57))
         c0, c1, c2, c3 = u32(second >> 32) ^ c1 ^ k0, u32(second), u32(first >> 32) ^ c3 ^ k1, u32(first)
@@ -43,14 +43,14 @@ def philox_rounds(c0, c1, c2, c3, k0, k1):
 @device_function
 def philox(seed, subsequence, offset):
     """The four uint32 number `offset` of a subsequence (integers of up to 64 bits)."""
-    s, q, o = seed, u64(subsequence), u64(offset)
+    s, q, o = u64(seed), u64(subsequence), u64(offset)
     return philox_rounds(u32(o), u32(o >> 32), u32(q), u32(q >> 32), u32(s), u32(s >> 32))
 
 
 @device_function
 def stream_seed(seed, offset):
     """The seed of the draws of a call where the kernel itself counts the offsets: each offset of the call has its own, 0 has `seed`."""
-    return seed + offset * STREAMS
+    return u64(seed) + u64(offset) * STREAMS
 
 
 @functools.cache

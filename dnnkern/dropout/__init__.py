@@ -17,45 +17,46 @@ _backward = BACKWARD.call
 
 @public
 def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, **choice):
-    """Each element is set to zero with probability p, the others are divided by 1 - p: ``y = keep * x / (1 - p)``.
+    """Dropout: zero each element with probability p and divide the others by 1 - p: ``y = keep * x / (1 - p)``.
 
     Parameters
     ----------
     x : array
         float64, float32, float16 or bfloat16; at most eight dimensions, arbitrary strides.
     p : float
-        From 0 to below 1. Elements are dropped with the nearest probability below 1 that is a multiple of 2**-16.
+        In [0, 1). Rounded to a multiple of 2**-16 below 1.
     seed, offset : int, or int64 array of one element
-        Of 64 bits. An array is on x's device and read by the kernel: a replayed CUDA graph draws anew once it has changed. Which elements
-        are kept is a function of seed, offset and an element's position in x, in the order of its dimensions: calls that draw
-        independently have different offsets.
+        64 bits. An array is on x's device and read by the kernel: a replayed CUDA graph uses a new mask once it has changed. The
+        mask is a function of seed, offset and an element's position in x, in the order of its dimensions: for independent masks use
+        different offsets.
     out : tuple (y, mask)
-        Written and returned. y has arbitrary strides and may be exactly x; mask is packed.
+        Written and returned. y has arbitrary strides and may be exactly x; mask is contiguous.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. Multiplied by ``1 / (1 - p)`` in float32 (float64 for float64) and rounded once; what is dropped is
-        zero, NaN and infinities too.
+        Contiguous, unless `out` is given. Multiplied by ``1 / (1 - p)`` in float32 (float64 for float64) and rounded once; dropped
+        elements are 0 even if they were NaN or infinite.
     mask : uint8 array (ceil(x.size / 8),)
-        Element number i of x is kept where bit ``i % 8`` of ``mask[i // 8]`` is set, as `numpy.packbits` has it with ``bitorder="little"``.
-        Bits beyond the last element are 0.
+        Element i of x is kept if bit ``i % 8`` of ``mask[i // 8]`` is set, as in `numpy.packbits` with ``bitorder="little"``. Bits past the
+        last element are 0.
 
     Raises
     ------
     ValueError
         A probability outside [0, 1), a seed or an offset of more than 64 bits, an `out` of another shape or that partly overlaps x.
     TypeError
-        Dtypes, a seed or an offset that is neither an integer nor an int64 array, objects that are not device arrays, an immutable `out`.
+        Unsupported dtypes, a seed or offset that is neither an integer nor an int64 array, objects that are not device arrays, an immutable
+        `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
-    Deterministic: the same bits from every algorithm, launch and device, and in the simulator; `dnnkern.device.philox` makes them, eight
-    elements from each four words. Mirrors cudnnDropoutForward, and the Philox dropout of cuDNN's and oneDNN's graphs.
+    Deterministic: the same mask from every algorithm, launch and device, and in the simulator; `dnnkern.device.philox` generates four words
+    per eight elements. Mirrors cudnnDropoutForward, and the Philox dropout of cuDNN's and oneDNN's graphs.
 
     Examples
     --------
@@ -78,11 +79,11 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, **choice)
     Parameters
     ----------
     dy : array
-        Gradient of the result; dtypes and strides as `dropout_fwd`'s.
+        Gradient of the result; dtypes and strides as in `dropout_fwd`.
     mask : uint8 array (ceil(dy.size / 8),), packed
-        What `dropout_fwd` returned.
+        As returned by `dropout_fwd`.
     p : float
-        As given to `dropout_fwd`.
+        As passed to `dropout_fwd`.
     out : array of dy's shape and dtype
         Output, written and returned; arbitrary strides. May be exactly dy.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -98,7 +99,7 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, **choice)
     ValueError
         A probability outside [0, 1), a mask of another length, an `out` of another shape or that partly overlaps an operand.
     TypeError, NotSupported
-        As `dropout_fwd` does.
+        As `dropout_fwd`.
 
     Notes
     -----

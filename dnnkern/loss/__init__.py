@@ -37,7 +37,7 @@ _ctc_backward = CTC_LOSS_BWD.call
 @public
 def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
                       stream=None, **choice):
-    """Cross-entropy of ``softmax(logits)`` with targets, for any number of classes, whose probabilities are never written.
+    """Cross-entropy of ``softmax(logits)`` with targets, for any number of classes; no probability array is written.
 
     With ``p = softmax(logits)`` along the classes, s the label smoothing and C classes, a row costs
     ``-(1 - s) * w[t] * log(p[t]) - s / C * sum over c of w[c] * log(p[c])`` for a class index t, and
@@ -48,12 +48,12 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
     logits : array (N, C, ...) or (C,)
         float64, float32, float16 or bfloat16; classes along axis 1, or the only one; up to eight dimensions, arbitrary strides.
     targets : array
-        int32 or int64 of the logits' shape without the classes: class indices. Or of the logits' shape and dtype: probabilities, which
-        need not add up to 1.
+        Class indices, int32 or int64, of the logits' shape without the classes; or probabilities of the logits' shape and dtype, which
+        need not sum to 1.
     weight : array (C,), optional
-        Of the classes; the logits' dtype, or float32 beside 16-bit logits.
+        Class weights; the logits' dtype, or float32 with 16-bit logits.
     ignore_index : int
-        Rows with this target cost nothing, and do not count in the mean; it may be a class.
+        Rows with this target have loss 0 and do not count in the mean; it may be a class.
     label_smoothing : float
         From 0 to 1.
     reduction : "mean", "sum" or "none"
@@ -69,12 +69,12 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
     loss : array of float32, float64 for float64
         Without dimensions, or with "none" of the logits' shape without the classes.
     lse : array of the loss's dtype
-        The logarithm of the sum of exponentials of each row: what `cross_entropy_bwd` takes.
+        The log-sum-exp of each row, for `cross_entropy_bwd`.
 
     Raises
     ------
     ValueError
-        Shapes that do not match, a smoothing or reduction that there is not, an `out` that overlaps an operand; under
+        Shapes that do not match, an invalid smoothing, an unknown reduction, an `out` that overlaps an operand; with
         ``DNNKERN_CHECK=values`` a target that is neither a class nor ignored, with its position.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
@@ -83,9 +83,9 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
 
     Notes
     -----
-    Deterministic, the mean too: each row leaves its loss, which one or two further launches add up. A target that is neither a class nor
-    ignored gives NaN, and reads nothing outside the arrays. The mean over no rows is NaN, as PyTorch's. A row that holds NaN or +inf costs
-    NaN unless it is ignored. Mirrors ``torch.nn.functional.cross_entropy``.
+    Deterministic, including the mean: one or two further launches add the rows' losses. A target that is neither a class nor ignored
+    gives NaN, and reads nothing outside the arrays. The mean over no rows is NaN, as in PyTorch. A row with NaN or +inf has loss NaN unless
+    it is ignored. Mirrors ``torch.nn.functional.cross_entropy``.
 
     Examples
     --------
@@ -105,19 +105,18 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
 @public
 def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None,
                       workspace=None, stream=None, **choice):
-    """The gradient of `cross_entropy_fwd` by the logits: ``dlogits = g * (q.sum() * exp(logits - lse) - q)`` in each row.
+    """The gradient of `cross_entropy_fwd` with respect to the logits: ``dlogits = g * (q.sum() * exp(logits - lse) - q)`` in each row.
 
-    q is what the logarithms of the probabilities are multiplied with in the loss, g the gradient of the row's loss: that of the mean is
-    divided as the mean is.
+    q are the factors of the log-probabilities in the loss, g is the gradient of the row's loss, for "mean" divided as the mean is.
 
     Parameters
     ----------
     dloss : array of float32, float64 for float64
         Gradient of the loss: without dimensions, or with "none" one for each row.
     logits, targets, weight, ignore_index, label_smoothing, reduction
-        As given to `cross_entropy_fwd`.
+        As passed to `cross_entropy_fwd`.
     lse : array
-        As `cross_entropy_fwd` returned it.
+        As returned by `cross_entropy_fwd`.
     out : array of the logits' shape and dtype
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -131,12 +130,12 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `cross_entropy_fwd` does.
+        As `cross_entropy_fwd`.
 
     Notes
     -----
-    Deterministic. Rows whose target is neither a class nor ignored are NaN. The logits are read once, and exponentials are taken of them
-    and `lse`, without another sum.
+    Deterministic. Rows whose target is neither a class nor ignored are NaN. The logits are read once; with
+    `lse` no further sum is needed.
 
     Examples
     --------
@@ -154,12 +153,12 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
 
 @public
 def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None, **choice):
-    """The negative logarithms of the targets' probabilities: a row costs ``-w[t] * logp[t]``.
+    """Negative log likelihood: a row costs ``-w[t] * logp[t]``.
 
     Parameters
     ----------
     logp : array (N, C, ...) or (C,)
-        Logarithms of probabilities, such as ``softmax_fwd(x, axis=1, log=True)`` returns; dtypes, dimensions and strides as
+        Log-probabilities, such as ``softmax_fwd(x, axis=1, log=True)``; dtypes, dimensions and strides as
         `cross_entropy_fwd`'s logits.
     targets : array of int32 or int64
         Class indices, of the shape of logp without the classes.
@@ -178,7 +177,7 @@ def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="me
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `cross_entropy_fwd` does.
+        As `cross_entropy_fwd`.
 
     Notes
     -----
@@ -199,16 +198,16 @@ def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="me
 @public
 def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None,
                  **choice):
-    """The gradient of `nll_loss_fwd` by logp: 0 but at the targets, where it is ``-w[t]`` times that of the row's loss.
+    """The gradient of `nll_loss_fwd` with respect to logp: ``-w[t]`` times that of the row's loss at the target, 0 elsewhere.
 
     Parameters
     ----------
     dloss : array of float32, float64 for float64
         Gradient of the loss: without dimensions, or with "none" one for each row.
     logp : array
-        As given to `nll_loss_fwd`; only its shape and dtype count.
+        As passed to `nll_loss_fwd`; only its shape and dtype matter.
     targets, weight, ignore_index, reduction
-        As given to `nll_loss_fwd`.
+        As passed to `nll_loss_fwd`.
     out : array of logp's shape and dtype
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -221,7 +220,7 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `cross_entropy_fwd` does.
+        As `cross_entropy_fwd`.
 
     Notes
     -----
@@ -241,7 +240,7 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
 
 @public
 def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, stream=None, **choice):
-    """The squared difference of two arrays: ``(x - target) ** 2``, its mean or sum.
+    """Squared error, ``(x - target) ** 2``, its mean or sum.
 
     Parameters
     ----------
@@ -262,7 +261,7 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     Raises
     ------
     ValueError
-        Shapes that differ, a reduction that there is not, an `out` that overlaps an operand.
+        Shapes that differ, an unknown reduction, an `out` that overlaps an operand.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -270,7 +269,7 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
 
     Notes
     -----
-    Deterministic. The mean of nothing is NaN, as PyTorch's. Mirrors ``torch.nn.functional.mse_loss``.
+    Deterministic. The mean of no elements is NaN, as in PyTorch. Mirrors ``torch.nn.functional.mse_loss``.
 
     Examples
     --------
@@ -283,14 +282,14 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
 
 @public
 def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None, stream=None, **choice):
-    """The gradient of `mse_loss_fwd` by x: ``2 * dloss * (x - target)``, of the mean divided by the number of elements.
+    """The gradient of `mse_loss_fwd` with respect to x: ``2 * dloss * (x - target)``, for "mean" divided by the number of elements.
 
     Parameters
     ----------
     dloss : array of float32, float64 for float64
         Gradient of the loss: without dimensions, or with "none" of x's shape.
     x, target, reduction
-        As given to `mse_loss_fwd`. The gradient by target is the negative one.
+        As passed to `mse_loss_fwd`. The gradient with respect to target is the negative.
     out : array of x's shape and dtype
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -303,7 +302,7 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `mse_loss_fwd` does.
+        As `mse_loss_fwd`.
 
     Notes
     -----
@@ -322,23 +321,23 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
 @public
 def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zero_infinity=False, out=None, workspace=None, stream=None,
                  **choice):
-    """Connectionist temporal classification: the negative logarithm of the probability of all alignments of a target with its input.
+    """Connectionist temporal classification (CTC): negative log-probability of all alignments of a target with its input.
 
-    An alignment names a class for each step; without repetitions, and then without blanks, it is the target. Classes have the probabilities
+    An alignment has a class for each step; with repetitions and then blanks removed it is the target. Class probabilities are
     ``softmax(logits)``.
 
     Parameters
     ----------
     logits : array (T, N, C)
-        Steps, samples, classes; float64, float32, float16 or bfloat16, arbitrary strides. Logarithms of probabilities are logits, too.
+        Steps, samples, classes; float64, float32, float16 or bfloat16, arbitrary strides. Log-probabilities are valid logits, too.
     targets : array (N, L) of int32 or int64
-        Labels, each a class other than blank; those behind a target's length do not count.
+        Labels, each a class other than blank; those past a target's length are ignored.
     input_lengths, target_lengths : array (N,) of int32 or int64
         Steps and labels of each sample: 0 to T, 0 to L.
     blank : int
         The class that stands for no label.
     zero_infinity : bool
-        A target that no alignment fits, since it is longer than its input, costs 0 instead of infinity.
+        A target that is too long for its input has loss 0 instead of infinity.
     out : (loss, saved)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -347,16 +346,16 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     Returns
     -------
     loss : array (N,) of float32, float64 for float64
-        Of each sample, neither summed nor divided by lengths. An empty target of an empty input costs 0.
+        Per sample, neither summed nor divided by lengths. An empty target of an empty input has loss 0.
     saved : array (N, T, 2 * L + 2) of the loss's dtype
-        Logarithms of probabilities, what `ctc_loss_bwd` takes: of the alignments up to each of 2 * L + 1 states at each step, and last
-        the logarithm of the sum of exponentials of the step's logits.
+        For `ctc_loss_bwd`: log-probabilities of the alignments up to each of 2 * L + 1 states at each step, and last the log-sum-exp of
+        the step's logits.
 
     Raises
     ------
     ValueError
-        Shapes that do not match, a blank that is no class, an `out` that overlaps an operand; under ``DNNKERN_CHECK=values`` a length that
-        does not fit, or a label that is no class or blank, with its position.
+        Shapes that do not match, a blank that is not a class, an `out` that overlaps an operand; with ``DNNKERN_CHECK=values`` a length out
+        of range, or a label that is not a class or is blank, with its position.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -364,7 +363,7 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
 
     Notes
     -----
-    Deterministic. A length that does not fit or a label that is no class gives NaN, and reads nothing outside the arrays. Mirrors
+    Deterministic. A length out of range or a label that is not a class gives NaN, and reads nothing outside the arrays. Mirrors
     cudnnCTCLoss with CUDNN_LOSS_NORMALIZATION_SOFTMAX and its deterministic algorithm, and ``torch.nn.functional.ctc_loss`` of
     ``log_softmax(logits)``. Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification" (2006).
 
@@ -385,16 +384,16 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
 @public
 def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *, blank=0, zero_infinity=False, out=None, workspace=None,
                  stream=None, **choice):
-    """The gradient of `ctc_loss_fwd` by the logits: of each class its probability, less that of its states given the target.
+    """The gradient of `ctc_loss_fwd` with respect to the logits: a class's probability minus that of its states given the target.
 
     Parameters
     ----------
     dloss : array (N,) of float32, float64 for float64
         Gradient of each sample's loss.
     logits, targets, input_lengths, target_lengths, blank, zero_infinity
-        As given to `ctc_loss_fwd`.
+        As passed to `ctc_loss_fwd`.
     saved : array (N, T, 2 * L + 2)
-        As `ctc_loss_fwd` returned it.
+        As returned by `ctc_loss_fwd`.
     out : array of the logits' shape and dtype
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -403,17 +402,16 @@ def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *
     Returns
     -------
     dlogits : array (T, N, C) of the logits' dtype, of dloss's framework
-        0 behind a sample's input. Of a sample that no alignment fits NaN, or with zero_infinity 0.
+        0 past a sample's input. For a target that is too long NaN, or with zero_infinity 0.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `ctc_loss_fwd` does.
+        As `ctc_loss_fwd`.
 
     Notes
     -----
-    Deterministic: states of one class are added in their order, without atomics. Samples with a length that does not fit are NaN
-    throughout.
+    Deterministic: the states of a class are added in order, without atomics. Samples with a length out of range are NaN throughout.
 
     Examples
     --------

@@ -19,53 +19,53 @@ _call_grouped = GROUPED.call
 @public
 def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None,
            out_dtype=None, scale_a=None, scale_b=None, out=None, workspace=None, stream=None, **choice):
-    """Matrix product with its neighbours fused: ``y = activation(alpha * a @ b + beta * c + bias)``.
+    """Matrix product with a fused epilogue: ``y = activation(alpha * a @ b + beta * c + bias)``.
 
     Parameters
     ----------
     a : array (..., M, K), or (..., K, M) with `transpose_a`, or (K,)
     b : array (..., K, N), or (..., N, K) with `transpose_b`, or (K,)
         float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Batch
-        dimensions broadcast and 1-D operands behave as `numpy.matmul`'s. Any strides.
-    bias : array (N,) or (1, N), added by column, or (M, 1), by row
-        Or (..., 1, N) or (..., M, 1): one for each matrix of a batch, its batch dimensions broadcasting to y's.
+        dimensions broadcast and 1-D operands behave as in `numpy.matmul`. Arbitrary strides.
+    bias : array (N,) or (1, N), per column, or (M, 1), per row
+        Or (..., 1, N) or (..., M, 1): one per matrix of a batch; batch dimensions broadcast to y's.
     c : array that broadcasts to y
         May be exactly `out`.
     alpha, beta : float
-        c is not read where beta is 0.
+        c is not read if beta is 0.
     activation : str or Activation
         A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
     math : None, "tf32" or "fast"
-        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to tf32. "fast": anything within ten times the
+        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to TF32. "fast": anything within ten times the
         error of None.
     out_dtype : dtype
-        Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
+        Default: the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit float results saturate.
     scale_a : float32 array of one element, (M, 1) or (M, ceil(K/128))
-        Of 8-bit floating operands: factor of all of a, of each row, or of each 128 elements of a row along k; the same for every matrix of
-        a batch. None is 1. Rows and columns are the product's, after transposition.
+        Scale of 8-bit float operands: per tensor, per row of a, or per 128 elements of a row along k; the same for every matrix of a batch.
+        None: 1. Rows and columns are the product's, after transposition.
     scale_b : float32 array of one element, (1, N) or (ceil(K/128), ceil(N/128))
-        Factor of all of b, of each column, or of each block of 128x128.
+        Per tensor, per column of b, or per block of 128x128.
     out : array
         Output, written and returned; arbitrary strides. May be exactly `c`; other overlap with an operand is an error.
     workspace : array
-        Packed bytes, aligned to 16; by default allocated as the output is. Where it has too few for the algorithm that would be chosen,
-        another is, or another configuration; a forced one must fit.
+        Contiguous bytes, aligned to 16; by default allocated like the output. If it is too small for the algorithm that would be chosen,
+        another algorithm or configuration is; a forced one must fit.
     stream : int or stream
         Default: the current stream of a's framework.
     algo : str
         Force an algorithm (``python -m dnnkern list matmul``).
     allow : Note
-        NONDETERMINISTIC admits algorithms that are.
+        NONDETERMINISTIC admits nondeterministic algorithms.
     workspace_limit : int
-        Bytes of workspace that an algorithm may need; 0 for none at all.
+        Most bytes of workspace that an algorithm may use; 0: none.
     exclude : Note
-        Algorithms that have any of these notes are not chosen.
+        Algorithms with any of these notes are not chosen.
 
     Returns
     -------
     y : array (..., M, N), of a's framework
-        Accumulated in float32 (float64 for float64, int32 for int8), rounded once. A K of 0 sums to 0. The product is that of the scaled
-        operands, ``(scale_a * a) @ (scale_b * b)``: scales by block multiply the sum over their 128 of k, others the whole sum. Tensor
+        Accumulated in float32 (float64 for float64, int32 for int8), rounded once. If K is 0 the product is 0. The operands are scaled,
+        ``(scale_a * a) @ (scale_b * b)``: block scales multiply the sum over their 128 of k, others the whole sum. Tensor
         cores (``Note.TENSOR_CORE``) add 8-bit floats with 13 bits within 128 of k; those sums are added in float32.
 
     Raises
@@ -79,7 +79,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
 
     Notes
     -----
-    Deterministic. Mirrors cublasLtMatmul with its epilogues, and cuDNN's Matmul operation with pointwise neighbours.
+    Deterministic. Mirrors cublasLtMatmul with its epilogues, and cuDNN's Matmul operation with pointwise fusion.
 
     Examples
     --------
@@ -106,29 +106,29 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
 @public
 def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=False, activation=None, math=None, out_dtype=None,
                    scale_a=None, scale_b=None, out=None, workspace=None, stream=None, **choice):
-    """Products of groups of rows with a matrix each: ``y[rows] = activation(alpha * a[rows] @ b[g] + bias[g])``.
+    """Matrix products of groups of rows, one matrix per group: ``y[rows] = activation(alpha * a[rows] @ b[g] + bias[g])``.
 
     The rows of group g are ``group_offsets[g]`` to ``group_offsets[g + 1] - 1``. The offsets stay on the device, so a router's result can
-    be used, and captured in a CUDA graph, without waiting for it.
+    be used without synchronising, also in a CUDA graph.
 
     Parameters
     ----------
     a : array (M, K)
-        Rows in the order of their groups.
+        Rows, sorted by group.
     b : array (G, K, N), or (G, N, K) with `transpose_b`
-        dtypes as `matmul`'s; arbitrary strides.
+        dtypes as in `matmul`; arbitrary strides.
     group_offsets : int32 array (G + 1,)
-        Ascending, from 0 to at most M; groups may be empty. Rows of y from the last offset on, which no group has, are not written: in a
-        new y they hold whatever the memory held. The values are checked only under ``DNNKERN_CHECK=values``; wrong ones never lead outside
+        Ascending, from 0 to at most M; groups may be empty. Rows of y from the last offset on belong to no group and are not written: in
+        a new y they are uninitialised. The values are checked only with ``DNNKERN_CHECK=values``; wrong ones never cause accesses outside
         the arrays.
     bias : array (G, N)
-        A row for each group.
+        One row per group.
     alpha : float
     activation, math, out_dtype
         As in `matmul`.
     scale_a : float32 array of one element, (M, 1) or (M, ceil(K/128))
     scale_b : float32 array of one element, (G, 1, N) or (G, ceil(K/128), ceil(N/128))
-        Of 8-bit floating operands, as `matmul`'s.
+        Scales of 8-bit float operands, as in `matmul`.
     out : array (M, N)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -141,12 +141,12 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `matmul` does.
+        As `matmul`.
 
     Notes
     -----
     Deterministic. Mirrors cuDNN's MoE grouped matmul, whose offsets are the first G of these, and PyTorch's grouped_mm, whose offsets are
-    the last G; PyTorch's leaves rows past the last group alone as well.
+    the last G; PyTorch's does not write rows past the last group either.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Normalisations of rows: layer and RMS normalisation, and their gradients."""
+"""Layer and RMS normalisation, and their gradients."""
 from ..host.front import Operation, public
 from ..host.scalars import flag, integer, number
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
@@ -36,13 +36,13 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     x : array
         float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides.
     gamma, beta : array of shape ``x.shape[axis:]``, optional
-        Of x's dtype, or float32 beside 16-bit x; default: 1 and 0.
+        Of x's dtype, or float32 with 16-bit x; default: 1 and 0.
     axis : int
         The first dimension that is normalised; negative numbers count from the end.
     eps : float
-        Added to the variance, which is the mean squared distance to the mean.
+        Added to the biased variance.
     residual : array, optional
-        Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised in x's place, and returned.
+        Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised instead of x, and returned.
     out : tuple of arrays (y, mean, rstd[, summed])
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -57,7 +57,7 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     Raises
     ------
     ValueError
-        Shapes that do not match, an axis that x has not, rows of no elements, overlapping arrays.
+        Shapes that do not match, an axis out of range, empty rows, overlapping arrays.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -65,7 +65,8 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
 
     Notes
     -----
-    Deterministic. The variance is a sum of squared distances, so that rows far from 0 keep theirs. Mirrors cuDNN's layernorm operation.
+    Deterministic. The variance is a sum of squared distances from the mean, accurate for rows far from 0. Mirrors cuDNN's layernorm
+    operation.
 
     Examples
     --------
@@ -93,18 +94,18 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
     Parameters
     ----------
     dy, x : array
-        Of one shape and dtype; strides and dtypes as `layer_norm_fwd`'s. x is what was normalised: `summed` where there was a residual.
+        Of one shape and dtype; strides and dtypes as in `layer_norm_fwd`. x is what was normalised: `summed` if there was a residual.
     gamma : array or None
-        As given to `layer_norm_fwd`.
+        As passed to `layer_norm_fwd`.
     mean, rstd : array
-        What `layer_norm_fwd` returned.
+        As returned by `layer_norm_fwd`.
     axis : int
-        As given to `layer_norm_fwd`.
+        As passed to `layer_norm_fwd`.
     dsummed : array, optional
-        Of x's shape and dtype, arbitrary strides: the gradient that `summed` gets besides, from the residual stream of a pre-norm
-        transformer. It is added before dx is rounded; dx then is the gradient of `summed`, and so that of x and that of the residual.
+        Of x's shape and dtype, arbitrary strides: the other gradient of `summed`, from the residual stream of a pre-norm transformer.
+        It is added before dx is rounded; dx is then the gradient of `summed`, and so of x and of the residual.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
         error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -117,7 +118,7 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `layer_norm_fwd` does.
+        As `layer_norm_fwd`.
 
     Notes
     -----
@@ -158,7 +159,7 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `layer_norm_fwd` does.
+        As `layer_norm_fwd`.
 
     Notes
     -----
@@ -191,7 +192,7 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, o
     dy, x, gamma, rstd, axis, dsummed, workspace, stream, algo, allow, workspace_limit, exclude
         As in `layer_norm_bwd`.
     has_beta : bool
-        Return dbeta as well.
+        Also return dbeta.
     out : tuple of arrays (dx, dgamma[, dbeta])
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
 
@@ -203,7 +204,7 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, o
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `layer_norm_fwd` does.
+        As `layer_norm_fwd`.
 
     Notes
     -----

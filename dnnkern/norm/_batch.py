@@ -20,7 +20,7 @@ _backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "r
 @public
 def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *, momentum=0.1, eps=1e-5, mode="spatial", layout="NCHW",
                          activation=None, residual=None, out=None, workspace=None, stream=None, **choice):
-    """Batch normalisation by the batch's own statistics: ``y = activation((x - mean) * rstd * gamma + beta + residual)``.
+    """Batch normalisation with the statistics of the batch: ``y = activation((x - mean) * rstd * gamma + beta + residual)``.
 
     ``rstd = 1 / sqrt(var + eps)``, and ``running = (1 - momentum) * running + momentum * batch`` for the mean and the unbiased variance.
 
@@ -29,19 +29,19 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     x : array (N, C, spatial...) or (N, spatial..., C)
         Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array or None
-        (C,), with ``mode="per_activation"`` ``x.shape[1:]``; of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
+        (C,), with ``mode="per_activation"`` ``x.shape[1:]``; of x's dtype, or float32 with 16-bit x. None: 1 and 0.
     running_mean, running_var : array, optional
-        As gamma, in shape and dtype. Changed in place.
+        As gamma, in shape and dtype. Updated in place.
     momentum : float
-        The part of the new value.
+        Weight of the new batch statistic.
     eps : float
-        Added to the variance, which is the mean squared distance to the mean.
+        Added to the biased variance.
     mode : "spatial" or "per_activation"
-        Statistics over images and pixels, one a channel; or over images alone, one a channel and pixel.
+        Statistics per channel, over images and pixels; or per channel and pixel, over images only.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     activation : str or Activation, optional
-        Any that `activation_fwd` has, without arrays of parameters; with a residual relu or leaky_relu, whose gradient follows from y.
+        Any of `activation_fwd` without array parameters; with a residual only relu or leaky_relu, whose gradient follows from y.
     residual : array, optional
         Of x's shape and dtype, arbitrary strides.
     out : tuple of arrays (y, mean, rstd)
@@ -57,7 +57,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     Raises
     ------
     ValueError
-        Shapes that do not match, channels of no values, an activation that a residual does not go with, overlapping arrays.
+        Shapes that do not match, channels without values, an activation that cannot be combined with a residual, overlapping arrays.
     TypeError
         Dtypes, objects that are not device arrays, immutable `out` or running statistics.
     NotSupported
@@ -65,8 +65,8 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
 
     Notes
     -----
-    Deterministic. The variance is a sum of squared distances to the mean, not a difference of squares. The unbiased variance divides by one
-    less than the number of values, by 1 where there is one only. Mirrors cudnnBatchNormalizationForwardTrainingEx with what it fuses, and
+    Deterministic. The variance is a sum of squared distances from the mean, not a difference of squares. The unbiased variance divides by
+    one less than the number of values, or by 1 if there is only one. Mirrors cudnnBatchNormalizationForwardTrainingEx and its fusions, and
     `torch.nn.functional.batch_norm`; Ioffe and Szegedy, "Batch normalization" (2015).
 
     Examples
@@ -91,7 +91,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
 @public
 def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", layout="NCHW", activation=None, residual=None, out=None,
                      workspace=None, stream=None, **choice):
-    """Batch normalisation by given statistics: ``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``.
+    """Batch normalisation with given statistics: ``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     mean, var : array
         As gamma, in shape and dtype: what training left in `running_mean` and `running_var`.
     activation : str or Activation, optional
-        Any that `activation_fwd` has, without arrays of parameters.
+        Any of `activation_fwd` without array parameters.
     out : array
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
 
@@ -111,7 +111,7 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `batch_norm_train_fwd` does.
+        As `batch_norm_train_fwd`.
 
     Notes
     -----
@@ -134,27 +134,27 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
                    out=None, workspace=None, stream=None, **choice):
     """The gradients of `batch_norm_train_fwd`.
 
-    With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over what a mean is of,
+    With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over the values of a mean,
     ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)`` and ``dresidual = dz``.
 
     Parameters
     ----------
     dy, x : array
-        Of one shape and dtype; strides and dtypes as `batch_norm_train_fwd`'s.
+        Of one shape and dtype; strides and dtypes as in `batch_norm_train_fwd`.
     gamma : array or None
-        As given to `batch_norm_train_fwd`.
+        As passed to `batch_norm_train_fwd`.
     mean, rstd : array
-        What it returned.
+        As returned by it.
     mode, layout, activation
-        As given to it.
+        As passed to it.
     y : array, for relu and leaky_relu
-        What it returned: their gradient follows from it.
+        As returned by it: their gradient follows from it.
     beta : array, for other activations
-        As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
+        As passed to it: their argument, ``(x - mean) * rstd * gamma + beta``, is recomputed. May be None if gamma is.
     residual : bool
-        Whether dresidual is wanted.
+        Also return dresidual.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
         error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -167,7 +167,7 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `batch_norm_train_fwd` does.
+        As `batch_norm_train_fwd`.
 
     Notes
     -----

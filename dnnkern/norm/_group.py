@@ -16,22 +16,22 @@ _instance_backward = Operation("group_norm_bwd", function="instance_norm_bwd", p
 @public
 def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None, **choice):
     """Group normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a variance
-    for each image and group of C/groups neighbouring channels.
+    per image and group of C/groups neighbouring channels.
 
     Parameters
     ----------
     x : array (N, C, spatial...) or (N, spatial..., C)
         Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array (C,) or None
-        Of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
+        Of x's dtype, or float32 with 16-bit x. None: 1 and 0.
     groups : int
         A divisor of C.
     eps : float
-        Added to the variance, which is the mean squared distance to the mean.
+        Added to the biased variance.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     activation : str or Activation, optional
-        Any that `activation_fwd` has, without arrays of parameters.
+        Any of `activation_fwd` without array parameters.
     out : tuple of arrays (y, mean, rstd)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -53,8 +53,8 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
 
     Notes
     -----
-    Deterministic. The variance is a sum of squared distances to the mean, not a difference of squares. As `torch.nn.functional.group_norm`;
-    Wu and He, "Group normalization" (2018).
+    Deterministic. The variance is a sum of squared distances from the mean, not a difference of squares. As
+    `torch.nn.functional.group_norm`; Wu and He, "Group normalization" (2018).
 
     Examples
     --------
@@ -74,25 +74,25 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
                    stream=None, **choice):
     """The gradients of `group_norm_fwd`.
 
-    With ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and averages over what a mean is of,
+    With ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and averages over the values of a mean,
     ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over images and pixels, ``dgamma = sum(dz * n)`` and ``dbeta = sum(dz)``.
 
     Parameters
     ----------
     dy, x : array
-        Of one shape and dtype; strides and dtypes as `group_norm_fwd`'s.
+        Of one shape and dtype; strides and dtypes as in `group_norm_fwd`.
     gamma : array or None
-        As given to `group_norm_fwd`.
+        As passed to `group_norm_fwd`.
     mean, rstd : array
-        What it returned.
+        As returned by it.
     groups, layout, activation
-        As given to it.
+        As passed to it.
     y : array, for relu and leaky_relu
-        What it returned: their gradient follows from it.
+        As returned by it: their gradient follows from it.
     beta : array, for other activations
-        As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
+        As passed to it: their argument, ``(x - mean) * rstd * gamma + beta``, is recomputed. May be None if gamma is.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an
+        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
         error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -105,7 +105,7 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `group_norm_fwd` does.
+        As `group_norm_fwd`.
 
     Notes
     -----
@@ -134,7 +134,7 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
 def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None,
                       **choice):
     """Instance normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a
-    variance for each image and channel: group normalisation with a channel a group.
+    variance per image and channel: group normalisation with one channel per group.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", acti
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `group_norm_fwd` does.
+        As `group_norm_fwd`.
 
     Notes
     -----
@@ -171,7 +171,7 @@ def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", acti
 @public
 def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=None, y=None, beta=None, out=None, workspace=None,
                       stream=None, **choice):
-    """The gradients of `instance_norm_fwd`: those of `group_norm_fwd` with a channel a group.
+    """The gradients of `instance_norm_fwd`: those of `group_norm_fwd` with one channel per group.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=Non
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `group_norm_fwd` does.
+        As `group_norm_fwd`.
 
     Notes
     -----

@@ -18,7 +18,7 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     x : array (N, C, spatial...) or (N, spatial..., C)
         Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     size : int
-        Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; those that x has not count as 0.
+        Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; channels outside x count as 0.
     alpha, beta, k : float
         s must be positive.
     layout : "NCHW" or "NHWC"
@@ -44,7 +44,7 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     Notes
     -----
     Deterministic. As `torch.nn.functional.local_response_norm`, and cudnnLRNCrossChannelForward for an odd size (cuDNN's windows of an even
-    one have their larger part ahead); Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks"
+    one extend further ahead); Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks"
     (2012).
 
     Examples
@@ -60,15 +60,15 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
 
 @public
 def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, **choice):
-    """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels in
-    whose windows this one is.
+    """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels
+    whose windows contain this one.
 
     Parameters
     ----------
     dy, x, y : array
         Of one shape and dtype, arbitrary strides; y is what `lrn_fwd` returned.
     size, alpha, beta, k, layout
-        As given to it.
+        As passed to it.
     out : array
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -81,7 +81,7 @@ def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", ou
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `lrn_fwd` does.
+        As `lrn_fwd`.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Optimisers: steps on lists of arrays, in place, one launch a list."""
+"""Optimisers: update lists of arrays in place, one launch per list."""
 from ._adagrad import ADAGRAD, adagrad_step
 from ._adam import ADAM, ADAMW, adam_step, adamw_step
 from ._clip import CLIP_GRAD_NORM, GRAD_NORM, clip_grad_norm, grad_norm

@@ -47,7 +47,7 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
     params, grads
         As in `dnnkern.sgd_step`.
     sums : list of arrays
-        Sums of the squares: float32 or the parameter's dtype; float64 where it is. They begin as zeros, or a little more.
+        Sums of the squares: float32 or the parameter's dtype; float64 if it is. Initially zeros or small positive values.
     lr, lr_decay, eps, weight_decay : float
         0 or more.
     step : int, or float32 array of one element
@@ -58,7 +58,7 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.sgd_step` does; ValueError too for a step below 1.
+        As `dnnkern.sgd_step`; also ValueError for a step below 1.
 
     Notes
     -----

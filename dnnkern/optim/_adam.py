@@ -77,7 +77,7 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
-        vmax <- max(vmax, v)                                            where there is vmax, which then stands for v below
+        vmax <- max(vmax, v)                                            if there is vmax, which replaces v below
         params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
 
     Parameters
@@ -85,15 +85,15 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
     params, grads
         As in `dnnkern.sgd_step`.
     m, v : lists of arrays
-        The moments: float32 or the parameter's dtype; float64 where it is. They begin as zeros.
+        The moments: float32 or the parameter's dtype; float64 if it is. Initially zeros.
     vmax : list of arrays, optional
-        AMSGrad: the largest v so far, of v's dtypes. They begin as zeros.
+        AMSGrad: the largest v so far, with v's dtypes. Initially zeros.
     lr, eps, weight_decay : float
         0 or more.
     beta1, beta2 : float
-        From 0 to below 1.
+        In [0, 1).
     step : int, or float32 array of one element
-        Which step it is, from 1 on. An array is on the device, for CUDA graphs, and where the host does not know which steps were skipped;
+        The step's number, from 1 on. An array is on the device, for CUDA graphs and if the host does not know which steps were skipped;
         it is not changed.
     maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.sgd_step`.
@@ -101,7 +101,7 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.sgd_step` does; ValueError too for a step below 1.
+        As `dnnkern.sgd_step`; also ValueError for a step below 1.
 
     Notes
     -----
@@ -126,15 +126,14 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
 @public
 def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, maximize=False,
                master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
-    """A step of AdamW on lists of arrays, in place and in one launch: `dnnkern.adam_step` whose weight decay does not go through the
-    moments.
+    """A step of AdamW on lists of arrays, in place and in one launch: `dnnkern.adam_step` with decoupled weight decay.
 
     For each element, with the gradient ``g = grads / grad_scale``::
 
         params <- params - lr * weight_decay * params
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
-        vmax <- max(vmax, v)                                            where there is vmax, which then stands for v below
+        vmax <- max(vmax, v)                                            if there is vmax, which replaces v below
         params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
 
     Parameters
@@ -147,7 +146,7 @@ def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, ep
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.adam_step` does.
+        As `dnnkern.adam_step`.
 
     Notes
     -----

@@ -24,33 +24,33 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
     Parameters
     ----------
     grads : list of arrays
-        At least one; float64, float32, float16 and bfloat16, mixed as they are; any shapes, arbitrary strides, elements or none.
+        At least one; float64, float32, float16 and bfloat16, mixed; any shapes, also empty, arbitrary strides.
     grad_scale : float32 array of one element, optional
         On the device; gradients are divided by it.
     found_inf : float32 array of one element, optional
-        On the device; becomes 1 where an element of grads is infinite or NaN, else 0. Steps that are given it do nothing then.
+        On the device; set to 1 if an element of grads is infinite or NaN, else to 0. Steps that receive it then do nothing.
     out : array of one element
-        Written and returned: float32, or float64 where the first of grads is.
+        Output, written and returned: float32, or float64 if the first of grads is.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
     Returns
     -------
-    norm : array of no dimensions, of the framework of the first of grads
-        Squares that overflow make it infinite, which `found_inf` does not count.
+    norm : 0-d array, of the framework of the first of grads
+        Infinite if squares overflow, which `found_inf` does not report.
 
     Raises
     ------
     ValueError
         An empty list, arrays of other than one element where one is expected.
     TypeError
-        Dtypes, objects that are not device arrays, immutable arrays.
+        Unsupported dtypes, objects that are not device arrays, immutable arrays.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
-    Deterministic: squares are added up in an order that depends on the list and the device alone, in float32 (float64 where an array is).
+    Deterministic: squares are added in an order that depends only on the list and the device, in float32 (float64 if an array is).
     Two launches. Mirrors `torch.nn.utils.get_total_norm`.
 
     Examples
@@ -69,34 +69,34 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
 
 @public
 def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, **choice):
-    """Scale gradients in place so that their norm as one vector is `max_norm` at most.
+    """Scale gradients in place so that their norm as one vector is at most `max_norm`.
 
-    ``grads <- grads / grad_scale * min(1, max_norm / (norm + 1e-6))`` with the norm that is returned.
+    ``grads <- grads / grad_scale * min(1, max_norm / (norm + 1e-6))`` with the returned norm.
 
     Parameters
     ----------
     grads : list of arrays
         As in `dnnkern.grad_norm`; no two of them may share memory.
     max_norm : float
-        0 or more; infinity clips nothing, and only divides by grad_scale.
+        0 or more; infinity only divides by grad_scale.
     grad_scale, found_inf, out, workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.grad_norm`.
 
     Returns
     -------
-    norm : array of no dimensions, of the framework of the first of grads
-        Of ``grads / grad_scale`` before they were clipped.
+    norm : 0-d array, of the framework of the first of grads
+        Norm of ``grads / grad_scale`` before clipping.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.grad_norm` does; ValueError too for memory that is written twice and a `max_norm` that is negative or NaN.
+        As `dnnkern.grad_norm`; also ValueError for memory that is written twice and a `max_norm` that is negative or NaN.
 
     Notes
     -----
-    Deterministic. Two launches: sums of squares, and every block of the second adds these up for itself. Where nothing is to be scaled the
-    gradients are not read again. With an infinite norm finite elements become 0 and infinite ones NaN, with a norm that is NaN all become
-    NaN, as PyTorch's. Mirrors `torch.nn.utils.clip_grad_norm_`.
+    Deterministic. Two launches: sums of squares, which every block of the second adds itself. If nothing needs scaling the gradients are
+    not read again. If the norm is infinite, finite elements become 0 and infinite ones NaN; if it is NaN, all become NaN, as in PyTorch.
+    Mirrors `torch.nn.utils.clip_grad_norm_`.
 
     Examples
     --------

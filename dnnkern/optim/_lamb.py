@@ -53,14 +53,14 @@ LAMB = make_operation(RULES["lamb_step"])
 @public
 def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, step, maximize=False, master=None,
               grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
-    """A step of LAMB on lists of arrays, in place: each array moves by a step in proportion to its own norm.
+    """A step of LAMB on lists of arrays, in place: the step of each array is proportional to its norm.
 
     For each element, with the gradient ``g = grads / grad_scale``, and norms over each array::
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
         d  = (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps) + weight_decay * params         of m and v as stored
-        params <- params - lr * |params| / |d| * d                      the quotient is 1 where one of the norms is 0
+        params <- params - lr * |params| / |d| * d                      the quotient is 1 if either norm is 0
 
     Parameters
     ----------
@@ -72,11 +72,11 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.adam_step` does.
+        As `dnnkern.adam_step`.
 
     Notes
     -----
-    Deterministic: squares are added up in one order. Three launches a list: the moments and sums of squares, the norms, the parameters.
+    Deterministic: squares are added in one order. Three launches per list: moments and sums of squares, norms, parameters.
     You and others, "Large batch optimization for deep learning: training BERT in 76 minutes" (2019), with no bounds on the norm.
 
     Examples

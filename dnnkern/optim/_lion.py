@@ -36,18 +36,18 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
     params, grads
         As in `dnnkern.sgd_step`.
     m : list of arrays
-        The momentum: float32 or the parameter's dtype; float64 where it is. It begins as zeros.
+        The momentum: float32 or the parameter's dtype; float64 if it is. Initially zeros.
     lr, weight_decay : float
         0 or more.
     beta1, beta2 : float
-        From 0 to below 1.
+        In [0, 1).
     maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.sgd_step`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.sgd_step` does.
+        As `dnnkern.sgd_step`.
 
     Notes
     -----

@@ -40,9 +40,9 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
 
         v     <- alpha * v + (1 - alpha) * g**2
-        means <- alpha * means + (1 - alpha) * g                        where there are means
+        means <- alpha * means + (1 - alpha) * g                        if there are means
         d      = g / (sqrt(v - means**2) + eps)                         without means g / (sqrt(v) + eps)
-        momenta <- momentum * momenta + d; d = momenta                  where there are momenta
+        momenta <- momentum * momenta + d; d = momenta                  if there are momenta
         params <- params - lr * d
 
     Parameters
@@ -50,25 +50,25 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
     params, grads
         As in `dnnkern.sgd_step`.
     v : list of arrays
-        Means of the squares: float32 or the parameter's dtype; float64 where it is. They begin as zeros, as the other states do.
+        Means of the squares: float32 or the parameter's dtype; float64 if it is. Initially zeros, like the other states.
     means : list of arrays, optional
         Means of the gradients; with them the squares are centred.
     momenta : list of arrays, optional
     lr, eps, weight_decay : float
         0 or more.
     alpha, momentum : float
-        From 0 to below 1.
+        In [0, 1).
     maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.sgd_step`.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `dnnkern.sgd_step` does.
+        As `dnnkern.sgd_step`.
 
     Notes
     -----
-    Deterministic. A centred square that rounding makes negative has no root: the parameter is then NaN, as PyTorch's. Mirrors
+    Deterministic. If rounding makes a centred square negative the parameter becomes NaN, as in PyTorch. Mirrors
     `torch.optim.RMSprop`.
 
     Examples

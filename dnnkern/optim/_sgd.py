@@ -34,37 +34,37 @@ _step = SGD.step
 @public
 def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, first=False, maximize=False,
              master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
-    """A step of gradient descent on lists of arrays, in place and in one launch.
+    """A step of stochastic gradient descent on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
 
-        momenta <- momentum * momenta + (1 - dampening) * g             where there are momenta
+        momenta <- momentum * momenta + (1 - dampening) * g             if there are momenta
         params  <- params - lr * (g + momentum * momenta if nesterov else momenta)
 
     Parameters
     ----------
     params : list of arrays
-        float64, float32, float16 and bfloat16, mixed as they are; any shapes, arbitrary strides, elements or none. No two of the arrays
-        that are written may share memory. Arrays of one parameter have one shape; where they lie alike and without gaps they are read and
-        written by 16 bytes.
+        float64, float32, float16 and bfloat16, mixed; any shapes, also empty, arbitrary strides. No two arrays that are written may share
+        memory. The arrays of a parameter have the same shape; if they are contiguous with the same layout, they are read and written in
+        16-byte vectors.
     grads : list of arrays
-        One a parameter: float32, float16 or bfloat16; float64 where the parameter is.
+        One per parameter: float32, float16 or bfloat16; float64 if the parameter is.
     momenta : list of arrays, optional
-        float32 or the parameter's dtype; float64 where it is. They begin as zeros.
+        float32 or the parameter's dtype; float64 if it is. Initially zeros.
     lr, momentum, dampening, weight_decay : float
-        0 or more, momentum and dampening below 1. Other numbers compile nothing anew.
+        0 or more, momentum and dampening below 1. Changing them compiles nothing.
     nesterov : bool
-        Nesterov's momentum; it needs momentum and no dampening.
+        Nesterov momentum; requires momentum and no dampening.
     first : bool
-        The first step: momenta become g, whatever they hold. This is what PyTorch does, and differs where there is dampening.
+        The first step: momenta are set to g, as in PyTorch; this differs only with dampening.
     maximize : bool
-        Ascend: -grads take the place of grads.
+        Ascend: use -grads.
     master : list of float32 arrays, optional
-        Master weights of float16 and bfloat16 parameters: these are updated, and params, which are not read, become their rounded values.
+        Master weights of float16 and bfloat16 parameters: they are updated, and params, which are not read, receive their rounded values.
     grad_scale : float32 array of one element, optional
         On the device; gradients are divided by it. They are not written.
     found_inf : float32 array of one element, optional
-        On the device; where it is not 0 the step does nothing. `dnnkern.grad_norm` sets it.
+        On the device; if it is not 0 the step does nothing. `dnnkern.grad_norm` sets it.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
@@ -73,14 +73,14 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     ValueError
         Lists of different lengths, arrays of different shapes, numbers out of range, memory that is written twice.
     TypeError
-        Dtypes, objects that are not device arrays, immutable arrays.
+        Unsupported dtypes, objects that are not device arrays, immutable arrays.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
     Notes
     -----
-    Deterministic. Computed in float32 (float64 for float64), each result rounded once. NaN and infinities in a gradient go where the
-    formula takes them. Lists that are the same objects as in an earlier call, and lie where they lay, are not looked at again. Mirrors
+    Deterministic. Computed in float32 (float64 for float64), each result rounded once. NaN and infinities in a gradient propagate by
+    the formula. Lists of the same objects at the same addresses as in an earlier call are not checked again. Mirrors
     `torch.optim.SGD`.
 
     Examples

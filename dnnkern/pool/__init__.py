@@ -178,7 +178,7 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_fwd` does.
+        As `max_pool_fwd`.
 
     Notes
     -----
@@ -297,7 +297,7 @@ def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, worksp
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `max_pool_bwd` does.
+        As `max_pool_bwd`.
 
     Notes
     -----
@@ -332,7 +332,7 @@ def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `adaptive_max_pool_fwd` does.
+        As `adaptive_max_pool_fwd`.
 
     Notes
     -----
@@ -364,7 +364,7 @@ def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=Non
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `avg_pool_bwd` does.
+        As `avg_pool_bwd`.
 
     Notes
     -----

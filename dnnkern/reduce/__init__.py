@@ -13,20 +13,20 @@ _argreduce = ARGREDUCE.call
 
 @public
 def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, workspace=None, stream=None, **choice):
-    """A number out of all elements along some dimensions.
+    """Reduce x over the given axes.
 
     Parameters
     ----------
     x : array
         float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool, at most eight dimensions, arbitrary strides (0 and
-        negative ones too).
+        negative included).
     mode : str
         ================ ===================================== ==================
         mode             result                                over no elements
         ================ ===================================== ==================
         "add"            ``sum(x)``                            0
         "mul"            ``prod(x)``                           1
-        "min", "max"     the least, the largest element        +inf, -inf [1]_
+        "min", "max"     the smallest, the largest element     +inf, -inf [1]_
         "amax"           ``max(abs(x))``                       0
         "avg"            ``sum(x) / n``                        0
         "norm1"          ``sum(abs(x))``                       0
@@ -36,14 +36,14 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
         "logsumexp"      ``log(sum(exp(x)))``                  -inf
         ================ ===================================== ==================
 
-        "avg", "norm2" and "logsumexp" are of floats alone. Of bool "add" counts, "max" is any, "min" is all.
+        "avg", "norm2" and "logsumexp" take floats only. For bool, "add" counts, "max" is any, "min" is all.
     axes : int or sequence of int, optional
-        The dimensions that are reduced; negative numbers count from the end. None is all of them, an empty sequence none.
+        Dimensions to reduce; negative numbers count from the end. None: all; an empty sequence: none.
     keepdims : bool
-        They stay, with size 1.
+        Keep them, with size 1.
     out_dtype : dtype, optional
-        Of the result. Default: x's; of integers and bool "int64", but x's for "min" and "max". "float32" may be asked for where x has 16
-        bits, "int32" where the default is "int64".
+        Default: x's; for integers and bool "int64", but x's for "min" and "max". "float32" is allowed for 16-bit floats, "int32" where the
+        default is "int64".
     out : array of such a dtype
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -52,14 +52,14 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
     Returns
     -------
     y : array, of x's framework
-        Accumulated in float32, for float64 in float64, and rounded once. Integers are exact modulo 2**64, as an int32 result modulo 2**32:
-        they wrap, as PyTorch's and NumPy's sums do. NaN anywhere is NaN in the result, in "min", "max" and "amax" too.
-        "norm2" neither overflows nor underflows on the way, "logsumexp" subtracts the maximum.
+        Accumulated in float32 (float64 for float64) and rounded once. Integers wrap modulo 2**64, an int32 result modulo 2**32, as sums in
+        PyTorch and NumPy do. NaN anywhere gives NaN, in "min", "max" and "amax" too. "norm2" avoids intermediate overflow and underflow,
+        "logsumexp" subtracts the maximum.
 
     Raises
     ------
     ValueError
-        An unknown mode, axes that x has not or twice, an `out` of another shape or that overlaps x.
+        An unknown mode, axes out of range or repeated, an `out` of another shape or that overlaps x.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -67,10 +67,10 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
 
     Notes
     -----
-    Deterministic: sums are made in an order that depends on the problem and the device alone; there are no atomics. Mirrors
+    Deterministic: the order of sums depends only on the problem and the device; there are no atomics. Mirrors
     cudnnReduceTensor and cuDNN's Reduction operation. Exponentials of float32 sums are the hardware's (relative error 2**-22).
 
-    .. [1] Of integers the largest and the least of the dtype, of bool True and False.
+    .. [1] For integers the dtype's largest and smallest value, for bool True and False.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, work
 
 @public
 def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream=None, **choice):
-    """The least or the largest element along a dimension, and where it is.
+    """The smallest or largest element along a dimension, and its index.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     axis : int
         The dimension; a negative number counts from the end.
     keepdims : bool
-        It stays, with size 1.
+        Keep it, with size 1.
     out : (array of x's dtype, array of int32)
         Output, written and returned; arbitrary strides. Overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -113,13 +113,13 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     -------
     value : array, of x's framework and dtype
     index : array of int32
-        The first position of that value; that of the first NaN where there is one, which then is the value. As `numpy.argmin` and
+        First index of that value; if there is a NaN, the value is NaN and the index that of the first NaN, as in `numpy.argmin` and
         `numpy.argmax`.
 
     Raises
     ------
     ValueError
-        An unknown mode, a dimension that x has not or that has no elements, an `out` of another shape or that overlaps x.
+        An unknown mode, a dimension out of range or with no elements, an `out` of another shape or that overlaps x.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported

@@ -42,27 +42,27 @@ _weights = BACKWARD_WEIGHTS.call
 @public
 def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=False, seed=0, offset=0, out=None, workspace=None,
             stream=None, **choice):
-    """Sequences through a recurrent network.
+    """Run sequences through a recurrent network.
 
     Parameters
     ----------
     spec : RnnSpec
-        The network; the arrays' dtype is its own.
+        The network; arrays have its dtype.
     x : array (T, N, input_size), or (N, T, input_size) with layout "NTC"
-        T steps of N sequences; arbitrary strides. What is behind a sequence's end is not read.
+        T steps of N sequences; arbitrary strides. Steps past a sequence's end are not read.
     h0, c0 : array (num_layers * directions, N, state_size) and (..., hidden_size), or None
-        First states, by layer, then by direction; None: zeros. c0, the cell states, is LSTM's alone.
+        Initial states, by layer, then by direction; None: zeros. c0, the cell states, is for LSTM only.
     weights : array (weight_size,)
-        Packed; see `RnnSpec.matrices`, `RnnSpec.pack`.
+        Contiguous; see `RnnSpec.matrices`, `RnnSpec.pack`.
     lengths : int32 array (N,), optional
-        Steps of each sequence, 0 to T, in any order; default: T. On the device, and not looked at before the launch: see Notes.
+        Steps of each sequence, 0 to T, in any order; default: T. On the device, and not checked before the launch: see Notes.
     layout : "TNC" or "NTC"
     training : bool
-        Keep what the gradients need, and drop out.
+        Keep what the gradients need, and apply dropout.
     seed, offset : int, or int64 array of one element
-        Of 64 bits; for dropout. An array is on x's device and read by the kernel: a replayed CUDA graph draws anew once it has changed.
-        What is dropped after layer l is what `dropout_fwd` with this seed and ``offset + l`` drops of an array
-        (T, N, directions * state_size): offsets of calls that draw independently are `num_layers` or more apart.
+        64 bits, for dropout. An array is on x's device and read by the kernel: a replayed CUDA graph uses a new mask once it has
+        changed. The mask after layer l is that of `dropout_fwd` with this seed and ``offset + l`` for an array (T, N, directions *
+        state_size): for independent masks use offsets that differ by `num_layers` or more.
     out : tuple (y, hn[, cn][, reserve])
         Written and returned; y and the states have arbitrary strides.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -71,19 +71,19 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     Returns
     -------
     y : array (T, N, directions * state_size), or (N, T, ...), of x's framework
-        States of the last layer at each step; 0 behind a sequence's end.
+        States of the last layer at each step; 0 past a sequence's end.
     hn : array, of h0's shape
-        States behind the last step of each sequence: the first step for the direction that goes backwards; the first states where a
-        sequence has no steps.
+        States after the last step of each sequence, which for the backward direction is its first step; the initial states if a sequence
+        has no steps.
     cn : array of c0's shape, or None
-        LSTM alone: the cell states there.
+        LSTM only: the cell states there.
     reserve : array (n,), or None
         In training what `rnn_bwd_data` and `rnn_bwd_weights` need.
 
     Raises
     ------
     ValueError
-        Shapes, a cell state for a cell that has none, layouts; a length out of range under DNNKERN_CHECK=values.
+        Shapes that do not match, a cell state for a cell without one, an unknown layout; a length out of range with DNNKERN_CHECK=values.
     TypeError
         Dtypes other than the spec's, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -92,7 +92,7 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     Notes
     -----
     Deterministic. Sums are in float32 (float64 for float64); states are rounded to the dtype at each step, cell states are not. Lengths
-    out of range count as the nearest one in it. Mirrors cudnnRNNForward.
+    out of range are clamped. Mirrors cudnnRNNForward.
 
     Examples
     --------
@@ -114,19 +114,19 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
 @public
 def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None,
                  **choice):
-    """The gradients of `rnn_fwd` by x and by the first states.
+    """The gradients of `rnn_fwd` with respect to x and the initial states.
 
     Parameters
     ----------
     spec, x, h0, c0, weights, lengths, layout
-        As given to `rnn_fwd`.
+        As passed to `rnn_fwd`.
     dy : array of y's shape
-        What is behind a sequence's end is not read.
+        Steps past a sequence's end are not read.
     dhn, dcn : arrays of hn's and cn's shape, or None
         None: zeros.
     y, reserve : arrays
-        What `rnn_fwd` returned in training, with the same lengths. The reserve is updated: gradients before the gates' functions take
-        the gates' place, for `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
+        As returned by `rnn_fwd` in training, with the same lengths. The reserve is updated: gradients of the gates' pre-activations
+        replace the gates, for `rnn_bwd_weights`. For a second backward pass copy it first, as with cuDNN.
     out : tuple (dx, dh0[, dc0])
         Output, written and returned; arbitrary strides.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -135,15 +135,15 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
     Returns
     -------
     dx : array of x's shape, of dy's framework
-        0 behind a sequence's end.
+        0 past a sequence's end.
     dh0 : array of h0's shape
     dc0 : array of c0's shape, or None
-        LSTM alone.
+        LSTM only.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `rnn_fwd` does.
+        As `rnn_fwd`.
 
     Notes
     -----
@@ -169,14 +169,14 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
 
 @public
 def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None, **choice):
-    """The gradient of `rnn_fwd` by the weights, after `rnn_bwd_data`.
+    """The gradient of `rnn_fwd` with respect to the weights, after `rnn_bwd_data`.
 
     Parameters
     ----------
     spec, x, h0, lengths, layout
-        As given to `rnn_fwd`.
+        As passed to `rnn_fwd`.
     y : array
-        What `rnn_fwd` returned.
+        As returned by `rnn_fwd`.
     reserve : array
         As `rnn_bwd_data` left it.
     out : array (weight_size,), packed
@@ -187,14 +187,14 @@ def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=
     Returns
     -------
     dweights : array (weight_size,), of x's framework
-        Summed over all steps and sequences in float32 (float64 for float64), rounded once; `RnnSpec.views` names its parts. What is summed,
-        the gates' gradients, is as the reserve holds it, rounded to the dtype: the error of an element is in proportion
-        to the sizes of the terms of its sum, not to the sum.
+        Summed over all steps and sequences in float32 (float64 for float64), rounded once; `RnnSpec.views` names its parts. The summed
+        gates' gradients are rounded to the dtype in the reserve: an element's error is proportional to the magnitude of the terms of
+        its sum, not to the sum.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `rnn_fwd` does.
+        As `rnn_fwd`.
 
     Notes
     -----

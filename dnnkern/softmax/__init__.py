@@ -1,4 +1,4 @@
-"""Softmax and its logarithm along any axis, and their gradients."""
+"""Softmax and log-softmax along any axis, and their gradients."""
 from ..host.front import Operation, public
 from ..host.scalars import flag, integer
 from ._problem import SoftmaxGradientProblem, SoftmaxProblem, make_backward, make_forward
@@ -13,16 +13,16 @@ _backward = BACKWARD.call
 
 @public
 def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None, **choice):
-    """Softmax along an axis: ``y = exp(x - m) / sum(exp(x - m))`` with m the maximum; or its logarithm, ``x - m - log(sum(exp(x - m)))``.
+    """Softmax along an axis: ``y = exp(x - m) / sum(exp(x - m))`` with m the maximum; or log-softmax, ``x - m - log(sum(exp(x - m)))``.
 
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides (0 and negative ones too).
+        float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides (0 and negative included).
     axis : int
         Negative numbers count from the end.
     log : bool
-        The logarithm, computed as such: it stays finite where softmax itself is 0.
+        Log-softmax, computed directly: finite where softmax is 0.
     out : array of x's shape and dtype
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -31,8 +31,8 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. Computed in float32 (float64 for float64) and rounded once. Where x is -inf, y is 0 (with `log`
-        -inf). A row that holds NaN or +inf, or nothing but -inf, is NaN throughout, as PyTorch's.
+        Contiguous, unless `out` is given. Computed in float32 (float64 for float64) and rounded once. If x is -inf, y is 0 (with `log`
+        -inf). A row with NaN or +inf, or only -inf, is NaN throughout, as in PyTorch.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     Notes
     -----
     Deterministic. Mirrors cudnnSoftmaxForward with CUDNN_SOFTMAX_ACCURATE and CUDNN_SOFTMAX_LOG; axis 1 of NCHW is its mode CHANNEL. The
-    sum that follows a growing maximum is Milakov and Gimelshein's, "Online normalizer calculation for softmax" (2018).
+    online sum: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 
     Examples
     --------
@@ -68,11 +68,11 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
     Parameters
     ----------
     dy : array
-        Gradient of the result; dtypes and strides as `softmax_fwd`'s.
+        Gradient of the result; dtypes and strides as in `softmax_fwd`.
     y : array of dy's shape and dtype
-        What `softmax_fwd` returned.
+        As returned by `softmax_fwd`.
     axis, log
-        As given to `softmax_fwd`.
+        As passed to `softmax_fwd`.
     out : array of dy's shape and dtype
         Output, written and returned; arbitrary strides. Overlap with dy or y is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -81,12 +81,12 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
     Returns
     -------
     dx : array, of dy's framework
-        Packed, unless `out` is given. Computed in float32 (float64 for float64) and rounded once.
+        Contiguous, unless `out` is given. Computed in float32 (float64 for float64) and rounded once.
 
     Raises
     ------
     ValueError
-        Shapes that differ, an axis that dy has not, an `out` of another shape or that overlaps an operand.
+        Shapes that differ, an axis out of range, an `out` of another shape or that overlaps an operand.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported

@@ -42,7 +42,7 @@ def transpose(x, axes, *, out=None, workspace=None, stream=None, **choice):
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative included).
     axes : sequence of int
         Dimension k of y is dimension ``axes[k]`` of x; negative numbers count from the end.
     out : array
@@ -103,7 +103,7 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     ValueError
         Layouts that do not name each dimension of x once; as `transpose` does.
     TypeError, NotSupported
-        As `transpose` does.
+        As `transpose`.
 
     Notes
     -----

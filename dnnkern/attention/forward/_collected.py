@@ -13,7 +13,8 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
 from ...device.index import divide_remainder, divisor
-from ...device.mbarrier import fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from ...device.mbarrier import fence_mbarrier_init
+from ...device.pipeline import make_pipeline
 from ...device.registers import check_register_budget, make_register_claim, make_register_release
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
@@ -138,7 +139,7 @@ def kernel(config):
     SCORES, SUMS, WORDS, COUNT = WIDTH // 2, E // 2, config.words, config.parts
     PART, PART_BYTES, BEGINS, RAISED, SLACK = SUMS // COUNT, config.part_bytes, config.begins, config.raised, config.slack
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
-    WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
+    WARPS, PARTS = 4 * GROUPS, divisor(WIDTH)
     by_row, V_CONST = matrix_descriptor(16, 1024, 128), config.of_values
     multiply_k, multiply_v = config.make_products()
     scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, PART)
@@ -147,7 +148,13 @@ def kernel(config):
     apply_mask = make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
     pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
-    load_sink, advanced = element(kind.sink or kind.dtype).load, make_advanced(STAGES)
+    load_sink = element(kind.sink or kind.dtype).load
+    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), make_pipeline(2, consumers=WARPS)
+    k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
+    TILES_AT = q_pipe.bytes
+    K_BARS = TILES_AT + tile_pipe.bytes
+    V_BARS = K_BARS + k_pipe.bytes
+    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @device_function
     def extent(i0, image, numbers):
@@ -173,19 +180,24 @@ def kernel(config):
                 load_plane(to + u32(piece * boxes * box), boxes, box, array, bar, row, h, image + piece * images)
 
     @device_function
+    def tell(bars, to, state, t):
+        """The consumers' next tile; gives the next state."""
+        tile_pipe.producer_acquire(bars, state)
+        store_shared_u32(to + 4 * state.stage, u32(t))
+        tile_pipe.producer_commit(bars, state)
+        return tile_pipe.next(state)
+
+    @device_function
     def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
+        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
+        tile_state = tile_pipe.producer_start()
         (per_image, per_head), images = of_head, numbers[4]
         t = cuda.blockIdx.x
         while t < tiles:
             after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-                store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(t))
-                mbarrier_arrive(u32(t_full + u32(8) * t_slot))
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+                tile_state = tell(tile_bars, numbers_at, tile_state, t)
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
@@ -194,32 +206,28 @@ def kernel(config):
             values = image * per_image + g * per_head
             while left >= 0:
                 if left > 0:
-                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
-                    bar = k_full + 8 * k_slot
-                    mbarrier_arrive_expect(bar, u32(K_BYTES))
-                    load_tile(base + K_AT + k_slot * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image, images)
-                    k_slot, k_phase = advanced(k_slot, k_phase)
+                    k_pipe.producer_acquire(k_bars, k_state)
+                    bar = k_pipe.producer_expect(k_bars, k_state, u32(K_BYTES))
+                    load_tile(base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image, images)
+                    k_state = k_pipe.next(k_state)
                 if left == count:
-                    mbarrier_wait(q_empty, q_phase)
-                    q_phase = q_phase ^ 1
-                    mbarrier_arrive_expect(q_full, u32(Q_BYTES))
-                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i0, h, image, images)
+                    q_pipe.producer_acquire(q_bars, q_state)
+                    bar = q_pipe.producer_expect(q_bars, q_state, u32(Q_BYTES))
+                    load_tile(base, K_BOXES, Q_BOX, q_map, bar, i0, h, image, images)
+                    q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
-                    bar = v_full + 8 * v_slot
-                    mbarrier_arrive_expect(bar, u32(V_BYTES))
-                    to = base + V_AT + v_slot * V_BYTES
+                    v_pipe.producer_acquire(v_bars, v_state)
+                    bar = v_pipe.producer_expect(v_bars, v_state, u32(V_BYTES))
+                    to = base + V_AT + v_state.stage * V_BYTES
                     if TURNED:
                         bulk_load(to, address(turned, values + i64(at + WIDTH) * E), u32(V_BYTES), bar)
                     else:
                         load_tile(to, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image, images)
-                    v_slot, v_phase = advanced(v_slot, v_phase)
+                    v_state = v_pipe.next(v_state)
                 left, at = left - 1, at - WIDTH
             t = after
         if DRAWN:  # there are no more
-            mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-            store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(tiles))
-            mbarrier_arrive(u32(t_full + u32(8) * t_slot))
+            tell(tile_bars, numbers_at, tile_state, tiles)
 
     @device_function
     def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
@@ -257,7 +265,7 @@ def kernel(config):
 
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
+        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
         all_rows, heads = numbers[1], i32(order[4][0])
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
@@ -271,18 +279,18 @@ def kernel(config):
         own_row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
         of_q = descriptor(by_row, base + u32(group) * GROUP)
         slack = SLACK * rcp(softmax_scale)
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
+        q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
+        tile_state = tile_pipe.consumer_start()
         t = cuda.blockIdx.x
         while True:
             if DRAWN:
-                mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
+                tile_pipe.consumer_wait(tile_bars, tile_state)
                 t = i32(0)
                 if lane == 0:
-                    t = i32(load_shared_u32(u32(numbers_at + u32(4) * t_slot)))
-                    mbarrier_arrive(u32(t_empty + u32(8) * t_slot))
+                    t = i32(load_shared_u32(numbers_at + 4 * tile_state.stage))
+                    tile_pipe.consumer_release(tile_bars, tile_state, 0)
                 t = redux_max(t)
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+                tile_state = tile_pipe.next(tile_state)
             if t >= tiles:
                 break
             image, h, _, i0 = locate(t, order)
@@ -298,16 +306,14 @@ def kernel(config):
                 sums[i] = f32(0)
             for r in range(2):
                 row_max[r], ref_max[r], row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
-            mbarrier_wait(q_full, q_phase)
-            q_phase = q_phase ^ 1
+            q_pipe.consumer_wait(q_bars, q_state)
 
             # the last tile of keys: nothing to add it to yet
-            mbarrier_wait(k_full + 8 * k_slot, k_phase)
-            multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_slot * K_BYTES))
+            k_pipe.consumer_wait(k_bars, k_state)
+            multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_state.stage * K_BYTES))
             scores_alone(scores)
-            if thread == 0:
-                mbarrier_arrive(k_empty + 8 * k_slot)
-            k_slot, k_phase = advanced(k_slot, k_phase)
+            k_pipe.consumer_release(k_bars, k_state, thread)
+            k_state = k_pipe.next(k_state)
             to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
             online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             if DROPOUT:
@@ -316,33 +322,31 @@ def kernel(config):
             left = left - 1
             while left > 0:
                 at = at - WIDTH
-                mbarrier_wait(k_full + 8 * k_slot, k_phase)
-                multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_slot * K_BYTES))
-                mbarrier_wait(v_full + 8 * v_slot, v_phase)
-                of_values = base + V_AT + v_slot * V_BYTES
+                k_pipe.consumer_wait(k_bars, k_state)
+                multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_state.stage * K_BYTES))
+                v_pipe.consumer_wait(v_bars, v_state)
+                of_values = base + V_AT + v_state.stage * V_BYTES
                 multiply_v(tile, words, descriptor(V_CONST, of_values))
                 scores_first(scores)
-                if thread == 0:
-                    mbarrier_arrive(k_empty + 8 * k_slot)
-                k_slot, k_phase = advanced(k_slot, k_phase)
+                k_pipe.consumer_release(k_bars, k_state, thread)
+                k_state = k_pipe.next(k_state)
                 to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
                 online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
                 if DROPOUT:
                     apply_dropout(scores, seed, head, row, at, lane, threshold, f32(1))
                 finish(sums, before, tile, words, of_values)
-                if thread == 0:
-                    mbarrier_arrive(v_empty + 8 * v_slot)
-                v_slot, v_phase = advanced(v_slot, v_phase)
+                v_pipe.consumer_release(v_bars, v_state, thread)
+                v_state = v_pipe.next(v_state)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
                 collect(COUNT - 1, sums, before, tile)
                 before[0], before[1] = rescale[0], rescale[1]
                 left = left - 1
 
-            if thread == 0:
-                mbarrier_arrive(q_empty)
-            mbarrier_wait(v_full + 8 * v_slot, v_phase)
-            of_values = base + V_AT + v_slot * V_BYTES
+            q_pipe.consumer_release(q_bars, q_state, thread)
+            q_state = q_pipe.next(q_state)
+            v_pipe.consumer_wait(v_bars, v_state)
+            of_values = base + V_AT + v_state.stage * V_BYTES
             multiply_v(tile, words, descriptor(V_CONST, of_values))
             sink_logit = f32(0)
             if SINK:
@@ -351,9 +355,8 @@ def kernel(config):
                 ref_max[r] = ref_max[r] - RAISED
             normalize_rows(ref_max, row_sum, rescale, sink_logit)
             finish(sums, before, tile, words, of_values)
-            if thread == 0:
-                mbarrier_arrive(v_empty + 8 * v_slot)
-            v_slot, v_phase = advanced(v_slot, v_phase)
+            v_pipe.consumer_release(v_bars, v_state, thread)
+            v_state = v_pipe.next(v_state)
             collect(COUNT - 1, sums, before, tile)
             for r in range(2):
                 rescale[r] = rescale[r] * of_v
@@ -380,24 +383,19 @@ def kernel(config):
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        rings = first + 48
-        bars = (first, first + 8, rings, rings + RING, rings + 2 * RING, rings + 3 * RING,
-                first + 16, first + 32, rings + 4 * RING)
+        bars = (q_pipe.barriers(first), tile_pipe.barriers(first + TILES_AT), k_pipe.barriers(first + K_BARS),
+                v_pipe.barriers(first + V_BARS), first + NUMBERS_AT)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
             prefetch_tensor_map(k_map)
             if not TURNED:
                 prefetch_tensor_map(v_map)
-            mbarrier_init(bars[0], u32(1))
-            mbarrier_init(bars[1], u32(GROUPS))
-            for stage in range(STAGES):
-                for ring in range(4):
-                    mbarrier_init(rings + u32(ring * RING + 8 * stage), u32(GROUPS if ring % 2 else 1))
+            q_pipe.init(bars[0])
+            k_pipe.init(bars[2])
+            v_pipe.init(bars[3])
             if DRAWN:
-                for slot in range(2):
-                    mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
-                    mbarrier_init(u32(bars[7] + u32(8 * slot)), u32(WARPS))
+                tile_pipe.init(bars[1])
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()

@@ -28,8 +28,8 @@ from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import rcp
 from ...device.index import divide_remainder, divisor
 from ...device.ldmatrix import ldmatrix_x4
-from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
-                                mbarrier_init, mbarrier_wait)
+from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
 from ...device.stmatrix import stmatrix_x4
 from ...device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
@@ -111,7 +111,7 @@ def kernel(config):
     TOLD, STAGED, BIAS_AT, BIAS_BYTES, BIAS_BOX = DRAWN or PACKED, config.staged, config.bias_place, config.bias_stage, HEIGHT * ROW
     BIAS_COLUMNS = ROW // ITEMSIZE[kind.bias] if STAGED else 1
     BIAS_BOXES = WIDTH // BIAS_COLUMNS
-    CHUNKS, WARPS, PARTS, RING = config.e // 8, 4 * GROUPS, divisor(WIDTH), 8 * STAGES
+    CHUNKS, WARPS, PARTS = config.e // 8, 4 * GROUPS, divisor(WIDTH)
     by_row = matrix_descriptor(16, 1024, 128)
     V_CONST = matrix_descriptor(BOX, 1024, 128)
     k_steps = tuple(step // 4 * (BOX // 16) + step % 4 * 2 for step in range(STEPS))
@@ -128,7 +128,12 @@ def kernel(config):
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
-    advanced = make_advanced(STAGES)
+    q_pipe, tile_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS), make_pipeline(2, consumers=WARPS)
+    k_pipe, v_pipe = make_pipeline(STAGES, consumers=WARPS if STAGED else GROUPS), make_pipeline(STAGES, consumers=GROUPS)
+    TILES_AT = q_pipe.bytes
+    K_BARS = TILES_AT + tile_pipe.bytes
+    V_BARS = K_BARS + k_pipe.bytes
+    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @device_function
     def place_of(t, order, numbers):
@@ -159,18 +164,18 @@ def kernel(config):
             tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
-    def tell(full, empty, to, slot, phase, t, sequence, i0):
-        """The consumers' next tile; gives the next slot and its phase."""
-        mbarrier_wait(empty + 8 * slot, phase)
-        store_shared_4u32(to + 16 * slot, u32(t), u32(sequence), u32(i0), u32(0))
-        mbarrier_arrive(full + 8 * slot)
-        slot = slot ^ 1
-        return slot, phase ^ u32(slot == 0)
+    def tell(bars, to, state, t, sequence, i0):
+        """The consumers' next tile; gives the next state."""
+        tile_pipe.producer_acquire(bars, state)
+        store_shared_4u32(to + 16 * state.stage, u32(t), u32(sequence), u32(i0), u32(0))
+        tile_pipe.producer_commit(bars, state)
+        return tile_pipe.next(state)
 
     @device_function
     def produce(q_map, k_map, v_map, bias_map, bias_strides, base, bars, tiles, order, numbers, counter):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
+        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
+        tile_state = tile_pipe.producer_start()
         t = cuda.blockIdx.x
         while t < tiles:
             after = t + cuda.gridDim.x
@@ -180,37 +185,35 @@ def kernel(config):
             if PACKED and (i0 < 0 or i0 >= rows):  # more tiles are counted than sequences have
                 left = -1
             elif TOLD:  # the consumers learn this tile's number
-                t_slot, t_phase = tell(t_full, t_empty, numbers_at, t_slot, t_phase, t, sequence, i0)
+                tile_state = tell(tile_bars, numbers_at, tile_state, t, sequence, i0)
             if DRAWN:
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
             at = key + first + (count - 1) * WIDTH
             bias_image, bias_head = image if bias_strides.batch else 0, h if bias_strides.head else 0
             while left >= 0:
                 if left > 0:
-                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
-                    bar = k_full + 8 * k_slot
-                    mbarrier_arrive_expect(bar, u32(K_BYTES + BIAS_BYTES))
-                    load_tile(base + K_AT + k_slot * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image)
+                    k_pipe.producer_acquire(k_bars, k_state)
+                    bar = k_pipe.producer_expect(k_bars, k_state, u32(K_BYTES + BIAS_BYTES))
+                    load_tile(base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image)
                     if STAGED:
-                        to = u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES))
+                        to = base + BIAS_AT + k_state.stage * BIAS_BYTES
                         for b in range(BIAS_BOXES):
                             tma_load_4d(u32(to + u32(b * BIAS_BOX)), bias_map, bar, i32(at + b * BIAS_COLUMNS), i0, bias_head, bias_image)
-                    k_slot, k_phase = advanced(k_slot, k_phase)
+                    k_state = k_pipe.next(k_state)
                 if left == count:
-                    mbarrier_wait(q_empty, q_phase)
-                    q_phase = q_phase ^ 1
-                    mbarrier_arrive_expect(q_full, u32(Q_BYTES))
-                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, row + i0, h, image)
+                    q_pipe.producer_acquire(q_bars, q_state)
+                    bar = q_pipe.producer_expect(q_bars, q_state, u32(Q_BYTES))
+                    load_tile(base, K_BOXES, Q_BOX, q_map, bar, row + i0, h, image)
+                    q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
-                    bar = v_full + 8 * v_slot
-                    mbarrier_arrive_expect(bar, u32(V_BYTES))
-                    load_tile(base + V_AT + v_slot * V_BYTES, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image)
-                    v_slot, v_phase = advanced(v_slot, v_phase)
+                    v_pipe.producer_acquire(v_bars, v_state)
+                    bar = v_pipe.producer_expect(v_bars, v_state, u32(V_BYTES))
+                    load_tile(base + V_AT + v_state.stage * V_BYTES, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image)
+                    v_state = v_pipe.next(v_state)
                 left, at = left - 1, at - WIDTH
             t = after
         if TOLD:  # there are no more
-            tell(t_full, t_empty, numbers_at, t_slot, t_phase, tiles, 0, 0)
+            tell(tile_bars, numbers_at, tile_state, tiles, 0, 0)
 
     @device_function
     def store_boxes(sums, factors, o_map, o, o_strides, staging, row, left, h, image, warp, lane, thread, group):
@@ -244,7 +247,7 @@ def kernel(config):
                 barrier_sync(u32(group + 1), u32(128))  # q may come
 
     @device_function
-    def to_scores(x, row, own, at, column, keys, every, numbers, scaling, bias_tile, empty):
+    def to_scores(x, row, own, at, column, keys, every, numbers, scaling, bias_tile, bars, state):
         """Of the products: what they are beside the scale, and which of them there are."""
         every_begin, every_end = every
         if ADJUSTED:
@@ -254,16 +257,15 @@ def kernel(config):
             tile, first_row, lane = bias_tile
             add_bias(x, tile, first_row, lane, f32(1) if ADJUSTED else scaling[0])
             cuda.syncwarp()
-            if lane == 0:
-                mbarrier_arrive(empty)
+            k_pipe.consumer_release(bars, state, lane)
         if at < every_begin or at + WIDTH > every_end:
             apply_mask(x, own, at, column, keys, numbers[3])
 
     @device_function
-    def clear_values(bar, phase, to, at, keys, thread):
+    def clear_values(bars, state, to, at, keys, thread):
         """Values behind a sequence's last key become zero: what they are must not matter, and zero times NaN is NaN."""
         if at + WIDTH > keys:
-            mbarrier_wait(bar, phase)
+            v_pipe.consumer_wait(bars, state)
             for part in range(max(keys - at, 0) * 8 + thread, WIDTH * 8, 128 * GROUPS):
                 for box in range(V_BOXES):
                     store_shared_4u32(to + u32(box * BOX) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
@@ -273,7 +275,7 @@ def kernel(config):
     @device_function
     def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, group,
                 thread):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
+        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
         all_rows, heads = numbers[1], numbers[5]
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
@@ -290,18 +292,17 @@ def kernel(config):
         q_at = base + u32(group) * GROUP
         staging = q_at + O_AT
         slack = SLACK * rcp(softmax_scale)
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
+        q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
+        tile_state = tile_pipe.consumer_start()
         t = cuda.blockIdx.x
         while True:
             if TOLD:
-                mbarrier_wait(t_full + 8 * t_slot, t_phase)
-                told = load_shared_4u32(numbers_at + 16 * t_slot)
+                tile_pipe.consumer_wait(tile_bars, tile_state)
+                told = load_shared_4u32(numbers_at + 16 * tile_state.stage)
                 cuda.syncwarp()
-                if lane == 0:
-                    mbarrier_arrive(t_empty + 8 * t_slot)
+                tile_pipe.consumer_release(tile_bars, tile_state, lane)
                 t = uniform(i32(told[0]))
-                t_slot = t_slot ^ 1
-                t_phase = t_phase ^ u32(t_slot == 0)
+                tile_state = tile_pipe.next(tile_state)
             if t >= tiles:
                 break
             sequence, h, _, tile = locate(t, order)
@@ -320,63 +321,57 @@ def kernel(config):
                 sums[i] = f32(0)
             for r in range(2):
                 row_max[r], ref_max[r], row_sum[r] = f32(NEG_INF), f32(0), f32(0)
-            mbarrier_wait(q_full, q_phase)
-            q_phase = q_phase ^ 1
+            q_pipe.consumer_wait(q_bars, q_state)
             if HELD:
                 for i in range(STEPS):
                     piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
                     ldmatrix_x4(held, 4 * i, u32(q_at + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece))
                 if EARLY:
                     cuda.syncwarp()
-                    if lane == 0:
-                        mbarrier_arrive(q_empty)
+                    q_pipe.consumer_release(q_bars, q_state, lane)
 
             # the last tile of keys: nothing to add it to yet
-            mbarrier_wait(k_full + 8 * k_slot, k_phase)
-            of_k = descriptor(by_row, base + K_AT + k_slot * K_BYTES)
+            k_pipe.consumer_wait(k_bars, k_state)
+            of_k = descriptor(by_row, base + K_AT + k_state.stage * K_BYTES)
             if HELD:
                 multiply_k(scores, held, of_k, i32(0))
             else:
                 multiply_k(scores, descriptor(by_row, q_at), of_k, 0)
             scores_alone(scores)
-            k_free = k_empty + 8 * k_slot
-            if not STAGED and thread == 0:
-                mbarrier_arrive(k_free)
-            bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
-            k_slot, k_phase = advanced(k_slot, k_phase)
-            to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
+            if not STAGED:
+                k_pipe.consumer_release(k_bars, k_state, thread)
+            bias_tile = (base + BIAS_AT + k_state.stage * BIAS_BYTES, first_of_warp, lane)
+            to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_bars, k_state)
+            k_state = k_pipe.next(k_state)
             online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             if DROPOUT:
                 apply_dropout(scores, seed, head, row, at, lane, threshold, factor)
             pack(words, scores)
             if PADDED:
-                clear_values(v_full + 8 * v_slot, v_phase, base + V_AT + v_slot * V_BYTES, at, keys,
-                             group * 128 + thread)
+                clear_values(v_bars, v_state, base + V_AT + v_state.stage * V_BYTES, at, keys, group * 128 + thread)
             left = left - 1
             while left > 0:
                 at = at - WIDTH
-                mbarrier_wait(k_full + 8 * k_slot, k_phase)
-                of_k = descriptor(by_row, base + K_AT + k_slot * K_BYTES)
+                k_pipe.consumer_wait(k_bars, k_state)
+                of_k = descriptor(by_row, base + K_AT + k_state.stage * K_BYTES)
                 if HELD:
                     multiply_k(scores, held, of_k, i32(0))
                 else:
                     multiply_k(scores, descriptor(by_row, q_at), of_k, 0)
-                mbarrier_wait(v_full + 8 * v_slot, v_phase)
-                multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_slot * V_BYTES), 1)
+                v_pipe.consumer_wait(v_bars, v_state)
+                multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_state.stage * V_BYTES), 1)
                 scores_first(scores)
-                k_free = k_empty + 8 * k_slot
-                if not STAGED and thread == 0:
-                    mbarrier_arrive(k_free)
-                bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
-                k_slot, k_phase = advanced(k_slot, k_phase)
-                to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
+                if not STAGED:
+                    k_pipe.consumer_release(k_bars, k_state, thread)
+                bias_tile = (base + BIAS_AT + k_state.stage * BIAS_BYTES, first_of_warp, lane)
+                to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_bars, k_state)
+                k_state = k_pipe.next(k_state)
                 rescaled = online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
                 if DROPOUT:
                     apply_dropout(scores, seed, head, row, at, lane, threshold, factor)
                 sums_done(sums)
-                if thread == 0:
-                    mbarrier_arrive(v_empty + 8 * v_slot)
-                v_slot, v_phase = advanced(v_slot, v_phase)
+                v_pipe.consumer_release(v_bars, v_state, thread)
+                v_state = v_pipe.next(v_state)
                 hold_scores(scores)  # the words were the product's until now
                 pack(words, scores)
                 if rescaled:
@@ -385,18 +380,17 @@ def kernel(config):
 
             if BY_TMA and APART and thread == 0:
                 if not EARLY:
-                    mbarrier_arrive(q_empty)
+                    q_pipe.consumer_release(q_bars, q_state, 0)
                 source_free()  # what the tile before left from
-            mbarrier_wait(v_full + 8 * v_slot, v_phase)
-            multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_slot * V_BYTES), 1)
+            v_pipe.consumer_wait(v_bars, v_state)
+            multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_state.stage * V_BYTES), 1)
             sink_logit = f32(0)
             if SINK:
                 sink_logit = f32(load_sink(sink, i64(i64(h) * sink_step)))
             normalize_rows(ref_max, row_sum, rescale, sink_logit)
             sums_done(sums)
-            if thread == 0:
-                mbarrier_arrive(v_empty + 8 * v_slot)
-            v_slot, v_phase = advanced(v_slot, v_phase)
+            v_pipe.consumer_release(v_bars, v_state, thread)
+            v_state = v_pipe.next(v_state)
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
                     rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
@@ -409,10 +403,10 @@ def kernel(config):
                             thread, group)
                 if not APART and thread == 0:
                     source_free()
-                    mbarrier_arrive(q_empty)
+                    q_pipe.consumer_release(q_bars, q_state, 0)
             else:
-                if not EARLY and thread == 0:
-                    mbarrier_arrive(q_empty)
+                if not EARLY:
+                    q_pipe.consumer_release(q_bars, q_state, thread)
                 of_o = advance(o, i64(i64(image) * o_strides.batch + i64(h) * o_strides.head + i64(first_row) * o_strides.row))
                 store_elements(sums, rescale, of_o, o_strides, row, written, column)
             if WITH_LSE and column == 0:
@@ -421,6 +415,7 @@ def kernel(config):
                     lse[lse_at] = row_sum[0]
                 if row + 8 < written:
                     lse[lse_at + 8 * lse_strides.row] = row_sum[1]
+            q_state = q_pipe.next(q_state)
             if not TOLD:
                 t = t + cuda.gridDim.x
         if BY_TMA and thread == 0:
@@ -435,24 +430,18 @@ def kernel(config):
         to_o, bias_map = tensor_map_address(o_map), tensor_map_address(bias_tiles)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        rings = first + 48
-        bars = (first, first + 8, rings, rings + RING, rings + 2 * RING, rings + 3 * RING,
-                first + 16, first + 32, rings + 4 * RING)
+        bars = (q_pipe.barriers(first), tile_pipe.barriers(first + TILES_AT), k_pipe.barriers(first + K_BARS),
+                v_pipe.barriers(first + V_BARS), first + NUMBERS_AT)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
             prefetch_tensor_map(k_map)
             prefetch_tensor_map(v_map)
-            mbarrier_init(bars[0], u32(1))
-            mbarrier_init(bars[1], u32(WARPS if EARLY else GROUPS))
-            for stage in range(STAGES):
-                for ring in range(4):
-                    readers = WARPS if STAGED and ring == 1 else GROUPS
-                    mbarrier_init(rings + u32(ring * RING + 8 * stage), u32(readers if ring % 2 else 1))
+            q_pipe.init(bars[0])
+            k_pipe.init(bars[2])
+            v_pipe.init(bars[3])
             if TOLD:
-                for slot in range(2):
-                    mbarrier_init(bars[6] + u32(8 * slot), u32(1))
-                    mbarrier_init(bars[7] + u32(8 * slot), u32(WARPS))
+                tile_pipe.init(bars[1])
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()

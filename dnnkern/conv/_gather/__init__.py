@@ -1,38 +1,174 @@
-"""A convolution as a product of matrices whose elements are gathered: what a row, a column and a step of k mean, in every direction.
+"""A convolution as a matrix product whose operands are gathered: what a row, a column and an element of k are, in every direction.
 
-One operand is read at ``pixel + tap``, the `source`; the other, the `plain` one, is a matrix. In each group
+One operand, the `source`, is read at ``pixel + tap``; the other, the `plain` one, is a matrix as it is stored. In each group
 
 ===============  =======================  ===============================  ==========================  ==========================
-                 pixels                   taps and channels of the source  plain operand               the product sums over
+                 pixels                   taps and channels of the source  plain operand               k of the product
 ===============  =======================  ===============================  ==========================  ==========================
 conv_fwd         of y                     x, all channels of the group     w, rows are filters         taps and channels
 conv_bwd_data    of x in a residue class  dy, all filters of the group     w, rows are channels        taps and channels
 conv_bwd_filter  of y                     x, all channels of the group     dy, rows are filters        pixels
 ===============  =======================  ===============================  ==========================  ==========================
 
-A pixel is an offset and a mask with a bit for each tap along d, h and w that lies in the image; a tap with its channel is an offset and its
-three bits. An element is there if the mask has all three, so the main loops neither divide nor compare coordinates. What goes along k is
-computed once for all threads of a block and kept in shared memory as `entry` says.
+A pixel is an offset and a mask with one bit for each tap along d, h and w that reads inside the image. A tap with its channel is an offset
+and its three bits. The element exists if the mask has all three bits; otherwise it is padding and a zero. So the main loops neither divide
+nor compare coordinates. What belongs to k is computed once for all threads of a block and kept in shared memory (`table`).
 
-Pixels of x whose coordinates leave the same remainders modulo the strides are read by the same taps: each such class is a convolution of dy
-without stride, with every so many taps. All classes are taken to be as large as the first; what lies beyond the image is not stored.
+Backward data with a stride: pixels of x whose coordinates have the same remainders modulo the strides are read by the same taps. Each such
+residue class is a convolution of dy without stride, with a subset of the taps. All classes are computed as if as large as the first; pixels
+past the edge of x are not stored.
 """
 import functools
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from ...device import device_function, i32, i64, u32
-from ...device.index import ceil_div, divide_remainder, divisor, quotient
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor, quotient
 from ...host.launch import Argument
 
 EXISTS, NEVER = 0x80000000, 0x40000000
 MASK_BITS = 30
 
 
+class Three(NamedTuple):
+    """A number for each spatial dimension."""
+    d: i32
+    h: i32
+    w: i32
+
+
+class Shape(NamedTuple):
+    """Pixels of a class, all images together; channels of the source; rows of the plain operand."""
+    pixels: i32
+    channels: i32
+    plain_rows: i32
+
+
+class Window(NamedTuple):
+    """A pixel and a tap read the source at ``pixel * mult + base + tap * step``, if that is within its extents; `taps` of the largest
+    class."""
+    mult: Three
+    base: Three
+    step: Three
+    extent: Three
+    taps: Three
+
+
+class SourceStrides(NamedTuple):
+    """Of the source, in elements."""
+    n: i32
+    channel: i32
+    d: i32
+    h: i32
+    w: i32
+    group: i32
+
+
+class PlainStrides(NamedTuple):
+    """Of w by (row, channel, tap), of dy by (row, n, pixel), in elements; `base`: offset of the first element of a group."""
+    row: i32
+    channel: i32
+    d: i32
+    h: i32
+    w: i32
+    group: i32
+    base: i32
+
+
+class PixelDivisors(NamedTuple):
+    """Extents of a class of pixels."""
+    w: Divisor
+    h: Divisor
+    d: Divisor
+
+
+class TapDivisors(NamedTuple):
+    """Channels, and taps along each dimension: of the largest residue class, then of the smallest."""
+    channels: Divisor
+    w: Divisor
+    h: Divisor
+    d: Divisor
+    least_w: Divisor
+    least_h: Divisor
+    least_d: Divisor
+
+
+class ResidueAxis(NamedTuple):
+    """One dimension of the residue classes: stride, leading padding and dilation of the convolution, gcd of stride and dilation, taps from
+    one tap of a class to the next, the inverse of dilation / gcd modulo that, taps of the filter, and stride of a tap in w."""
+    stride: i32
+    padding: i32
+    dilation: i32
+    gcd: i32
+    step: i32
+    inverse: i32
+    taps: i32
+    tap_stride: i32
+
+
+class Residues(NamedTuple):
+    """The residue classes, and the divisors that turn a class's number into its residues."""
+    d: ResidueAxis
+    h: ResidueAxis
+    w: ResidueAxis
+    classes: Divisor
+    stride_w: Divisor
+    stride_h: Divisor
+
+
+class Gather(NamedTuple):
+    """What the kernels of a gathered product know of it; made by `View.arguments`."""
+    shape: Shape
+    window: Window
+    source: SourceStrides
+    plain: PlainStrides
+    pixels: PixelDivisors
+    taps: TapDivisors
+    residues: Residues
+
+
+class Product(NamedTuple):
+    """One product, of a group and a residue class: its k, bases of the window, offset of the plain operand, residues of its pixels, and the
+    numbers of taps; made in kernels by `setup`."""
+    group: i32
+    k: i32
+    base: Three
+    plain_offset: i32
+    residue: Three
+    taps_w: Divisor
+    taps_h: Divisor
+    taps_d: Divisor
+
+
+class OutputLayout(NamedTuple):
+    """Strides of the output by (n, channel, d, h, w), for dw by (k, c, t, r, s), and of a group; output positions from one pixel of a class
+    to the next; extents; offset of the first element."""
+    n: i32
+    channel: i32
+    d: i32
+    h: i32
+    w: i32
+    group: i32
+    mult: Three
+    extent: Three
+    base: i32
+
+
+class ResidualStrides(NamedTuple):
+    """Of the residual, as the output's."""
+    n: i32
+    channel: i32
+    d: i32
+    h: i32
+    w: i32
+    group: i32
+
+
 @dataclass(frozen=True)
 class Axis:
-    """One spatial dimension: coordinates of the source are ``pixel * mult + base + tap * step``; `taps` is the most a class has."""
+    """One spatial dimension: coordinates of the source are ``pixel * mult + base + tap * step``; `taps` of the largest residue class."""
     pixels: int
     mult: int
     base: int
@@ -44,11 +180,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class View:
-    """A problem as a product of gathered matrices, for all groups and classes; strides count elements.
+    """A problem as a product of gathered matrices, for all groups and residue classes; strides count elements.
 
-    `rows` and `columns` of the product have the pixels as rows where there are some, and filters as rows of a filter's gradient. `source`
-    and `plain` name the operands; strides are (outer, channel, d, h, w), the source's channel being the one that is summed over or that
-    belongs to a column of the filter's gradient, `plain_*` those of w by (row, channel, tap) or of dy by (row, n, pixel).
+    Rows of the product are pixels, or filters in backward filter. `source` and `plain` name the operands. Strides of the source are (outer,
+    channel, d, h, w), where the channel is the one summed over, or that of a column of dw; `plain_*` are those of w by (row, channel, tap)
+    or of dy by (row, n, pixel).
     """
     problem: object
     source: str
@@ -78,35 +214,31 @@ class View:
 
     @property
     def pixels(self):
-        """Of a class, all images together."""
+        """Of a residue class, all images together."""
         return self.problem.n * math.prod(a.pixels for a in self.axes)
 
     @property
     def products(self):
-        """How many products there are: groups times classes."""
+        """Number of products: groups times residue classes."""
         return self.problem.groups * self.classes
 
     def arguments(self):
-        """Kernel parameters (see `make_gather`), and those of the output."""
+        """The kernel parameter of class `Gather`."""
         p, axes = self.problem, self.axes
-        window = [getattr(a, name) for name in ("mult", "base", "step", "image", "taps") for a in axes]
+        window = Window(*(Three(*(getattr(a, name) for a in axes)) for name in ("mult", "base", "step", "image", "taps")))
         least = [p.filter[d] // self._class_step(d) if self.has_classes else a.taps for d, a in enumerate(axes)]
-        tap_counts = [a.taps for a in axes[::-1]] + least[::-1]
-        divisors = [x for n in (self.channels, *tap_counts) for x in divisor(max(n, 1))]
-        pixel_divisors = [x for a in axes[::-1] for x in divisor(max(a.pixels, 1))]
-        sn, sc, *s = self.source_strides
-        source = (sn, sc, *s, self.source_group)
-        plain = (self.plain_row, self.plain_channel, *self.plain_taps, self.plain_group, self.plain_base)
-        classes = [v for d in range(3) for v in self._class(d)]
-        class_divisors = [x for n in (self.classes, *(p.strides[:0:-1] if self.has_classes else (1, 1))) for x in divisor(n)]
-        return (Argument("int32x3", (self.pixels, self.channels, self.rows if p.op == "conv_bwd_filter" else self.columns)),
-                Argument("int32x15", tuple(window)), Argument("int32x6", source), Argument("int32x7", plain),
-                Argument("uint32x9", tuple(pixel_divisors)), Argument("uint32x21", tuple(divisors)), Argument("int32x24", tuple(classes)),
-                Argument("uint32x9", tuple(class_divisors)))
+        taps = [a.taps for a in axes[::-1]] + least[::-1]
+        shape = Shape(self.pixels, self.channels, self.rows if p.op == "conv_bwd_filter" else self.columns)
+        gather = Gather(shape, window, SourceStrides(*self.source_strides, self.source_group),
+                        PlainStrides(self.plain_row, self.plain_channel, *self.plain_taps, self.plain_group, self.plain_base),
+                        PixelDivisors(*(divisor(max(a.pixels, 1)) for a in axes[::-1])),
+                        TapDivisors(*(divisor(max(n, 1)) for n in (self.channels, *taps))),
+                        Residues(*map(self._residues, range(3)), divisor(self.classes),
+                                 *map(divisor, p.strides[:0:-1] if self.has_classes else (1, 1))))
+        return (Argument(Gather, gather),)
 
     def output_arguments(self):
-        """Strides of the output by (n, channel, d, h, w, group), for a filter's gradient (k, c, t, r, s, group), coordinates a pixel apart,
-        extents; then the residual's strides."""
+        """The kernel parameters of classes `OutputLayout` and `ResidualStrides`."""
         p = self.problem
         mult = p.strides if self.has_classes else (1, 1, 1)
         extents = p.image if p.op == "conv_bwd_data" else p.out
@@ -114,23 +246,24 @@ class View:
         by = 0 if p.op == "conv_bwd_filter" else 1
         sign = -1 if p.flip and p.op == "conv_bwd_filter" else 1
         outer, channel, *spatial = p.output_strides
-        output = (outer, channel, *(sign * s for s in spatial), per_group * p.output_strides[by])
-        first = sum((size - 1) * s for size, s in zip(p.filter, spatial)) if sign < 0 else 0
+        base = sum((size - 1) * s for size, s in zip(p.filter, spatial)) if sign < 0 else 0
+        output = OutputLayout(outer, channel, *(sign * s for s in spatial), per_group * p.output_strides[by], Three(*mult),
+                              Three(*extents), base)
         residual = p.residual_strides
-        return (Argument("int32x13", (*output, *mult, *extents, first)), Argument("int32x6", (*residual, per_group * residual[1])))
+        return Argument(OutputLayout, output), Argument(ResidualStrides, ResidualStrides(*residual, per_group * residual[1]))
 
     def _class_step(self, d):
         return self.problem.strides[d] // math.gcd(self.problem.strides[d], self.problem.dilations[d])
 
-    def _class(self, d):
-        """stride, padding, dilation, their gcd, step from tap to tap, the inverse that finds the first tap, taps and their stride."""
+    def _residues(self, d):
+        """The `ResidueAxis` of a dimension."""
         p = self.problem
         if not self.has_classes:
-            return (1, 0, 1, 1, 1, 0, 1, 0)
+            return ResidueAxis(1, 0, 1, 1, 1, 0, 1, 0)
         stride, dilation, step = p.strides[d], p.dilations[d], self._class_step(d)
         common = math.gcd(stride, dilation)
         inverse = pow(dilation // common, -1, step) if step > 1 else 0
-        return (stride, p.pads_before[d], dilation, common, step, inverse, p.filter[d], self.plain_taps[d] // step)
+        return ResidueAxis(stride, p.pads_before[d], dilation, common, step, inverse, p.filter[d], self.plain_taps[d] // step)
 
 
 def view_of(problem):
@@ -168,7 +301,7 @@ def view_of(problem):
 
 
 def _columns_inner(p):
-    """Whether neighbouring columns of a filter's gradient are channels: as the gradient lies in memory, else as x does."""
+    """Whether neighbouring columns of dw are channels: as in dw's layout, else as in x's."""
     if p.c_group > 1 and p.w_strides[1] == 1:
         return True
     if p.taps > 1 and any(n > 1 and s == 1 for n, s in zip(p.filter, p.w_strides[2:])):
@@ -196,146 +329,133 @@ def refusal(problem):
 
 @functools.cache
 def make_gather(op, channel_inner, has_classes):
-    """Device functions by name; `v` is the tuple of the parameters that `View.arguments` makes, `geo` what `setup` returns.
+    """Device functions by name; `g` is a `Gather`, `product` a `Product`.
 
-    setup(z, v)             product z: (group, length of k, bases of d h w, offset of the plain operand, class along d h w, divisors)
-    pixel(i, v)             (n, d, h, w) of pixel i
-    row(i, v, geo)          a row (of the filter's gradient: a column) of the source: (offset, mask or bits)
-    entry(i, v, geo)        element i along k: (offset, bits or mask, offset in the plain operand); bit 31 is set
-    column(i, v, geo)       column i of the filter's gradient: (tap d, h, w, channel)
+    setup(z, g)             the `Product` of number z
+    pixel(i, g)             (n, d, h, w) of pixel i
+    row(i, g, product)      a row (of dw: a column) of the source: (offset, mask or bits)
+    entry(i, g, product)    element i of k: (offset, bits or mask, offset in the plain operand); bit 31 is set
+    column(i, g, product)   column i of dw: (tap d, h, w, channel)
     """
     by_pixel = op == "conv_bwd_filter"
 
     @device_function
-    def one_class(c, classes, d):
+    def one_residue(c, axis):
         """(taps, base, first tap) of residue `c`."""
-        stride, pad, dilation = classes[8 * d], classes[8 * d + 1], classes[8 * d + 2]
-        common, step, inverse, filters = classes[8 * d + 3], classes[8 * d + 4], classes[8 * d + 5], classes[8 * d + 6]
-        v = c + pad
-        q = quotient(v, common)
-        first = q - quotient(q, step) * step
-        first = first * inverse
-        first = first - quotient(first, step) * step
-        here = q * common == v and first < filters
-        count = quotient(filters - first + step - 1, step) if here else 0
-        ahead = v - first * dilation
-        base = quotient(ahead, stride) if ahead >= 0 else -quotient(-ahead, stride)
+        v = c + axis.padding
+        q = quotient(v, axis.gcd)
+        first = q - quotient(q, axis.step) * axis.step
+        first = first * axis.inverse
+        first = first - quotient(first, axis.step) * axis.step
+        has_taps = q * axis.gcd == v and first < axis.taps
+        count = quotient(axis.taps - first + axis.step - 1, axis.step) if has_taps else 0
+        ahead = v - first * axis.dilation
+        base = quotient(ahead, axis.stride) if ahead >= 0 else -quotient(-ahead, axis.stride)
         return count, base, first
 
     @device_function
-    def three(t, k):
-        return t[k], t[k + 1], t[k + 2]
+    def pick(count, most, least):
+        """The divisor by `count` taps, which is that of the largest or of the smallest class."""
+        if i32(most.d) == count:
+            return most
+        return least
 
     @device_function
-    def pick(count, t, k):
-        """The divisor by `count`, which is the most or the least of a class."""
-        if i32(t[k]) == count:
-            return t[k], t[k + 1], t[k + 2]
-        return t[k + 9], t[k + 10], t[k + 11]
-
-    @device_function
-    def setup(z, v):
-        shape, window, source, plain, pixel_divisors, tap_divisors, classes, class_divisors = v
+    def setup(z, g):
+        taps = g.taps
         if has_classes:
-            group, c = divide_remainder(z, three(class_divisors, 0))
-            c, c2 = divide_remainder(c, three(class_divisors, 3))
-            c0, c1 = divide_remainder(c, three(class_divisors, 6))
-            n0, b0, f0 = one_class(c0, classes, 0)
-            n1, b1, f1 = one_class(c1, classes, 1)
-            n2, b2, f2 = one_class(c2, classes, 2)
-            at = plain[6] + f0 * classes[7] + (f1 * classes[15] + f2 * classes[23])
-            k = n0 * n1 * (n2 * shape[1])
-            return (group, k, b0, b1, b2, at, c0, c1, c2, pick(n2, tap_divisors, 3), pick(n1, tap_divisors, 6), pick(n0, tap_divisors, 9))
-        k = shape[0] if by_pixel else window[12] * window[13] * (window[14] * shape[1])
-        zero = 0
-        return (z, k, window[3], window[4], window[5], plain[6], zero, zero, zero, three(tap_divisors, 3),
-                three(tap_divisors, 6), three(tap_divisors, 9))
+            residues = g.residues
+            group, c = divide_remainder(z, residues.classes)
+            c, c2 = divide_remainder(c, residues.stride_w)
+            c0, c1 = divide_remainder(c, residues.stride_h)
+            n0, b0, f0 = one_residue(c0, residues.d)
+            n1, b1, f1 = one_residue(c1, residues.h)
+            n2, b2, f2 = one_residue(c2, residues.w)
+            at = g.plain.base + f0 * residues.d.tap_stride + (f1 * residues.h.tap_stride + f2 * residues.w.tap_stride)
+            k = n0 * n1 * (n2 * g.shape.channels)
+            return Product(group, k, Three(b0, b1, b2), at, Three(c0, c1, c2), pick(n2, taps.w, taps.least_w),
+                           pick(n1, taps.h, taps.least_h), pick(n0, taps.d, taps.least_d))
+        k = g.shape.pixels if by_pixel else g.window.taps.d * g.window.taps.h * (g.window.taps.w * g.shape.channels)
+        return Product(z, k, g.window.base, g.plain.base, Three(0, 0, 0), taps.w, taps.h, taps.d)
 
     @device_function
-    def pixel(i, v):
-        divisors = v[4]
-        rest, c = divide_remainder(i, three(divisors, 0))
-        rest, b = divide_remainder(rest, three(divisors, 3))
-        n, a = divide_remainder(rest, three(divisors, 6))
-        return n, a, b, c
+    def pixel(i, g):
+        rest, w = divide_remainder(i, g.pixels.w)
+        rest, h = divide_remainder(rest, g.pixels.h)
+        n, d = divide_remainder(rest, g.pixels.d)
+        return n, d, h, w
 
     @device_function
-    def mask(u, step, extent, taps, shift):
+    def mask(first, step, extent, taps, shift):
+        """Bits of the taps along one dimension that read inside the image."""
         word = u32(0)
         for t in range(taps):
-            at = u + t * step
+            at = first + t * step
             if 0 <= at and at < extent:
                 word = word | (1 << u32(shift + t))
         return word
 
     @device_function
-    def of_pixel(i, v, geo):
+    def of_pixel(i, g, product):
         """(offset, mask, n, d, h, w)"""
-        window, source = v[1], v[2]
-        n, a, b, c = pixel(i, v)
-        u0, u1, u2 = a * window[0] + geo[2], b * window[1] + geo[3], c * window[2] + geo[4]
-        offset = n * source[0] + u0 * source[2] + (u1 * source[3] + u2 * source[4])
-        word = u32(mask(u0, window[6], window[9], window[12], 0) | mask(u1, window[7], window[10], window[13], window[12])
-                   | mask(u2, window[8], window[11], window[14], window[12] + window[13]))
-        return offset, word | EXISTS, n, a, b, c
+        mult, step, extent, taps = g.window.mult, g.window.step, g.window.extent, g.window.taps
+        n, d, h, w = pixel(i, g)
+        u0, u1, u2 = d * mult.d + product.base.d, h * mult.h + product.base.h, w * mult.w + product.base.w
+        offset = n * g.source.n + u0 * g.source.d + (u1 * g.source.h + u2 * g.source.w)
+        word = (mask(u0, step.d, extent.d, taps.d, 0) | mask(u1, step.h, extent.h, taps.h, taps.d)
+                | mask(u2, step.w, extent.w, taps.w, taps.d + taps.h))
+        return offset, word | EXISTS, n, d, h, w
 
     @device_function
-    def tap(i, v, geo):
-        """(tap d, h, w, channel) of element i of taps and channels."""
-        _, _, _, _, _, _, _, _, _, d2, d1, d0 = geo
+    def tap(i, g, product):
+        """(t, r, s, channel) of element i of taps and channels."""
         if channel_inner:
-            i, channel = divide_remainder(i, three(v[5], 0))
-        i, c = divide_remainder(i, d2)
+            i, channel = divide_remainder(i, g.taps.channels)
+        i, s = divide_remainder(i, product.taps_w)
         if channel_inner:
-            a, b = divide_remainder(i, d1)
+            t, r = divide_remainder(i, product.taps_h)
         else:
-            i, b = divide_remainder(i, d1)
-            channel, a = divide_remainder(i, d0)
-        return a, b, c, channel
+            i, r = divide_remainder(i, product.taps_h)
+            channel, t = divide_remainder(i, product.taps_d)
+        return t, r, s, channel
 
     @device_function
-    def of_tap(i, v, geo):
+    def of_tap(i, g, product):
         """(offset, bits, offset in the plain operand) of a tap and channel."""
-        window, source, plain = v[1], v[2], v[3]
-        a, b, c, channel = tap(i, v, geo)
-        offset = i32(a * window[6] * source[2] + b * window[7] * source[3]
-                     + (c * window[8] * source[4] + channel * source[1]))
-        bits = (1 << u32(a)) | (1 << u32(window[12] + b)) | (1 << u32(window[12] + window[13] + c))
-        at = a * plain[2] + b * plain[3] + (c * plain[4] + channel * plain[1]) if not by_pixel else 0
+        source, plain, step, taps = g.source, g.plain, g.window.step, g.window.taps
+        t, r, s, channel = tap(i, g, product)
+        offset = t * step.d * source.d + r * step.h * source.h + (s * step.w * source.w + channel * source.channel)
+        bits = (1 << u32(t)) | (1 << u32(taps.d + r)) | (1 << u32(taps.d + taps.h + s))
+        at = t * plain.d + r * plain.h + (s * plain.w + channel * plain.channel) if not by_pixel else 0
         return offset, bits | EXISTS, at
 
     if by_pixel:
         @device_function
-        def row(i, v, geo):
-            if i < window_taps(v) * v[0][1]:
-                offset, bits, _ = of_tap(i, v, geo)
+        def row(i, g, product):
+            if i < g.window.taps.d * g.window.taps.h * g.window.taps.w * g.shape.channels:
+                offset, bits, _ = of_tap(i, g, product)
                 return offset, bits
-            return i32(0), u32(NEVER)
+            return 0, u32(NEVER)
 
         @device_function
-        def entry(i, v, geo):
-            plain = v[3]
-            offset, word, n, a, b, c = of_pixel(i, v, geo)
-            return offset, word, n * plain[1] + a * plain[2] + (b * plain[3] + c * plain[4])
+        def entry(i, g, product):
+            plain = g.plain
+            offset, word, n, d, h, w = of_pixel(i, g, product)
+            return offset, word, n * plain.channel + d * plain.d + (h * plain.h + w * plain.w)
     else:
         @device_function
-        def row(i, v, geo):
-            if i < v[0][0]:
-                offset, word, _, _, _, _ = of_pixel(i, v, geo)
+        def row(i, g, product):
+            if i < g.shape.pixels:
+                offset, word, _, _, _, _ = of_pixel(i, g, product)
                 return offset, word
-            return i32(0), u32(0)
+            return 0, u32(0)
         entry = of_tap
 
     @device_function
-    def window_taps(v):
-        window = v[1]
-        return window[12] * window[13] * window[14]
+    def source_base(g, product):
+        return i64(product.group) * g.source.group
 
     @device_function
-    def source_base(v, geo):
-        return i64(geo[0]) * v[2][5]
-
-    @device_function
-    def plain_base(v, geo):
-        return i64(geo[0]) * v[3][5] + geo[5]
+    def plain_base(g, product):
+        return i64(product.group) * g.plain.group + product.plain_offset
     return SimpleNamespace(setup=setup, pixel=pixel, row=row, entry=entry, column=tap, source_base=source_base, plain_base=plain_base)

@@ -1,6 +1,6 @@
-"""Loaders of gathered operands for the main loop of `engine.simt`: an element or 16 bytes of neighbouring rows a copy, [k][row].
+"""Loaders of gathered operands for the main loop of `engine.simt`; a copy is one element, or 16 bytes of neighbouring rows, [k][row].
 
-The local array of a loader holds the offsets of the thread's rows, their masks if the operand is the source, and the stage's number.
+The local array of a loader has the offsets of the thread's rows, their masks if the operand is the source, and the stage's number.
 """
 from dataclasses import dataclass
 
@@ -14,34 +14,33 @@ from ...engine.loaders import ALONG_ROWS, log2
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of an operand are found: those of the source by `_gather`, those of the plain operand one stride apart. `by_pixel`: k
-    counts pixels, and rows of the source are taps and channels."""
+    """How the rows of an operand are found: those of the source by `make_gather`, those of the plain operand one stride apart. `by_pixel`:
+    elements of k are pixels, and rows of the source are taps and channels."""
     is_source: bool
     by_pixel: bool
 
 
 def make_rows(rows, functions, vector):
-    """Device functions ``place(i, s) -> (offset, word)`` of the `vector` rows from i on that are copied together, and
-    ``there(word, entry)``: whether an element is there. Rows of the plain operand beyond the last are read from there: they only reach
+    """Device functions ``locate(i, s) -> (offset, word)`` of the `vector` rows from i on that are copied together, and
+    ``exists(word, entry)``: whether an element exists or is padding. Rows of the plain operand past the last read the last: they only reach
     results that are not stored."""
     is_source, by_pixel = rows.is_source, rows.by_pixel
     row = functions.row if is_source else None
 
     @device_function
-    def place(i, s):
-        _, _, last, _, _, _, v, geo = s
+    def locate(i, s):
         if is_source:
-            return row(i, v, geo)
-        return minimum(i, last - (vector - 1)) * v[3][0], u32(0)
+            return row(i, s.gather, s.product)
+        return minimum(i, s.last_row - (vector - 1)) * s.gather.plain.row, u32(0)
 
     @device_function
-    def there(word, entry):
+    def exists(word, entry):
         if not is_source:
             return i32(entry) < 0
         if by_pixel:
             return word & entry == word
         return word & entry == entry
-    return place, there
+    return locate, exists
 
 
 class GatherLoader:
@@ -85,7 +84,7 @@ class GatherLoader:
         row_step, k_step = (LANES * vector, STEP) if along_rows else (STEP, LANES)  # from one of the thread's to the next
         to_row, to_k = row_step * item, k_step * PITCH * item
         begin, ahead, table_at = self.table.functions(self.gather.entry)
-        place_row, there = make_rows(self.rows, self.gather, vector)
+        locate_row, exists = make_rows(self.rows, self.gather, vector)
         copy = getattr(cp_async, f"copy_async{SIZE}")
         widen = element(self.dtype).widen if staged else None
         GRAIN = self.table.grain
@@ -99,15 +98,15 @@ class GatherLoader:
             return tid >> SHIFT if along_rows else tid & (LANES - 1)
 
         @device_function
-        def place_one(c, state):
+        def locate_one(c, state):
             at, s, tid = state
-            at[c], word = place_row(s[1] + first_row(tid) + c * row_step, s)
+            at[c], word = locate_row(s.row + first_row(tid) + c * row_step, s)
             at[C + c] = i32(word)
-        place_all = unrolled(C, place_one)  # the compiler does not unroll a loop with masks in it
+        locate_all = unrolled(C, locate_one)  # the compiler does not unroll a loop with masks in it
 
         @device_function
         def start(at, s, k_first, tid):
-            place_all(0, (at, s, tid))
+            locate_all(0, (at, s, tid))
             at[COUNTER] = 0
             if leads:
                 begin(s, tid)
@@ -119,20 +118,19 @@ class GatherLoader:
 
         @device_function
         def load(at, hold, to, s, tid):
-            p, v = s[0], s[6]
+            p, g = s.pointer, s.gather
             for n in range(N):
                 k = first_k(tid) + n * k_step
                 low, word = load_shared_2u32(table_at(at[COUNTER], k, s) + WORD)
                 offset = i32(low)
                 if GRAIN > 1:  # only channels have a grain
-                    offset = offset + (k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1])
+                    offset = offset + (k & (GRAIN - 1)) * (g.source.channel if is_source else g.plain.channel)
                 for c in range(C):
-                    ok = there(u32(at[C + c]), word)
+                    ok = exists(u32(at[C + c]), word)
                     if staged:
-                        hold[n * C + c] = u32(load1_nc_if(p, i64(at[c] + offset), 1 if ok else 0))
+                        hold[n * C + c] = load1_nc_if(p, at[c] + offset, 1 if ok else 0)
                     else:
-                        copy(to + u32(n * to_k + c * to_row), address(p, 0), i64(at[c] + offset) * item,
-                             u32(SIZE) if ok else u32(0))
+                        copy(to + u32(n * to_k + c * to_row), address(p, 0), i64(at[c] + offset) * item, SIZE if ok else 0)
 
         @device_function
         def part(at, hold, to, s, tid, left):

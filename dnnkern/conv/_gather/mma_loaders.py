@@ -1,6 +1,6 @@
 """Loaders of gathered operands for the Ampere main loop (`engine.ampere`): 4 to 16 bytes a copy, or elements through registers.
 
-The local array of a loader holds the offsets of the thread's rows, their masks, and the stage's number; see `table` for the state.
+The local array of a loader has the offsets of the thread's rows, their masks, and the stage's number; `s` is a `table.Operand`.
 """
 from ...device import cp_async, cuda, device_function, i32, i64, u8, u32
 from ...device.unroll import unrolled
@@ -11,7 +11,7 @@ from .loaders import make_rows
 
 
 class _Gather:
-    """What both loaders share. A thread has `rows` rows and `steps` places along k, `width` neighbouring ones in a piece of a line."""
+    """What both loaders share: which rows and which elements of k a thread copies."""
     place = "int32"
 
     def __init__(self, stored, table, vector, size, rows, functions, leads):
@@ -27,30 +27,30 @@ class _Gather:
 
     def parts(self):
         """Device functions ``start``, ``advance``, ``ahead(at, s, tid)``, ``entry(at, s, tid, n) -> (offset, word)`` of the thread's n-th
-        place along k, ``there(word, entry)`` and ``mine(tid)``: whether the thread takes part."""
+        element of k, ``exists(word, entry)`` and ``is_active(tid)``: whether the thread copies anything."""
         ROWS, SINGLES, VECTOR, along_k, leads, is_source = (self.rows, self.singles, self.vector, self.along_k, self.leads,
                                                             self.rows_of.is_source)
         COUNTER, WORD, GRAIN, item = 2 * self.rows, 0 if is_source else 8, self.table.grain, self.stored.item
         idle, lines = self.share.idle, self.stored.lines
         line, byte, _, _ = self.share.functions()
         begin, fill_ahead, table_at = self.table.functions(self.gather.entry)
-        place_row, there = make_rows(self.rows_of, self.gather, 1 if along_k else self.vector)
+        locate_row, exists = make_rows(self.rows_of, self.gather, 1 if along_k else self.vector)
 
         @device_function
         def across(tid, n):
-            """Where in its line the n-th access lies, in elements."""
+            """Position of the n-th access in its line, in elements."""
             return byte(tid, n // SINGLES) // item + (n % SINGLES) * VECTOR
 
         @device_function
-        def place_one(r, state):
+        def locate_one(r, state):
             at, s, tid = state
-            at[r], word = place_row(s[1] + (line(tid, r) if along_k else across(tid, r)), s)
+            at[r], word = locate_row(s.row + (line(tid, r) if along_k else across(tid, r)), s)
             at[ROWS + r] = i32(word)
-        place_all = unrolled(ROWS, place_one)  # the compiler does not unroll a loop with masks in it
+        locate_all = unrolled(ROWS, locate_one)  # the compiler does not unroll a loop with masks in it
 
         @device_function
         def start(at, s, first, tid):
-            place_all(0, (at, s, tid))
+            locate_all(0, (at, s, tid))
             at[COUNTER] = 0
             if leads:
                 begin(s, tid)
@@ -63,26 +63,26 @@ class _Gather:
 
         @device_function
         def entry(at, s, tid, n):
-            v = s[6]
+            g = s.gather
             k = across(tid, n) if along_k else line(tid, n)
             low, word = load_shared_2u32(table_at(at[COUNTER], k, s) + WORD)
             offset = i32(low)
             if GRAIN > 1 and not (along_k and VECTOR >= GRAIN):  # only channels have a grain
-                offset = offset + (k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1])
+                offset = offset + (k & (GRAIN - 1)) * (g.source.channel if is_source else g.plain.channel)
             return offset, word
 
         @device_function
-        def mine(tid):
+        def is_active(tid):
             return not idle or line(tid, 0) < lines
 
         @device_function
         def advance(at, s, count):
             at[COUNTER] = at[COUNTER] + 1
-        return start, advance, ahead, entry, there, mine
+        return start, advance, ahead, entry, exists, is_active
 
 
 class GatherCopies(_Gather):
-    """cp.async of `vector` neighbouring elements, 4 to 16 bytes; what is not there is filled with zeros."""
+    """cp.async of `vector` neighbouring elements, 4 to 16 bytes; zeros in the padding."""
 
     def __init__(self, stored, table, vector, rows, functions, leads):
         super().__init__(stored, table, vector, vector * stored.item, rows, functions, leads)
@@ -90,22 +90,22 @@ class GatherCopies(_Gather):
 
     def functions(self):
         """The device functions start, part, whole, put, advance."""
-        start, advance, ahead, entry, there, mine = self.parts()
+        start, advance, ahead, entry, exists, is_active = self.parts()
         _, _, offset_of, piece = self.share.functions()
         ROWS, STEPS, SIZE, item, along_k = self.rows, self.steps, self.share.size, self.stored.item, self.along_k
         copy = getattr(cp_async, f"copy_async{SIZE}")
 
         @device_function
         def part(at, hold, to, s, tid, left):
-            p = s[0]
+            p = s.pointer
             base = to + offset_of(tid)
-            if mine(tid):
+            if is_active(tid):
                 for k in range(STEPS):
                     offset, word = entry(at, s, tid, k)
                     for r in range(ROWS):
-                        ok = there(u32(at[ROWS + r]), word)
+                        ok = exists(u32(at[ROWS + r]), word)
                         copy(piece(base, r, k) if along_k else piece(base, k, r), address(p, 0),
-                             i64(at[r] + offset) * item, u32(SIZE) if ok else u32(0))
+                             i64(at[r] + offset) * item, SIZE if ok else 0)
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
@@ -119,7 +119,7 @@ class GatherCopies(_Gather):
 
 
 class GatherRegisters(_Gather):
-    """Element by element through registers, four bytes of a line at a time; what is not there is zero."""
+    """Element by element through registers, four bytes of a line at a time; zeros in the padding."""
 
     def __init__(self, stored, table, rows, functions, leads):
         super().__init__(stored, table, 1, 4, rows, functions, leads)
@@ -128,7 +128,7 @@ class GatherRegisters(_Gather):
 
     def functions(self):
         """The device functions start, part, whole, put, advance."""
-        start, advance, ahead, entry, there, mine = self.parts()
+        start, advance, ahead, entry, exists, is_active = self.parts()
         _, _, offset_of, piece = self.share.functions()
         ROWS, STEPS, WORDS, along_k = self.rows, self.steps, self.words, self.along_k
         SHIFT, BITS, bytes1 = log2(self.singles), 8 * self.stored.item, self.stored.item == 1
@@ -145,14 +145,14 @@ class GatherRegisters(_Gather):
 
         @device_function
         def part(at, hold, to, s, tid, left):
-            p, here = s[0], mine(tid)
+            p, active = s.pointer, is_active(tid)
             for w in range(WORDS):
                 hold[w] = u32(0)
             for k in range(STEPS):
                 offset, word = entry(at, s, tid, k)
                 for r in range(ROWS):
                     n, c = (r, k) if along_k else (k, r)  # line, and element of the thread in it
-                    value = element(p, i64(at[r] + offset), here and there(u32(at[ROWS + r]), word))
+                    value = element(p, at[r] + offset, active and exists(u32(at[ROWS + r]), word))
                     w = n * PIECES + (c >> SHIFT)
                     hold[w] = hold[w] | (value << u32((c & LAST) * BITS))
 
@@ -164,7 +164,7 @@ class GatherRegisters(_Gather):
         @device_function
         def put(hold, to, tid):
             base = to + offset_of(tid)
-            if mine(tid):
+            if is_active(tid):
                 for n in range(LINES):
                     for c in range(PIECES):
                         store_shared_u32(piece(base, n, c), hold[n * PIECES + c])

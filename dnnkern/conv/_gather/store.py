@@ -1,27 +1,28 @@
-"""How the sums of gathered products leave: to the output through the epilogue, or to a workspace that a second launch adds up.
+"""How gathered products are stored: to the output through the epilogue, or as partial sums (split-K) that a second launch adds up.
 
-The workspace holds [range][product][row][column], rows padded to 16 bytes, of the accumulator's type; ranges are added in a fixed order.
+Partial sums are [slice][product][row][column] of the accumulator's type, rows padded to 16 bytes; slices are added in a fixed order.
 """
 import functools
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from ...device import cuda, device_function, f32, f64, i32, i64, jit
+from ...device import cuda, device_function, f32, f64, i32, i64, jit, u64
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, store2, store4
 from ...engine.split_k import THREADS, groups_for, make_add_ranges
 from ...engine.stores import make_group_store
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from . import make_gather
+from . import Gather, OutputLayout, Product, ResidualStrides, make_gather
 from .plan import linear
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go: direction, order of taps and channels, classes; `swap`: rows are channels and columns pixels; elements of one
-    store; epilogue, in terms of rows and columns."""
+    """How results are stored: direction, order of taps and channels, whether there are residue classes; `swap`: rows are channels and
+    columns pixels; elements of one store; epilogue, in terms of rows and columns."""
     op: str
     channel_inner: bool
     has_classes: bool
@@ -38,7 +39,7 @@ def output_of(view, swap, limit):
 
 
 def _width(view, swap, limit):
-    """Neighbouring columns, a power of two, that one store can take wherever a multiple of them begins."""
+    """Neighbouring columns, a power of two, of one vector store: each multiple of them is aligned and contiguous in memory."""
     p, (outer, channel, *spatial) = view.problem, view.problem.output_strides
     per_group = p.c_group if p.op == "conv_bwd_data" else p.k_group
     group = per_group * (outer if p.op == "conv_bwd_filter" else channel)
@@ -64,86 +65,102 @@ def _width(view, swap, limit):
     return width if t.itemsize > 1 or width == 4 else 1
 
 
+class Destination(NamedTuple):
+    """Where a product is stored: rows and columns, the output, the product, layout of the output, strides of the residual, and the
+    epilogue's arguments."""
+    rows: i32
+    columns: i32
+    y: u64
+    gather: Gather
+    product: Product
+    layout: OutputLayout
+    residual_stride: ResidualStrides
+    epilogue: tuple
+
+
 @functools.cache
 def make_store(output, run):
-    """Device function ``put(acc, e, row, column, s)``: acc[e:e+run], neighbouring columns, through the epilogue to where they belong.
+    """Device function ``store_results(acc, e, row, column, s)``: acc[e:e+run], neighbouring columns, through the epilogue to the output.
 
-    `s` is (rows, columns, y, v, geo, strides, residual's strides, epilogue's tuple); rows are within the product.
+    `s` is a `Destination`; rows are within the product.
     """
-    g = make_gather(output.op, output.channel_inner, output.has_classes)
+    gather = make_gather(output.op, output.channel_inner, output.has_classes)
     group = min(run, output.store)
     count, swap, has_classes = run // group, output.swap, output.has_classes
     of_filter = output.op == "conv_bwd_filter"
     has_residual = output.epilogue.residual is not None
     store = make_group_store(output.epilogue, group, group > 1)
-    pixel, column_of = g.pixel, g.column
+    pixel, column_of = gather.pixel, gather.column
 
     @device_function
-    def place(i, v, geo, to, res):
-        """(offset in the output, in the residual, whether there is such a pixel) of pixel i."""
-        n, a, b, c = pixel(i, v)
+    def locate(i, s):
+        """(offset in the output, in the residual, whether it is inside the output) of pixel i."""
+        to, also, residue = s.layout, s.residual_stride, s.product.residue
+        n, d, h, w = pixel(i, s.gather)
         inside = True
         if has_classes:
-            a, b, c = a * to[6] + geo[6], b * to[7] + geo[7], c * to[8] + geo[8]
-            inside = a < to[9] and b < to[10] and c < to[11]
-        at = n * to[0] + a * to[2] + (b * to[3] + c * to[4])
-        also = 0
+            d, h, w = d * to.mult.d + residue.d, h * to.mult.h + residue.h, w * to.mult.w + residue.w
+            inside = d < to.extent.d and h < to.extent.h and w < to.extent.w
+        at = n * to.n + d * to.d + (h * to.h + w * to.w)
+        residual_at = 0
         if has_residual:
-            also = n * res[0] + a * res[2] + (b * res[3] + c * res[4])
-        return at, also, inside
+            residual_at = n * also.n + d * also.d + (h * also.h + w * also.w)
+        return at, residual_at, inside
 
     if of_filter:
         @device_function
-        def put(acc, e, row, column, s):
-            _, columns, y, v, geo, to, _, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
+        def store_results(acc, e, row, column, s):
+            to = s.layout
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
             for j in range(count):
                 i = column + j * group
-                if i < columns:
-                    a, b, c, channel = column_of(i, v, geo)
-                    at = row * to[0] + channel * to[1] + (a * to[2] + b * to[3]) + (c * to[4] + to[12])
-                    at = i64(geo[0]) * to[5] + at
-                    epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), i32(0), i32(1), residual, i32(0), i32(0))
-                    store(acc, e + j * group, 0, i, columns, y, at, i64(1), epilogue)
+                if i < s.columns:
+                    t, r, ss, channel = column_of(i, s.gather, s.product)
+                    at = row * to.n + channel * to.channel + (t * to.d + r * to.h) + (ss * to.w + to.base)
+                    at = i64(s.product.group) * to.group + at
+                    epilogue = alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0
+                    store(acc, e + j * group, 0, i, s.columns, s.y, at, i64(1), epilogue)
     elif swap:
         @device_function
-        def put(acc, e, row, column, s):
-            rows, columns, y, v, geo, to, res, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
-            first = i64(geo[0]) * to[5] + row * to[1]
-            residual = advance(residual, i64(geo[0]) * res[5] + row * res[1])
-            channel = geo[0] * rows + row
+        def store_results(acc, e, row, column, s):
+            group_of, to, also = s.product.group, s.layout, s.residual_stride
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
+            first = i64(group_of) * to.group + row * to.channel
+            residual = advance(residual, i64(group_of) * also.group + row * also.channel)
+            channel = group_of * s.rows + row
             for j in range(count):
                 i = column + j * group
-                if i < columns:
-                    at, also, inside = place(i, v, geo, to, res)
+                if i < s.columns:
+                    at, residual_at, inside = locate(i, s)
                     at = first + at
                     if inside:
-                        epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), i32(0), i32(1),
-                                    advance(residual, i64(also - i)), i32(0), i32(1))
-                        store(acc, e + j * group, channel, i, columns, y, at, i64(1), epilogue)
+                        epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, advance(residual, residual_at - i), 0, 1)
+                        store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
     else:
         @device_function
-        def put(acc, e, row, column, s):
-            _, columns, y, v, geo, to, res, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
-            at, also, inside = place(row, v, geo, to, res)
+        def store_results(acc, e, row, column, s):
+            group_of, to, also = s.product.group, s.layout, s.residual_stride
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
+            at, residual_at, inside = locate(row, s)
             if inside:
-                at = i64(geo[0]) * to[5] + at
-                bias = advance(bias, i64(geo[0]) * columns * bias_stride)
-                epilogue = (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), to[1],
-                            advance(residual, i64(geo[0]) * res[5] + also), i32(0), res[1])
+                at = i64(group_of) * to.group + at
+                bias = advance(bias, i64(group_of) * s.columns * bias_stride)
+                epilogue = (alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
+                            advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel)
                 for j in range(count):
                     i = column + j * group
-                    store(acc, e + j * group, 0, i, columns, y, at + i64(i) * to[1], i64(to[1]), epilogue)
-    return put
+                    store(acc, e + j * group, 0, i, s.columns, s.y, at + i64(i) * to.channel, i64(to.channel), epilogue)
+    return store_results
 
 
 @functools.cache
 def make_sums(run, accumulator):
-    """Device function ``put(acc, e, row, column, s)`` for partial sums; `s` is (columns, pitch, sums, offset of the product's)."""
+    """Device function ``store_sums(acc, e, row, column, s)`` for partial sums; `s` is (columns, pitch, sums, offset of the product's)."""
     group = min(run, 16 // ITEMSIZE[accumulator])
     count = run // group
 
     @device_function
-    def put(acc, e, row, column, s):
+    def store_sums(acc, e, row, column, s):
         columns, pitch, sums, at = s
         for j in range(count):
             i = column + j * group
@@ -153,7 +170,7 @@ def make_sums(run, accumulator):
                     store4(to, 0, (acc[k], acc[k + 1], acc[k + 2], acc[k + 3]))
                 else:
                     store2(to, 0, (acc[k], acc[k + 1]))
-    return put
+    return store_sums
 
 
 def pitch_of(columns, accumulator):
@@ -163,30 +180,28 @@ def pitch_of(columns, accumulator):
 
 
 def sums_bytes(products, rows, columns, ranges, accumulator):
-    """Workspace of `ranges` partial products."""
+    """Workspace of `ranges` K slices."""
     return ranges * products * rows * pitch_of(columns, accumulator) * ITEMSIZE[accumulator]
 
 
 @functools.cache
 def sum_kernel(output, groups):
-    """output = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
+    """output = epilogue(sum over the K slices): a group of threads adds every `groups`-th slice, 16 bytes of columns per thread."""
     accumulator = output.epilogue.accumulator
     G, Acc = 16 // ITEMSIZE[accumulator], {"float32": f32, "float64": f64, "int32": i32}[accumulator]
-    put, add_ranges = make_store(output, G), make_add_ranges(groups, G, Acc)
+    store_results, add_slices = make_store(output, G), make_add_ranges(groups, G, Acc)
     setup = make_gather(output.op, output.channel_inner, output.has_classes).setup
 
     @jit(launch_bounds=(THREADS, 2))
-    def conv_sum(sums, y, shape, window, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, rows, columns,
-                 pitch, elements, ranges, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
-                 residual_column):
+    def conv_sum(sums, y, g, layout, residual_stride, rows, columns, pitch, elements, slices, alpha, beta, bias, bias_stride, prior,
+                 row_stride, column_stride, residual, residual_row, residual_column):
         acc = cuda.local.array(G, Acc)
-        at, mine = add_ranges(acc, sums, elements, ranges)
-        if mine:
+        at, has_result = add_slices(acc, sums, elements, slices)
+        if has_result:
             line, column = divide_remainder(at, pitch)
             z, row = divide_remainder(line, rows)
-            v = (shape, window, source, plain, pixel_divisors, tap_divisors, classes, class_divisors)
             epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-            put(acc, 0, row, column, (i32(rows[0]), columns, y, v, setup(z, v), to, res, epilogue))
+            store_results(acc, 0, row, column, Destination(i32(rows.d), columns, y, g, setup(z, g), layout, residual_stride, epilogue))
     return conv_sum
 
 
@@ -197,7 +212,7 @@ def sum_launch(view, output, rows, columns, ranges):
     output = replace(output, store=min(output.store, group))
     elements = view.products * rows * pitch_of(columns, accumulator)
     arguments = (Argument(f"{accumulator}*", "workspace"), Argument(element(p.output.dtype).pointer, p.output_name), *view.arguments(),
-                 *view.output_arguments(), Argument("uint32x3", divisor(rows)), Argument("int32", columns),
-                 Argument("uint32x3", divisor(pitch_of(columns, accumulator))), Argument("int32", elements), Argument("int32", ranges),
+                 *view.output_arguments(), Argument(Divisor, divisor(rows)), Argument("int32", columns),
+                 Argument(Divisor, divisor(pitch_of(columns, accumulator))), Argument("int32", elements), Argument("int32", ranges),
                  *p.epilogue_arguments())
     return Launch(sum_kernel(output, groups), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments)

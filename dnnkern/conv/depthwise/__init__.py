@@ -1,33 +1,36 @@
-"""Depthwise convolutions at the speed of memory: a window of the image slides over a tile of the result in registers.
+"""Depthwise convolutions at memory bandwidth: a window of the image slides over a tile of the result in registers.
 
-Each channel has filters of its own, so there is nothing for tensor cores, a few multiply-adds an element, and all that counts is to read
-and write each element once, and to spend few instructions on it. Two data paths:
+Each channel has its own filters, so there is no matrix product for tensor cores and only a few multiply-adds per element. What counts is to
+read and write each element once, with few instructions. Two data paths:
 
-- By rows (`rows`): channels last, two dimensions, sm_90+. TMA brings row after row into a ring in shared memory, with zeros
-  where the padding is; a thread owns four channels of a strip of pixels and slides down the image, so it converts each element once and
-  adds it to all rows of outputs that it meets. Many rows are under way at no cost in registers.
-- By tiles (`backward_data`): everything else. Channels last, a thread owns up to 16 bytes of neighbouring channels and a tile of pixels;
-  the filters of a block's channels wait in shared memory. Channels first, a thread owns a tile of one channel, and a load is 16 bytes of a
-  row. It walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to all
-  outputs that it meets. Neighbouring threads have neighbouring tiles, whose overlap the L1 serves. Tiles of large filters have one row, and
-  the kernel loops over the filter's rows: unrolled, they would take the compiler minutes.
+- By rows (`rows`): channels last, two dimensions, sm_90+. TMA copies row after row to a ring in shared memory, with zeros in the padding.
+  A thread owns four channels of a strip of pixels and slides down the image: it converts each element once and adds it to all output rows
+  that read it. Many rows are in flight at no cost in registers.
+- By tiles (`kernel`): everything else. Channels last, a thread owns up to 16 bytes of neighbouring channels and a tile of pixels; the
+  filters of a block's channels are in shared memory. Channels first, a thread owns a tile of one channel, and a load is 16 bytes of a row.
+  It walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to all outputs
+  that read it. Neighbouring threads have neighbouring tiles, whose overlap hits the L1. With large filters a tile has one row and the
+  kernel loops over the filter's rows: unrolled, they would compile for minutes.
 
-The gradient of x is the same computation with other taps: which pairs of output and tap meet at a source element is a table that the
-compiler unrolls, for any stride and dilation. The gradient of the filter walks over the same windows and keeps a sum a tap instead; blocks
-leave partial sums in the workspace, and a second launch adds them in a fixed order.
+Backward data is the same computation with other taps: which output and tap read which source element is a table that the compiler unrolls,
+for any stride and dilation. Backward filter (`filter_kernel`) walks over the same windows with an accumulator per tap; blocks write partial
+sums to the workspace, and a second launch adds them in a fixed order.
 
-Where rows are not aligned, loads are narrower; several filters a channel (a multiplier) are read one element at a time.
+Rows that are not aligned have narrower loads; several filters per channel (a multiplier) are read one element at a time. It loses where
+groups have more than one channel: `grouped` and the implicit GEMMs compute those.
 """
 from dataclasses import dataclass
 
 from ...device.groups import access_words
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from .._parameters import Extents, PixelStrides
 from .._taps import Axis, make_axis, roles
-from .backward_data import Body, channels_kernel, planes_kernel
-from .backward_filter import ELEMENTS, SUMMERS, channels_sums_kernel, planes_sums_kernel, total_kernel
+from .filter_kernel import (ELEMENTS, REDUCE_WARPS, FilterTaps, GradientStrides, RowStrides, channels_sums_kernel, planes_sums_kernel,
+                            reduce_kernel)
+from .kernel import Body, ChannelStrides, Window, channels_kernel, planes_kernel
 from .rows_plan import RowsConfig, rest, row_configs, row_estimate, row_launch, row_sums_launch, row_workspace
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -38,7 +41,7 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class Config:
-    """How a thread's tile is cut.
+    """A thread's tile.
 
     Attributes
     ----------
@@ -48,7 +51,7 @@ class Config:
     th, tw : int
         Pixels of a tile. With one row, the kernel loops over the filter's rows instead of unrolling them.
     blocks : int
-        A multiprocessor is meant to hold.
+        Per multiprocessor.
     """
     channels: int
     vector: int
@@ -61,14 +64,14 @@ class Config:
 
 
 def supports(problem):
-    """One channel a group, and extents that 32-bit counters reach."""
+    """One channel per group, and extents below 2**31."""
     p = problem
     if p.c_group != 1:
         return f"groups of {p.c_group} channels; depthwise convolutions have one"
     if p.dtype not in FLOATS or p.w.dtype != p.dtype:
-        return f"{p.dtype} x {p.w.dtype}; it computes with {', '.join(FLOATS)}"
+        return f"{p.dtype} x {p.w.dtype}; it supports {', '.join(FLOATS)}"
     if p.filter[2] > MOST_TAPS:
-        return f"{p.filter[2]} taps along w; the unrolled loop has {MOST_TAPS} at most"
+        return f"{p.filter[2]} taps along w; the unrolled loop has at most {MOST_TAPS}"
     if not (p.x.size and p.y.size and p.w.size):
         return "an operand is empty"
     _, _, t, r, s = p.w_strides
@@ -76,11 +79,11 @@ def supports(problem):
         return f"the filter's taps are not evenly spaced: strides {t}, {r}, {s}"
     _, source_strides, source, _, result_strides, result = roles(p)
     planes = [(source_strides, source), (result_strides, result), (p.residual_strides, result)]
-    reach = max(abs(strides[3]) * (sizes[1] + 64) + abs(strides[4]) * (sizes[2] + 64) for strides, sizes in planes)
+    reach = max(abs(sh) * (sizes[1] + 64) + abs(sw) * (sizes[2] + 64) for (_, _, _, sh, sw), sizes in planes)
     if max(reach, p.k * abs(p.w_strides[0]) + p.taps * abs(s), p.taps * p.k, abs(p.bias_stride) * max(p.c, p.k)) >= 2 ** 31:
-        return f"a plane or the filter reaches over {max(reach, p.w.size)} elements; counters end at 2**31"
+        return f"a plane or the filter spans {max(reach, p.w.size)} elements; the limit is 2**31"
     if max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
-        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the unrolled window ends at 2**20"
+        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the limit of the unrolled window is 2**20"
     if not (filter_configs if p.op == "conv_bwd_filter" else configs)(p, None):
         return (f"{p.filter[1]}x{p.filter[2]} taps, dilation {p.dilations[1]}x{p.dilations[2]}, stride {p.strides[1]}x{p.strides[2]} and "
                 f"{p.output.size} results: no tile fits the registers and 2**31 tiles")
@@ -101,7 +104,7 @@ def _axes(p, config):
 
 
 def _vectors(p):
-    """Vector lengths for each way to load: channels of a pixel, and pixels of a channel."""
+    """Vector lengths of both kinds of loads: channels of a pixel, and pixels of a channel."""
     source, strides, extents, _, _, _ = roles(p)
     most = 16 // source.itemsize
     last, first = [], []
@@ -109,7 +112,7 @@ def _vectors(p):
     while v > 1:
         if p.k == p.c and strides[1] == 1 and p.c % v == 0 and access_words(source, v, rest(strides, True)):
             last.append(v)
-        if strides[4] == 1 and extents[2] % v == 0 and access_words(source, v, rest(strides, False)):
+        if strides[-1] == 1 and extents[2] % v == 0 and access_words(source, v, rest(strides, False)):
             first.append(v)
         v //= 2
     return last, first
@@ -121,16 +124,16 @@ def _put(p, config):
     if config.channels:
         return config.vector
     put = min(config.tw, 16 // result.itemsize)
-    while put > 1 and (strides[4] != 1 or config.tw % put or extents[2] % put
+    while put > 1 and (strides[-1] != 1 or config.tw % put or extents[2] % put
                        or not access_words(result, put, rest(strides, False))):
         put -= 1
     return put
 
 
 def configs(problem, device):
-    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
+    """By rows where TMA applies, then tiles of one to four rows; wide loads first."""
     p = problem
-    depth, height, width = roles(p)[5]
+    _, _, _, _, _, (depth, height, width) = roles(p)
     backward = p.op == "conv_bwd_data"
     step_h, step_w = (p.strides[1], p.strides[2]) if backward else (1, 1)
     last, first = _vectors(p)
@@ -174,7 +177,7 @@ def workspace(problem, device, config):
 
 
 def _latency(config):
-    """By how much few warps, which hide less of each other's latency, lengthen arithmetic."""
+    """How much longer arithmetic takes with few warps, which hide less latency."""
     return (4 / min(4, config.blocks)) ** 0.5 if config.channels else 1.0
 
 
@@ -218,40 +221,40 @@ def build(problem, device, config):
     put = _put(p, config)
     steps, result_steps = rest(source_strides, config.channels), rest(result_strides, config.channels)
     words = access_words(source, config.vector, steps) if config.vector > 1 else 0
-    along = 1 if config.channels else 4
+    along = 1 if config.channels else -1  # the dimension of an access
     put_words = access_words(result, put, result_steps) if put > 1 and result_strides[along] == 1 else 0
     residual_words = 0
     if p.residual and put > 1 and p.residual_strides[along] == 1:
         residual_words = access_words(p.residual, put, rest(p.residual_strides, config.channels))
     across = _across(p, config) if config.channels else 1
     body = Body(p.dtype, p.w.dtype, rows, columns, dynamic, p.strides[0], p.strides[1], backward, int(p.flip), config.vector, put, words,
-                put_words, residual_words, source_strides[4], result_strides[4], p.residual_strides[4], across, p.k_group, p.epilogue,
+                put_words, residual_words, source_strides[-1], result_strides[-1], p.residual_strides[-1], across, p.k_group, p.epilogue,
                 THREADS, config.blocks)
     tiles_w, tiles_h = ceil_div(result_sizes[2], config.tw), ceil_div(result_sizes[1], config.th)
-    window = (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)
+    window = Window(p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)
     n, c, d, h, w = source_strides
     rn, rc, rd, rh, rw = result_strides
     en, ec, ed, eh, ew = p.residual_strides
     channels = p.c if backward else p.k
     tiles = p.n * result_sizes[0] * tiles_h * tiles_w
-    taps = (Argument("uint32x3", divisor(p.taps)),) if config.channels else ()
+    taps = (Argument(Divisor, divisor(p.taps)),) if config.channels else ()
     common = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"))
-    sizes = (_int(p.filter[0]), _int(p.filter[1]), *taps, Argument("int32x6", window), Argument("int32x3", source_sizes),
-             Argument("int32x3", result_sizes), Argument("int64x4", (n, d, h, w)), Argument("int64x4", (rn, rd, rh, rw)),
-             Argument("int64x4", (en, ed, eh, ew)))
+    sizes = (_int(p.filter[0]), _int(p.filter[1]), *taps, Argument(Window, window), Argument(Extents, Extents(*source_sizes)),
+             Argument(Extents, Extents(*result_sizes)), Argument(PixelStrides, PixelStrides(n, d, h, w)),
+             Argument(PixelStrides, PixelStrides(rn, rd, rh, rw)), Argument(PixelStrides, PixelStrides(en, ed, eh, ew)))
     tail = (Argument("int32", p.bias_stride), Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"),
-            Argument("int32", p.w_strides[0]), Argument("int32", p.w_strides[4] if p.taps > 1 else 1))
-    grids = Argument("uint32x3", divisor(tiles_w)), Argument("uint32x3", divisor(tiles_h)), Argument("uint32x3", divisor(result_sizes[0]))
+            Argument("int32", p.w_strides[0]), Argument("int32", p.w_strides[-1] if p.taps > 1 else 1))
+    grids = tuple(Argument(Divisor, divisor(v)) for v in (tiles_w, tiles_h, result_sizes[0]))
     if config.channels:
         parts = ceil_div(p.c, across * config.vector)
         lanes = THREADS // across
         rounds = max(1, min(4, tiles * parts // (lanes * 6 * config.blocks * device.sms)))
-        arguments = (*common, _int(tiles), _int(rounds), Argument("uint32x3", divisor(parts)), *grids, _int(channels), *sizes, *tail)
+        arguments = (*common, _int(tiles), _int(rounds), Argument(Divisor, divisor(parts)), *grids, _int(channels), *sizes, *tail)
         return (Launch(channels_kernel(body, p.taps), (ceil_div(tiles, lanes * rounds) * parts, 1, 1), (THREADS, 1, 1), arguments),)
     total = tiles * channels
     first = int(rw == 1 or abs(rw) <= abs(rc))
-    arguments = (*common, _int(total), _int(first), *grids, Argument("uint32x3", divisor(channels)), *sizes,
-                 Argument("int64x3", (c, rc, ec)), *tail)
+    arguments = (*common, _int(total), _int(first), *grids, Argument(Divisor, divisor(channels)), *sizes,
+                 Argument(ChannelStrides, ChannelStrides(c, rc, ec)), *tail)
     return (Launch(planes_kernel(body), (ceil_div(total, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
@@ -264,13 +267,13 @@ def _across(p, config):
     return max((a for a in range(1, most + 1) if groups % a == 0 and (a >= 4 or most < 4)), default=max(1, min(8, most)))
 
 
-# ---- the filter's gradient
+# ---- backward filter
 
-SUMS = 80  # registers for the sums of a thread
+SUMS = 80  # registers of a thread's accumulators
 
 
 def _filter_rows(p, config):
-    """Rows of the filter whose sums fit into a thread's registers."""
+    """Rows of the filter whose accumulators fit into a thread's registers."""
     each = p.filter[2] * (config.vector if config.channels else 1)
     size = 2 if p.dtype == "float64" else 1
     return max(1, min(p.filter[1], SUMS // (each * size), UNROLLED[config.channels] // (each * config.th * config.tw)))
@@ -288,13 +291,13 @@ def _filter_put(p, config):
     if config.channels:
         return config.vector
     put = min(config.tw, 16 // p.y.itemsize)
-    while put > 1 and (p.y_strides[4] != 1 or config.tw % put or p.out[2] % put or not access_words(p.y, put, rest(p.y_strides, False))):
+    while put > 1 and (p.y_strides[-1] != 1 or config.tw % put or p.out[2] % put or not access_words(p.y, put, rest(p.y_strides, False))):
         put -= 1
     return put
 
 
 def filter_configs(problem, device):
-    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
+    """By rows where TMA applies, then tiles of one to four rows; wide loads first."""
     p, size = problem, 2 if problem.dtype == "float64" else 1
     last, first = _vectors(p)
     last = [v for v in last if p.y_strides[1] == 1 and access_words(p.y, v, rest(p.y_strides, True))]
@@ -324,7 +327,7 @@ def filter_configs(problem, device):
 
 
 def _division(p, device, config):
-    """(groups of channels in a block, blocks for all channels, slabs of the filter, tiles, splits)."""
+    """(groups of channels in a block, blocks for all channels, parts of the filter's taps, tiles, splits)."""
     across = _across(p, config) if config.channels else 1
     parts = ceil_div(p.c, across * config.vector) if config.channels else p.k
     slabs = p.filter[0] * ceil_div(p.filter[1], _filter_rows(p, config))
@@ -355,61 +358,62 @@ def filter_estimate(problem, device, config):
                        + (rows.loads * columns.loads + config.th * config.tw / (1 if config.channels else max(1, config.vector)))
                        * (8 + config.vector))
     narrow = 1.0 if config.vector * p.x.itemsize == 16 else 0.9 if config.vector * p.x.itemsize == 8 else 0.6
-    if not config.channels and p.x_strides[4] != 1:
+    if not config.channels and p.x_strides[-1] != 1:
         narrow /= 4
     busy = min(1.0, parts * slabs * splits / (device.sms * config.blocks))
     bytes_ = p.bytes * (1 + 0.3 * (slabs - 1))
-    if config.channels:  # what is under way at a time, and is read again by neighbours, is what bounds it
+    if config.channels:  # bounded by the loads in flight, and by the pixels that neighbours read again
         memory = bytes_ * (0.4 + 0.2 * rows.loads * columns.loads / (config.th * config.tw)) / (0.7 * busy * device.bandwidth)
     else:
         memory = bytes_ / (0.85 * narrow * busy * device.bandwidth)
-    sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / SUMMERS * 2e-7
+    sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / REDUCE_WARPS * 2e-7
     return 5e-6 + sums + max(memory, 1.3 * _latency(config) * steps / (128 * device.sms * busy * device.clock_hz))
 
 
 def filter_build(problem, device, config):
-    """The sums of blocks, and of those."""
+    """Partial sums, and their reduction."""
     if isinstance(config, RowsConfig):
         splits, first = row_sums_launch(problem, device, config)
     else:
         splits, first = _sums_launch(problem, device, config)
-    return first, _total_launch(problem, splits, isinstance(config, RowsConfig))
+    return first, _reduce_launch(problem, splits, isinstance(config, RowsConfig))
 
 
 def _sums_launch(p, device, config):
-    """(splits, the launch of the sums of blocks)."""
+    """(splits, the launch of the partial sums)."""
     rows, columns, shift_h, shift_w = _filter_axes(p, config)
     across, parts, slabs, tiles, splits = _division(p, device, config)
     put = _filter_put(p, config)
     words = access_words(p.x, config.vector, rest(p.x_strides, config.channels)) if config.vector > 1 else 0
     put_words = access_words(p.y, put, rest(p.y_strides, config.channels)) if put > 1 else 0
     body = Body(p.dtype, p.dtype, rows, columns, 0, p.strides[0], p.strides[1], 0, int(p.flip), config.vector, put, words, put_words, 0,
-                p.x_strides[4], p.y_strides[4], 0, across, p.k_group, p.epilogue, THREADS, config.blocks)
+                p.x_strides[-1], p.y_strides[-1], 0, across, p.k_group, p.epilogue, THREADS, config.blocks)
     tiles_w, tiles_h = ceil_div(p.out[2], config.tw), ceil_div(p.out[1], config.th)
     n, c, d, h, _ = p.x_strides
     yn, yk, yo, yp, _ = p.y_strides
     partial = Argument(f"{p.compute}*", "workspace")
-    head = (p.pointer("x"), p.pointer("y"), partial, _int(tiles), _int(splits), Argument("uint32x3", divisor(parts)),
-            Argument("uint32x3", divisor(slabs)), Argument("uint32x3", divisor(slabs // p.filter[0])),
-            *(Argument("uint32x3", divisor(v)) for v in (tiles_w, tiles_h, p.out[0])))
-    tail = (_int(p.k * p.taps), Argument("int32x2", (p.taps, p.filter[1] * p.filter[2])),
-            Argument("int32x6", (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)),
-            Argument("int32x3", p.image), Argument("int32x3", p.out), Argument("int64x3", (n, d, h)), Argument("int64x3", (yn, yo, yp)))
+    head = (p.pointer("x"), p.pointer("y"), partial, _int(tiles), _int(splits), Argument(Divisor, divisor(parts)),
+            Argument(Divisor, divisor(slabs)), Argument(Divisor, divisor(slabs // p.filter[0])),
+            *(Argument(Divisor, divisor(v)) for v in (tiles_w, tiles_h, p.out[0])))
+    window = Window(p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)
+    tail = (_int(p.k * p.taps), Argument(FilterTaps, FilterTaps(p.taps, p.filter[1] * p.filter[2])), Argument(Window, window),
+            Argument(Extents, Extents(*p.image)), Argument(Extents, Extents(*p.out)), Argument(RowStrides, RowStrides(n, d, h)),
+            Argument(RowStrides, RowStrides(yn, yo, yp)))
     if config.channels:
         first = Launch(channels_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1), (*head, _int(p.c), *tail))
     else:
         first = Launch(planes_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1),
-                       (*head, *tail, Argument("int64x2", (c, yk))))
+                       (*head, *tail, Argument(GradientStrides, GradientStrides(c, yk))))
     return splits, first
 
 
-def _total_launch(p, splits, dependent):
-    """The launch that adds them; `dependent`: behind one that lets it begin early."""
+def _reduce_launch(p, splits, dependent):
+    """The launch that adds the partial sums; `dependent`: it may begin before the previous launch ends."""
     arguments = (Argument(f"{p.compute}*", "workspace"), p.pointer("w"), _int(p.k * p.taps), _int(splits),
-                 Argument("uint32x3", divisor(p.taps)), _int(p.w_strides[0]), _int(p.w_strides[4] if p.taps > 1 else 1),
+                 Argument(Divisor, divisor(p.taps)), _int(p.w_strides[0]), _int(p.w_strides[-1] if p.taps > 1 else 1),
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"))
-    summers = min(SUMMERS, splits)
-    return Launch(total_kernel(p.epilogue, summers, dependent), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1),
+    warps = min(REDUCE_WARPS, splits)
+    return Launch(reduce_kernel(p.epilogue, warps, dependent), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * warps, 1, 1),
                   arguments, dependent=dependent)
 
 

@@ -1,36 +1,53 @@
-"""Kernels of depthwise convolutions, channels last, whose rows come by TMA: a block slides down a strip of the image, a row a step.
+"""Kernels of depthwise convolutions, channels last, with rows by TMA: a block slides down a strip of the image, one row per step.
 
-    global -- TMA, zeros outside the image --> ring of rows in shared memory -- a load a pixel --> registers -- fma --> sums of `depth` rows
+    global --TMA, zeros in the padding--> ring of rows in shared memory --one load per pixel--> registers --fma--> `depth` output rows
 
 A block has `groups` groups of `vector` channels and `strips` strips of `columns.tile` pixels, a thread one of each. At each step it reads
-the pixels of its strip's windows in one row of the source (of `advance` rows where outputs are a stride apart), converts each once, and
-adds it to all outputs that it meets: those of `depth` rows, which are begun, continued and finished in turn. So a row is read from shared
-memory and converted once, not once a row of taps, and there is no test of the image's border in the loop. As soon as all have read a row,
-its place in the ring is filled with the one `stages` steps ahead.
+the pixels of its strip's windows in one row of the source (in `advance` rows with a stride), converts each once, and adds it to all outputs
+that read it: those of `depth` rows, the oldest of which is complete after the step. So a row is read from shared memory and converted once,
+not once per row of taps, and the loop has no test of the image's border. When all threads have read a row, its stage of the ring is
+refilled with the row `stages` steps ahead.
 
-For the filter's gradient the rows of dy come the same way; those of the last `depth` steps stay in registers, and a sum a tap is kept.
+Backward filter loads the rows of dy the same way; those of the last `depth` steps stay in registers, and each tap has an accumulator.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.dependent import launch_dependent_grids
 from ...device.epilogue import EpilogueSpec
 from ...device.groups import make_reader
-from ...device.index import ceil_div, ceil_divide, divide_remainder
+from ...device.index import ceil_div, ceil_divide, divide_remainder, divmod_unsigned
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
 from ...device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
 from ...device.warp import elect, uniform
 from ...host.dtypes import ITEMSIZE
-from .._taps import Axis, make_meet
+from .._taps import Axis, make_multiply_row
 from .._vectors import make_biases, make_finish
-from .backward_data import make_filters
-from .backward_filter import make_add_rows
+from .filter_kernel import make_add_rows
+from .kernel import make_filters
 
 TURNED = 600  # multiply-adds of steps that are unrolled
 KEPT = 48  # taps of a thread that stay in registers; more are read from shared memory as they are met
+
+
+class ImageRowStrides(NamedTuple):
+    """Of an image's rows, in elements."""
+    n: i64
+    h: i64
+
+
+class Coordinates(NamedTuple):
+    """TMA coordinates of a step: of x, and column and row of dy."""
+    channel: i32
+    column: i32
+    row: i32
+    n: i32
+    column_y: i32
+    row_y: i32
 
 
 @dataclass(frozen=True)
@@ -62,17 +79,17 @@ class Rows:
 
     @property
     def advance(self):
-        """Rows of the source from one step to the next."""
+        """Source rows per step."""
         return self.rows.tile * self.rows.advance[0] // self.rows.advance[1]
 
     @property
     def hop(self):
-        """Pixels of the source from one strip to the next."""
+        """Source pixels from one strip to the next."""
         return self.columns.tile * self.columns.advance[0] // self.columns.advance[1]
 
     @property
     def depth(self):
-        """Steps in which an output meets the source."""
+        """Steps in which an output reads the source."""
         return ceil_div(self.rows.groups, self.advance)
 
     @property
@@ -86,20 +103,20 @@ class Rows:
 
     @property
     def source_bytes(self):
-        """Of the source in a stage."""
+        """Bytes of the source in a stage."""
         return ceil_div(self.advance * self.row_bytes, 128) * 128
 
     @property
     def gradient_bytes(self):
-        """Of dy in a stage."""
+        """Bytes of dy in a stage."""
         return ceil_div(self.strips * self.columns.tile * self.channels * ITEMSIZE[self.dtype], 128) * 128
 
     @property
     def turns(self):
-        """Steps of the filter's gradient that are unrolled: the rows of dy then stay in the registers where they are."""
+        """Unrolled steps of backward filter: the rows of dy are a ring of registers, without moves."""
         return self.depth if self.depth * self.columns.tile * self.rows.taps * self.columns.taps * self.vector <= TURNED else 1
 
-    # what `make_filters` asks for
+    # for `make_filters`
 
     @property
     def dtype_w(self):
@@ -115,11 +132,11 @@ class Rows:
 
 
 def _make_pixels(body, mask):
-    """(length, fetch, unpack): the pixels of which `mask` has the bits, from shared memory to raw words, and those to floats."""
+    """(length, fetch, unpack): the pixels whose bits are in `mask` from shared memory to raw words, and those to floats."""
     V, WORDS = body.vector, body.vector * ITEMSIZE[body.dtype] // 4
     PIXEL, COUNT = body.channels * ITEMSIZE[body.dtype], mask.bit_length()
     load = {1: load_shared_u32, 2: load_shared_2u32, 4: load_shared_4u32}[WORDS]
-    unpack_group = make_reader(body.dtype, V, 1)[3]
+    _, _, _, unpack_group = make_reader(body.dtype, V, 1)
 
     @device_function
     def fetch(raw, at):
@@ -131,7 +148,7 @@ def _make_pixels(body, mask):
                 elif WORDS == 2:
                     raw[k], raw[k + 1] = load(at + u32(g * PIXEL))
                 else:
-                    raw[k] = load(u32(at + u32(g * PIXEL)))
+                    raw[k] = load(at + u32(g * PIXEL))
 
     @device_function
     def unpack(values, k, raw):
@@ -141,25 +158,25 @@ def _make_pixels(body, mask):
     return COUNT * WORDS, fetch, unpack
 
 
-def _make_meet(body, gradient):
-    """Device function ``meet(u, (acc, values, taps, turn))``: row `u` of a step's rows of the source meets its outputs.
+def _make_add_row(body, gradient):
+    """Device function ``add_row(u, (acc, values, taps, turn))``: add row `u` of a step's source rows to all outputs that read it.
 
-    `values` are the row's pixels, `acc` the sums of `depth` rows of outputs, `taps` the filter, or where it is read, if it does not stay
-    in registers. With `gradient` `acc` are the sums of the taps, `taps` the pixels of `depth` rows of dy.
+    `values` are the row's pixels, `acc` the accumulators of `depth` output rows, `taps` the filter in registers or its shared address. With
+    `gradient` `acc` has the accumulators of the taps, `taps` the pixels of `depth` rows of dy.
     """
     V, rows, columns, ADV, M = body.vector, body.rows, body.columns, body.advance, body.depth
     R, S, TH = rows.taps, columns.taps, rows.tile
-    AH, BH, CH, EH = rows.law
+    AH, BH, CH, EH = rows.relation
     H0, NH = rows.first, rows.groups
     KEEP, TAP = R * S * V <= KEPT or gradient, 4 * body.channels
     LINE = S * V
 
-    pairs = make_meet(columns, V, gradient)
+    multiply_row = make_multiply_row(columns, V, gradient)
 
     @device_function
     def line(k, s):
         acc, values, taps, turn, u = s
-        # the rows of outputs that were begun first come first: the sums move on by one row a step
+        # the oldest output row first: accumulators move on by one row per step
         m, j = M - 1 - k // TH, k % TH
         i = m * ADV + u
         total = EH * (i + H0) - AH * j - CH
@@ -167,25 +184,25 @@ def _make_meet(body, gradient):
             r = total // BH
             if 0 <= r and r < R:
                 if KEEP:
-                    pairs(0, (acc, values, taps, (m + M - turn) % M * TH + j, r * S))
+                    multiply_row(0, (acc, values, taps, (m + M - turn) % M * TH + j, r * S))
                 else:
-                    kept = cuda.local.array(LINE, f32)
+                    tap_row = cuda.local.array(LINE, f32)
                     for t in range(S):
-                        place = u32(taps + u32((r * S + t) * TAP))
-                        kept[t * V], kept[t * V + 1], kept[t * V + 2], kept[t * V + 3] = load_shared_4f32(place)
-                    pairs(i32(0), (acc, values, kept, i32(m * TH + j), i32(0)))
+                        address = taps + u32((r * S + t) * TAP)
+                        tap_row[t * V], tap_row[t * V + 1], tap_row[t * V + 2], tap_row[t * V + 3] = load_shared_4f32(address)
+                    multiply_row(0, (acc, values, tap_row, m * TH + j, 0))
     lines = unrolled(M * TH, line)
 
     @device_function
-    def meet(u, s):
+    def add_row(u, s):
         acc, values, taps, turn = s
         lines(0, (acc, values, taps, turn, u))
-    return meet
+    return add_row
 
 
 @functools.cache
 def rows_kernel(body, most_taps):
-    """y, or dx: a block has `steps` steps of outputs of a strip of pixels."""
+    """y, or dx: a block computes `steps` steps of outputs of its strips."""
     V, GROUPS, STRIPS, THREADS, BLOCKS, STAGES = body.vector, body.groups, body.strips, body.threads, body.blocks, body.stages
     rows, columns, ADV, M = body.rows, body.columns, body.advance, body.depth
     TH, TW, H0, W0 = rows.tile, columns.tile, rows.first, columns.first
@@ -195,23 +212,23 @@ def rows_kernel(body, most_taps):
     NKEPT, STEP_Y, STEP_E = NTAPS * V if KEEP else 1, body.result_step, body.residual_step
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
-    meet, load_filters = _make_meet(body, False), make_filters(body)
+    add_row, load_filters = _make_add_row(body, False), make_filters(body)
     finish, load_biases = make_finish(body.epilogue, V, body.put_words, body.residual_words), make_biases(body.epilogue, V, False)
 
     @device_function
     def read_row(u, s):
-        acc, taps, at, stage, full, source, warp, more, where = s
+        acc, taps, at, stage, full, source, warp, more, (channel, column, row, n) = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         fetch(raw, at + u32(u * ROW))
         if u == ADV - 1:
-            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
+            fence_async_shared()  # order these reads before TMA's writes: zeros of the padding arrive at once
             cuda.syncthreads()
             if warp == 0 and more:
                 if elect():
-                    mbarrier_arrive_expect(full, u32(BYTES))
-                    tma_load_4d(stage, source, full, where[0], where[1], where[2], where[3])
+                    mbarrier_arrive_expect(full, BYTES)
+                    tma_load_4d(stage, source, full, channel, column, row, n)
         unpack(values, 0, raw)
-        meet(u, (acc, values, taps, i32(0)))
+        add_row(u, (acc, values, taps, 0))
     read_rows = unrolled(ADV, read_row)
 
     @device_function
@@ -230,8 +247,8 @@ def rows_kernel(body, most_taps):
     output_rows = unrolled(TH, output_row)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
-    def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, taps_all, shift_h, shift_w,
-                            height, width, result_strides, residual_strides, bias_stride, alpha, beta, w_stride, tap_stride):
+    def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, all_taps, shift_h, shift_w,
+                            height, width, result_stride, residual_stride, bias_stride, alpha, beta, w_stride, tap_stride):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
         source = tensor_map_address(source_map)
@@ -247,24 +264,23 @@ def rows_kernel(body, most_taps):
         if tid == 0:
             prefetch_tensor_map(source)
             for s in range(STAGES):
-                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
             for s in range(STAGES):
                 if s < total:
-                    mbarrier_arrive_expect(full + u32(8 * s), u32(BYTES))
+                    mbarrier_arrive_expect(full + u32(8 * s), BYTES)
                     tma_load_4d(first_stage + u32(s * STAGE), source, full + u32(8 * s), first, source_column,
                                 source_row + s * ADV, n)
-        load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
+        load_filters(filters, w, first, channels, all_taps, w_stride, tap_stride)
         cuda.syncthreads()
-        lane = i32(u32(tid) // GROUPS)
-        group = tid - lane * GROUPS
-        mine = lane < STRIPS and first + group * V < channels
-        lane = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and write nothing
+        lane, group = divmod_unsigned(tid, GROUPS)
+        active = lane < STRIPS and first + group * V < channels
+        lane = min(lane, STRIPS - 1)  # threads past the last strip read the last, and write nothing
         channel, column = first + group * V, column0 + lane * TW
         acc, biases = cuda.local.array(NACC, f32), cuda.local.array(V, f32)
         for v in range(V):
             biases[v] = f32(0)
-        if mine:
+        if active:
             load_biases(biases, bias, bias_stride, channel)
         for a in range(NACC):
             acc[a] = f32(0)
@@ -274,12 +290,12 @@ def rows_kernel(body, most_taps):
             for t in range(NTAPS):
                 taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(at_taps + u32(t * (4 * CHANNELS)))
         offset = u32(lane * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
-        row_stride, row_stride_e = i32(result_strides[1]), i32(residual_strides[1])
+        row_stride, row_stride_e = i32(result_stride.h), i32(residual_stride.h)
         row = (step0 - WARM) * TH
-        # NOTE: carried from step to step: computed from the row, they would be so anew for each store
-        place = advance(result, n * result_strides[0] + row * row_stride + (column * STEP_Y + channel))
-        other = advance(residual, n * residual_strides[0] + row * row_stride_e + (column * STEP_E + channel))
-        stage, phase, bottom = i32(0), u32(0), height if mine else 0
+        # NOTE: carried from step to step; computed from the row, the compiler would do it for every store
+        result_row = advance(result, n * result_stride.n + row * row_stride + (column * STEP_Y + channel))
+        residual_row = advance(residual, n * residual_stride.n + row * row_stride_e + (column * STEP_E + channel))
+        stage, phase, bottom = 0, u32(0), height if active else 0
         for step in range(total):
             for a in range(NACC - EACH):
                 acc[NACC - 1 - a] = acc[NACC - 1 - a - EACH]
@@ -292,19 +308,20 @@ def rows_kernel(body, most_taps):
             if KEEP:
                 read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))
             else:
-                read_rows(i32(0), (acc, at_taps, u32(to + offset), to, bar, source, warp, more, where))
+                read_rows(0, (acc, at_taps, to + offset, to, bar, source, warp, more, where))
             stage = stage + 1
             if stage == STAGES:
-                stage, phase = i32(0), phase ^ 1
+                stage, phase = 0, phase ^ 1
             if step >= WARM:
-                output_rows(0, (acc, place, biases, alpha, beta, other, row, column, bottom, width, row_stride, row_stride_e))
-            row, place, other = row + TH, advance(place, TH * row_stride), advance(other, TH * row_stride_e)
+                output_rows(0, (acc, result_row, biases, alpha, beta, residual_row, row, column, bottom, width, row_stride, row_stride_e))
+            row = row + TH
+            result_row, residual_row = advance(result_row, TH * row_stride), advance(residual_row, TH * row_stride_e)
     return conv_depthwise_rows
 
 
 @functools.cache
 def rows_sums_kernel(body):
-    """Partial sums of the filter's gradient, [split][k][tap]: a block takes every so many strips of images."""
+    """Partial sums of dw, [split][k][tap]: a block computes every `splits`-th task, a strip of an image."""
     V, GROUPS, STRIPS, THREADS, BLOCKS, STAGES = body.vector, body.groups, body.strips, body.threads, body.blocks, body.stages
     rows, columns, ADV, M, flip = body.rows, body.columns, body.advance, body.depth, body.flip
     R, S, TW, H0, W0 = rows.taps, columns.taps, columns.tile, rows.first, columns.first
@@ -313,17 +330,18 @@ def rows_sums_kernel(body):
     STAGE = SOURCE + body.gradient_bytes
     EACH, NACC, NTAPS = TW * V, R * S * V, R * S
     NDY, SHARED, TURNS = M * EACH, STRIPS * S * body.channels, body.turns
-    AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # what is known of the step that is loaded next
+    AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # position of the next step to load
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     LENGTH_Y, fetch_y, unpack_y = _make_pixels(body, (1 << TW) - 1)
     VALUES = columns.groups * V
-    meet = _make_meet(body, True)
+    add_row = _make_add_row(body, True)
 
     @device_function
     def load(stage, maps, full, where):
-        mbarrier_arrive_expect(full, u32(BYTES))
-        tma_load_4d(stage, maps[0], full, where[0], where[1], where[2], where[3])
-        tma_load_4d(stage + SOURCE, maps[1], full, where[0], where[4], where[5], where[3])
+        x_map, y_map = maps
+        mbarrier_arrive_expect(full, BYTES)
+        tma_load_4d(stage, x_map, full, where.channel, where.column, where.row, where.n)
+        tma_load_4d(stage + SOURCE, y_map, full, where.channel, where.column_y, where.row_y, where.n)
 
     @device_function
     def read_row(u, s):
@@ -334,7 +352,7 @@ def rows_sums_kernel(body):
         if u == 0:
             fetch_y(raw_y, at_y)
         if u == ADV - 1:
-            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
+            fence_async_shared()  # order these reads before TMA's writes: zeros of the padding arrive at once
             cuda.syncthreads()
             if warp == 0 and more:
                 if elect():
@@ -342,12 +360,12 @@ def rows_sums_kernel(body):
         if u == 0:
             unpack_y(dy, (M - turn) % M * EACH, raw_y)
         unpack(values, 0, raw)
-        meet(u, (acc, values, dy, turn))
+        add_row(u, (acc, values, dy, turn))
     read_rows = unrolled(ADV, read_row)
 
     @device_function
-    def place_of(task, s):
-        """(row of the source, column of the source, row of dy, column of dy, image) where a task begins."""
+    def task_origin(task, s):
+        """(row of x, column of x, row of dy, column of dy, image) at which a task begins."""
         steps, tiles_w, tiles_h, shift_h, shift_w = s
         rest, tile_w = divide_remainder(task, tiles_w)
         n, tile_h = divide_remainder(rest, tiles_h)
@@ -355,22 +373,22 @@ def rows_sums_kernel(body):
         return (row * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0, row, tile_w * (STRIPS * TW), n)
 
     @device_function
-    def begin(ahead, task, layout):
+    def begin_task(ahead, task, layout):
         ahead[AT] = 0
-        ahead[ROW_X], ahead[COLUMN_X], ahead[ROW_Y], ahead[COLUMN_Y], ahead[IMAGE] = place_of(task, layout)
+        ahead[ROW_X], ahead[COLUMN_X], ahead[ROW_Y], ahead[COLUMN_Y], ahead[IMAGE] = task_origin(task, layout)
         ahead[TASK] = task
 
     @device_function
-    def place_in(ahead, first, steps, height):
-        """Coordinates of the step that is loaded next; where the task has no row of dy, those of one outside."""
+    def next_step(ahead, first, steps, height):
+        """TMA coordinates of the next step to load; past the task's last row of dy, those of a row outside."""
         row_y = ahead[ROW_Y] + ahead[AT] if ahead[AT] < steps else height
-        return first, ahead[COLUMN_X], ahead[ROW_X] + ahead[AT] * ADV, ahead[IMAGE], ahead[COLUMN_Y], row_y
+        return Coordinates(first, ahead[COLUMN_X], ahead[ROW_X] + ahead[AT] * ADV, ahead[IMAGE], ahead[COLUMN_Y], row_y)
 
     @device_function
-    def move_on(ahead, whole, splits, layout):
+    def advance_step(ahead, whole, splits, layout):
         ahead[AT] = ahead[AT] + 1
         if ahead[AT] == whole:
-            begin(ahead, ahead[TASK] + splits, layout)
+            begin_task(ahead, ahead[TASK] + splits, layout)
 
     @device_function
     def step(turn, s):
@@ -379,13 +397,13 @@ def rows_sums_kernel(body):
             for a in range(NDY - EACH):
                 dy[NDY - 1 - a] = dy[NDY - 1 - a - EACH]
         bar, to = full + u32(8 * ring[0]), first_stage + u32(ring[0] * STAGE)
-        mbarrier_wait(bar, u32(ring[1]))
+        mbarrier_wait(bar, ring[1])
         read_rows(0, (acc, dy, turn, to + offset, to + offset_y, to, bar, maps, warp, left - turn > STAGES,
-                      place_in(ahead, first, layout[0], height)))
-        move_on(ahead, whole, splits, layout)
+                      next_step(ahead, first, layout[0], height)))
+        advance_step(ahead, whole, splits, layout)
         ring[0] = ring[0] + 1
         if ring[0] == STAGES:
-            ring[0], ring[1] = i32(0), ring[1] ^ 1
+            ring[0], ring[1] = 0, ring[1] ^ 1
     steps_of_turn = unrolled(TURNS, step)
 
     add_rows = make_add_rows(f32, R, S, V, GROUPS, STRIPS, THREADS, flip)
@@ -395,7 +413,7 @@ def rows_sums_kernel(body):
                                  height, elements):
         ring, shared = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
-        maps = (tensor_map_address(x_map), tensor_map_address(dy_map))
+        maps = tensor_map_address(x_map), tensor_map_address(dy_map)
         full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
         tid = cuda.threadIdx.x
         warp = uniform(tid >> 5)
@@ -406,19 +424,18 @@ def rows_sums_kernel(body):
             prefetch_tensor_map(maps[0])
             prefetch_tensor_map(maps[1])
             for s in range(STAGES):
-                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
         ahead = cuda.local.array(7, i32)
-        begin(ahead, split, layout)
+        begin_task(ahead, split, layout)
         for s in range(STAGES):
             if s < total:
                 if tid == 0:
-                    load(first_stage + u32(s * STAGE), maps, full + u32(8 * s), place_in(ahead, first, steps, height))
-                move_on(ahead, whole, splits, layout)
+                    load(first_stage + u32(s * STAGE), maps, full + u32(8 * s), next_step(ahead, first, steps, height))
+                advance_step(ahead, whole, splits, layout)
         cuda.syncthreads()
-        lane = i32(u32(tid) // GROUPS)
-        group = tid - lane * GROUPS
-        strip = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and their sums are not added
+        lane, group = divmod_unsigned(tid, GROUPS)
+        strip = min(lane, STRIPS - 1)  # threads past the last strip read the last, and their sums are not added
         offset = u32(strip * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
         offset_y = SOURCE + u32(strip * (TW * CHANNELS * ITEM) + group * (V * ITEM))
         acc, dy = cuda.local.array(NACC, f32), cuda.local.array(NDY, f32)
@@ -427,11 +444,11 @@ def rows_sums_kernel(body):
         for a in range(NDY):
             dy[a] = f32(0)
         ring_at = cuda.local.array(2, i32)
-        ring_at[0], ring_at[1] = i32(0), i32(0)
+        ring_at[0], ring_at[1] = 0, 0
         for left in range(total, 0, -TURNS):
             steps_of_turn(0, (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole,
                               splits, height, layout))
         launch_dependent_grids()
-        mine = advance(partial, split * i64(elements))
-        add_rows(0, (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
+        add_rows(0, (acc, shared, tid, lane, group, lane < STRIPS, advance(partial, split * i64(elements)), first, channels, 0,
+                     (NTAPS, NTAPS)))
     return conv_depthwise_rows_sums

@@ -1,24 +1,24 @@
-"""Where the kernels of `rows` serve: their configurations, launches and estimates."""
+"""Which problems the kernels of `rows` support; their configurations, launches and estimates."""
 from dataclasses import dataclass
 
 from ...device.groups import access_words
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...host.launch import Argument, Launch
 from ...host.tensormap import TensorMap
 from .._taps import make_axis, roles
-from .rows import KEPT, Rows, rows_kernel, rows_sums_kernel
+from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 VECTOR = 4
-REGISTERS = 208       # a thread
-UNROLLED = 1000       # multiply-adds of a step
-IN_FLIGHT = 96 * 1024  # bytes of rows that a multiprocessor is to have under way
+REGISTERS = 208       # per thread
+UNROLLED = 1000       # multiply-adds per step
+IN_FLIGHT = 96 * 1024  # bytes of rows in flight per multiprocessor
 EFFICIENCY = 0.85     # of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured (bench/results/h200-conv-variants.json)
-SECTORS = 1.18        # 3x3 on 64x144x56x56, 144 bytes of channels a block
+SECTORS = 1.18        # 3x3 on 64x144x56x56, 144 bytes of channels per block
 
 
 @dataclass(frozen=True)
 class RowsConfig:
-    """How blocks that read rows by TMA are cut.
+    """A block that reads rows by TMA.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class RowsConfig:
     groups, strips : int
         Of a block: groups of four channels, and strips; a thread has one of each.
     stages : int
-        Steps whose rows are in shared memory or under way.
+        Steps whose rows are in shared memory or in flight.
     blocks : int
-        A multiprocessor is meant to hold.
+        Per multiprocessor.
     """
     tw: int
     groups: int
@@ -42,13 +42,13 @@ class RowsConfig:
 
 
 def rest(strides, channels):
-    """The strides that have to be aligned: all but that along which an access lies."""
+    """The strides that have to be aligned: all but the one along the access."""
     n, c, d, h, w = strides
     return (n, d, h, w) if channels else (n, c, d, h)
 
 
-def _serves(p, device):
-    """Whether TMA can read the operands, channels last, in two dimensions."""
+def _supports(p, device):
+    """Whether TMA can address the operands, channels last, in two dimensions."""
     if device is None or device.supports("sm_90+") or p.dtype == "float64" or p.k != p.c or p.c % VECTOR:
         return False
     if p.filter[0] != 1 or p.image[0] != 1 or p.out[0] != 1 or p.pads_before[0]:
@@ -66,7 +66,7 @@ def _serves(p, device):
 
 
 def _map(name, p, box):
-    """The kernel parameter by which TMA reads boxes of x or y."""
+    """The tensor map of x or y for boxes of such extents."""
     tensor, strides, extents = (p.x, p.x_strides, p.image) if name == "x" else (p.y, p.y_strides, p.out)
     n, c, _, h, w = strides
     shape, line = (p.n, extents[1], extents[2], p.c), 16 // tensor.itemsize
@@ -86,7 +86,7 @@ def _body(p, config):
     words = access_words(result, VECTOR, rest(strides, True))
     residual_words = access_words(p.residual, VECTOR, rest(p.residual_strides, True)) if p.residual else 0
     body = Rows(p.dtype, rows, columns, int(p.flip), VECTOR, config.groups, config.strips, config.stages, words, residual_words,
-                strides[4], p.residual_strides[4], p.epilogue, config.blocks)
+                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks)
     return body, shift_h, shift_w
 
 
@@ -95,23 +95,23 @@ def _stage(p, body):
 
 
 def _static(p, body):
-    """Bytes of static shared memory: the filters, or the sums of a row of taps."""
+    """Bytes of static shared memory: the filters, or the partial sums of a row of taps."""
     s = body.strips * p.filter[2] if p.op == "conv_bwd_filter" else p.taps
     return 4 * s * body.channels + 8 * body.stages
 
 
 def _registers(p, body):
-    """That a thread is expected to take."""
+    """Expected registers per thread."""
     tile, taps = body.rows.tile * body.columns.tile * VECTOR, p.taps * VECTOR
     kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * VECTOR + 12
     return body.depth * tile + kept + body.columns.groups * VECTOR + 16
 
 
 def row_configs(p, device):
-    """Strips of four pixels and of two, each in the best block of up to 128 threads and the best of more."""
-    if not _serves(p, device):
+    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more."""
+    if not _supports(p, device):
         return []
-    width = roles(p)[5][2]
+    _, _, _, _, _, (_, _, width) = roles(p)
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
     for tw in dict.fromkeys(ceil_div(t, step) * step for t in (4, 2)):
@@ -149,7 +149,7 @@ def _shapes(p, width, tw):
 
 
 def _score(p, body, tw, width):
-    """How much of a block's threads, and of what it reads, is of use."""
+    """Useful fraction of a block's threads and of what it reads."""
     groups_all, strips_all = ceil_div(p.c, VECTOR), ceil_div(width, tw)
     threads = body.groups * body.strips / body.threads
     strips = strips_all / (body.strips * ceil_div(strips_all, body.strips))
@@ -161,7 +161,7 @@ def _score(p, body, tw, width):
 
 
 def _division(p, device, body):
-    """(blocks for all channels, tiles along w, tiles along h, steps of a tile): as little idle, and walked over twice, as can be."""
+    """(blocks for all channels, tiles along w, tiles along h, steps of a tile) with the fewest idle blocks and repeated rows."""
     _, _, _, _, _, extents = roles(p)
     parts, tiles_w = ceil_div(p.c, body.channels), ceil_div(extents[2], body.strips * body.columns.tile)
     total = ceil_div(extents[1], body.rows.tile)
@@ -176,7 +176,7 @@ def _division(p, device, body):
 
 
 def _whole(body, steps):
-    """Steps of a task of the filter's gradient, in whole turns."""
+    """Steps of a task of backward filter, a multiple of the unrolled ones."""
     return ceil_div(steps + body.depth - 1, body.turns) * body.turns
 
 
@@ -187,7 +187,7 @@ def _splits(p, device, body):
 
 
 def row_workspace(p, device, config):
-    """Bytes: the partial sums of the filter's gradient."""
+    """Bytes of backward filter's partial sums."""
     return _splits(p, device, _body(p, config)[0])[1] * p.k * p.taps * 4 if p.op == "conv_bwd_filter" else 0
 
 
@@ -225,6 +225,11 @@ def _int(value):
     return Argument("int32", value)
 
 
+def _row_strides(strides):
+    n, _, _, h, _ = strides
+    return Argument(ImageRowStrides, ImageRowStrides(n, h))
+
+
 def row_launch(p, device, config):
     """The one launch of y or dx."""
     body, shift_h, shift_w = _body(p, config)
@@ -233,11 +238,11 @@ def row_launch(p, device, config):
     _, _, _, _, strides, extents = roles(p)
     source = _map(names[0], p, (1, body.advance, body.width, body.channels))
     arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
-                 *(Argument("uint32x3", divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument("uint32x3", divisor(p.taps)),
-                 *(_int(n) for n in (shift_h, shift_w, extents[1], extents[2])), Argument("int64x2", (strides[0], strides[3])),
-                 Argument("int64x2", (p.residual_strides[0], p.residual_strides[3])), _int(p.bias_stride),
+                 *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument(Divisor, divisor(p.taps)),
+                 *(_int(n) for n in (shift_h, shift_w, extents[1], extents[2])), *map(_row_strides, (strides, p.residual_strides)),
+                 _int(p.bias_stride),
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
-                 _int(p.w_strides[4] if p.taps > 1 else 1))
+                 _int(p.w_strides[-1] if p.taps > 1 else 1))
     return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
                   shared=config.stages * body.source_bytes + 128)
 
@@ -249,7 +254,7 @@ def row_sums_launch(p, device, config):
     tasks, splits = _splits(p, device, body)
     maps = _map("x", p, (1, body.advance, body.width, body.channels)), _map("y", p, (1, 1, body.strips * config.tw, body.channels))
     arguments = (*maps, Argument("float32*", "workspace"), _int(steps), _int(_whole(body, steps)), _int(tasks), _int(splits),
-                 *(Argument("uint32x3", divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
+                 *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
                  _int(p.out[1]), _int(p.k * p.taps))
     return splits, Launch(rows_sums_kernel(body), (parts * splits, 1, 1), (body.threads, 1, 1), arguments,
                           shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128)

@@ -1,30 +1,39 @@
-"""The direct convolution of the textbook: a tile of the image with its rim in shared memory, several filters a thread in registers.
+"""The direct convolution of the textbook: an image tile with its halo in shared memory, several filters per thread in registers.
 
-The step from `naive` to products of matrices. A block takes a tile of pixels and eight filters; channel by channel it brings the tile, with
-the rim that the filter reaches over, into shared memory, where each element is read once a tap instead of from the caches once a tap and
-filter. A thread keeps its pixels' sums for all eight filters: a multiply-add then costs an eighth of a read of the image, and the filter's
-elements are the same for all threads, one read for all. Everything is computed in the exact types, from arrays with any strides.
+A block takes a tile of output pixels and eight filters::
 
-For the gradient of x the tile is one of dy, with zeros between its elements where the stride was, and the filter is turned round. For that
-of the filter, threads own channels and taps instead of pixels, and the eight filters' elements of dy are what all of them read; blocks
-divide the pixels, and a second launch adds their sums in a fixed order.
+    image (global)            shared memory                registers of a thread
+    +------------+   a few    +---------------+  1 element per pixel
+    | tile with  | channels   | tile + halo   | ------------+
+    | its halo   | ---------> +---------------+             x---> acc[pixels][filters]
+    +------------+            | filters       | ------------+
+                              +---------------+  8 elements, a broadcast
 
-It wins with few channels, where products of matrices have nothing to reuse, and where the image is too small for their tiles.
+The halo is what the filter reaches over beyond the tile. Each image element is read once per tap from shared memory, where `naive` reads it
+once per tap and filter from the caches. A multiply-add costs an eighth of a read of the image; the filter's elements are the same for all
+threads, one read for all. Arithmetic is exact as in `naive`, and arrays may have arbitrary strides.
+
+- Backward data: the tile is one of dy, with zeros between its elements where the stride was, and the filter is rotated by 180 degrees.
+- Backward filter: threads own channels and taps instead of pixels, and the eight filters' elements of dy are the broadcast. Blocks divide
+  the pixels; a second launch adds their partial sums in a fixed order.
+
+It wins with few channels, where a matrix product has nothing to reuse, and where the image is too small for the tiles of one.
 """
 from dataclasses import dataclass
 
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm
 from ...host.launch import Argument, Launch
-from .kernel import Body, slide_kernel, sum_kernel, total_kernel
+from .._parameters import FilterStrides, ImageStrides, OutputStrides
+from .kernel import Body, FilterDivisors, Origin, Sizes, SlideBlocks, SumBlocks, partial_sum_kernel, reduce_kernel, slide_kernel
 
 SHARED = 46 * 1024
-TOTALLERS = 128
+REDUCE_THREADS = 128
 
 
 @dataclass(frozen=True)
 class Config:
-    """Threads side by side, rows of them that a thread has, filters of a thread, channels in shared memory at a time."""
+    """Threads of a block (rows, columns), pixels and filters per thread, channels in shared memory at a time."""
     th: int
     tw: int
     pixels: int
@@ -47,29 +56,29 @@ def _body(p, config):
 
 
 def _shared(p, config):
-    """Bytes of a block: the source's tile, and filters, or the tile of dy."""
+    """Bytes of shared memory of a block: the source's tile, and filters, or the tile of dy."""
     body = _body(p, config)
     second = config.th * config.tw if p.op == "conv_bwd_filter" else config.channels * p.filter[1] * p.filter[2]
     return (config.channels * body.plane + second * config.filters) * _item(p)
 
 
 def supports(problem):
-    """Whatever has a tile that fits into shared memory, and counters of 32 bits."""
+    """Whatever has a tile that fits into shared memory, and offsets of 32 bits within it."""
     p = problem
     if not (p.x.size and p.y.size and p.w.size):
         return "an operand is empty"
     if p.op == "conv_bwd_filter" and p.filter[1] * p.filter[2] > 256:
-        return f"{p.filter[1]}x{p.filter[2]} taps; a block has 256 threads, one a tap"
+        return f"{p.filter[1]}x{p.filter[2]} taps; a block has 256 threads, one per tap"
     if not _fitting(p):
         least = Config(1, 32, 1, 4, 1)
-        return f"the least tile takes {_shared(p, least)} bytes of shared memory for its rim; there are {SHARED}"
+        return f"the smallest tile and its halo take {_shared(p, least)} bytes of shared memory; there are {SHARED}"
     if max(p.x.size, p.y.size) >= 2 ** 31 or p.w.size >= 2 ** 31 or max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
-        return f"{max(p.x.size, p.y.size, p.w.size)} elements, padding {max(p.pads_before)}; counters end at 2**31 and 2**20"
+        return f"{max(p.x.size, p.y.size, p.w.size)} elements, padding {max(p.pads_before)}; limits are 2**31 and 2**20"
     return None
 
 
 def _fitting(p):
-    """Configurations whose tiles fit."""
+    """Configurations whose tiles fit into shared memory."""
     sum_ = p.op == "conv_bwd_filter"
     depth = p.k_group if p.op == "conv_bwd_data" else p.c_group
     width = (p.image if p.op == "conv_bwd_data" else p.out)[2]
@@ -94,7 +103,7 @@ def configs(problem, device):
 
 
 def _geometry(p, config):
-    """(images' tiles along w, h, planes; blocks of filters; channels of source and result in a group; extents of source and result)."""
+    """(output tiles along w, h, d; blocks of filters; channels of source and result in a group; extents of source and result)."""
     backward = p.op == "conv_bwd_data"
     source, result = (p.out, p.image) if backward else (p.image, p.out)
     channels = (p.k_group, p.c_group) if backward else (p.c_group, p.k_group)
@@ -103,7 +112,7 @@ def _geometry(p, config):
 
 
 def _threads(p, config):
-    """Of a block: side by side, or one a channel and tap."""
+    """Of a block: one per pixel of a tile, or one per channel and tap."""
     if p.op == "conv_bwd_filter":
         return -(-config.channels * p.filter[1] * p.filter[2] // 32) * 32
     return config.th * config.tw
@@ -142,35 +151,36 @@ def build(problem, device, config):
     """One launch; for the filter's gradient two."""
     p, body = problem, _body(problem, config)
     (tw, th, o), parts, (cs, kr), source, result = _geometry(p, config)
-    sizes = Argument("int32x8", (cs, kr, *source, *result))
-
-    def divisors(*values):
-        flat = [v for value in values for v in divisor(value)]
-        return Argument(f"uint32x{len(flat)}", tuple(flat))
-
+    sizes = Sizes(cs, kr, *source, *result)
     epilogue = p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1]))
+
+    def structure(value):
+        return Argument(type(value), value)
+
     if p.op == "conv_bwd_filter":
-        splits, slabs = _splits(p, device, config), ceil_div(cs, config.channels) * p.filter[0]
+        splits, slices = _splits(p, device, config), ceil_div(cs, config.channels) * p.filter[0]
         elements, partial = p.k * p.c_group * p.taps, Argument(f"{p.compute}*", "workspace")
-        window = tuple(-v for v in p.pads_before)
+        blocks = SumBlocks(*map(divisor, (tw, th, o, parts, slices, p.groups)))
         threads = _threads(p, config)
-        first = Launch(sum_kernel(body, threads), (parts * slabs * p.groups * splits, 1, 1), (threads, 1, 1), (
-            p.pointer("x"), p.pointer("y"), partial, sizes, divisors(tw, th, o, parts, slabs, p.groups),
-            Argument("int32", p.n * o * th * tw), Argument("int32", splits), Argument("int32x3", window), Argument("int64x5", p.x_strides),
-            Argument("int64x5", p.y_strides), Argument("int64", elements)))
-        second = Launch(total_kernel(p.epilogue, TOTALLERS), (ceil_div(elements, TOTALLERS), 1, 1), (TOTALLERS, 1, 1), (
-            partial, p.pointer("w"), Argument("int32", elements), Argument("int32", splits),
-            divisors(p.filter[2], p.filter[1], p.filter[0], p.c_group), Argument("int64x5", p.w_strides), *epilogue))
+        first = Launch(partial_sum_kernel(body, threads), (parts * slices * p.groups * splits, 1, 1), (threads, 1, 1), (
+            p.pointer("x"), p.pointer("y"), partial, structure(sizes), structure(blocks), Argument("int32", p.n * o * th * tw),
+            Argument("int32", splits), structure(Origin(*(-v for v in p.pads_before))), structure(ImageStrides(*p.x_strides)),
+            structure(OutputStrides(*p.y_strides)), Argument("int64", elements)))
+        extents = FilterDivisors(*map(divisor, (*p.filter[::-1], p.c_group)))
+        second = Launch(reduce_kernel(p.epilogue, REDUCE_THREADS), (ceil_div(elements, REDUCE_THREADS), 1, 1), (REDUCE_THREADS, 1, 1), (
+            partial, p.pointer("w"), Argument("int32", elements), Argument("int32", splits), structure(extents),
+            structure(FilterStrides(*p.w_strides)), *epilogue))
         return first, second
     backward = p.op == "conv_bwd_data"
     names, strides = (("y", "x"), (p.y_strides, p.x_strides)) if backward else (("x", "y"), (p.x_strides, p.y_strides))
-    window = tuple(-v for v in p.pads_before)
+    origin = Origin(*(-v for v in p.pads_before))
     if backward:
         reach = [before - (r - 1) * d for before, r, d in zip(p.pads_before, p.filter, p.dilations)]
-        window = p.pads_before[0], reach[1], reach[2]
-    arguments = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), sizes, divisors(tw, th, o, parts, p.groups),
-                 Argument("int32x3", window), Argument("int64x5", strides[0]), Argument("int64x5", p.w_strides),
-                 Argument("int64x5", strides[1]), Argument("int64x5", p.residual_strides), *epilogue)
+        origin = Origin(p.pads_before[0], reach[1], reach[2])
+    blocks = SlideBlocks(*map(divisor, (tw, th, o, parts, p.groups)))
+    source_strides, result_strides, residual_strides = (ImageStrides(*v) for v in (*strides, p.residual_strides))
+    structures = sizes, blocks, origin, source_strides, FilterStrides(*p.w_strides), result_strides, residual_strides
+    arguments = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), *map(structure, structures), *epilogue)
     return (Launch(slide_kernel(body), (p.n * o * th * tw * p.groups * parts, 1, 1), (body.threads, 1, 1), arguments),)
 
 

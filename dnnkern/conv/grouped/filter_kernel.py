@@ -175,7 +175,7 @@ def make_multiply(body):
     """
     rows, PAIRS, SIDE, SINGLE = body.rows, body.pairs, body.side, body.taps * body.side % 2
     TH, NH, USED, R = rows.tile, rows.groups, rows.used, rows.taps
-    A, B, _, _ = rows.law
+    A, B, _, _ = rows.relation
     WORDS, PAIR = 2 * SIDE * TH, 2 // SIDE * body.apart[1] * body.pitch
     LINE_X, LINE_Y = body.x_columns * body.pitch, body.y_columns * body.pitch
     mma = make_mma(body.dtype)

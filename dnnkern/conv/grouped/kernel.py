@@ -94,7 +94,7 @@ def grouped_kernel(body):
     """Blocks loop over groups of 64 columns; all columns of a slice of channels share the fragments."""
     rows, DYNAMIC, S, BLOCKS, UNROLL = body.rows, body.dynamic, body.filter_w, body.blocks, body.unroll
     R, TH, NH, ROW0, USED = rows.taps, rows.tile, rows.groups, rows.first, rows.used
-    A, B, C, E = rows.law
+    A, B, C, E = rows.relation
     NUM_H, DEN_H = rows.advance
     PRODUCTS, PAIRS, THREADS, SHARED = body.products, body.products // 2, 32 * WARPS, body.shared_words
     NACC, NRAW, NTAPS, TAP_BYTES = TH * 16, NH * 8, R * PRODUCTS * 2, PRODUCTS * 256

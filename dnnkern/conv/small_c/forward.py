@@ -25,7 +25,7 @@ from ...dispatch import Algorithm, Note
 from ...host.launch import Argument, Launch
 from .._gather import make_gather, refusal, view_of
 from .._gather.plan import largest, swapped
-from .._gather.store import Output, make_store, output_of
+from .._gather.store import Destination, Output, make_store, output_of
 from .rows import (UNIT, Window, are_copies, buffer_bytes, issue_cycles, make_place, make_places, make_shift, make_split, make_stage,
                    make_word, masked_slots, rows_of, staging, tile_of, window_of, window_refusal)
 
@@ -212,9 +212,9 @@ def kernel(full):
         return n, row * counts[0], column * counts[1]
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size, shape,
-                         axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, alpha, beta, bias,
-                         bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
+    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size,
+                         gather, layout, residual_stride, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual,
+                         residual_row, residual_column):
         ring = cuda.shared.array(0, u32)
         shared = shared_address(ring, 0)
         tid = cuda.threadIdx.x
@@ -231,8 +231,7 @@ def kernel(full):
         load_filters(0, (wf, shared, 32 * warp_f, g, t))
         places(offsets, masks, t, step_h * pitch)
         cuda.syncthreads()
-        v = (shape, axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors)
-        geo = setup(0, v)
+        product = setup(0, gather)
         epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         tile = cuda.blockIdx.x
         n, p0, q0 = locate(tile, counts, down, across)
@@ -254,7 +253,7 @@ def kernel(full):
             begin = shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2)
             count = min(counts[0], P - p0) * min(counts[1], Q - q0)
             base = (n * P + p0) * Q + q0
-            state = (K, base + count if swap else K, y, v, geo, to, res, epilogue)
+            state = Destination(K, base + count if swap else K, y, gather, product, layout, residual_stride, epilogue)
             for unit in range(32 * warp_p, count, 32 * WARPS_P):
                 for j in range(4):
                     i = unit + (in_group(j, g) if swap else 8 * j + g)

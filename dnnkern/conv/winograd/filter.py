@@ -1,20 +1,21 @@
-"""The transformed filter, G g G^T of every pair of channels, in the workspace.
+"""The transformed filter, G g G^T for every pair of channels, in the workspace.
 
-It lies there as [block of k][block of c][matrix][c][k], zeros where there is no channel: a product that takes it step by step reads each
-step in one piece. With blocks as large as the filter that is [matrix][c][k].
+Its layout is [block of k][block of c][matrix][c][k], padded with zeros: the main loop reads each step as one contiguous piece. With one
+block as large as the filter that is [matrix][c][k].
 """
 import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit
 from ...device.convert import element
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...host.launch import Argument, Launch
+from .problem import TapStrides
 from .transforms import Transform, make_square
 
 THREADS = 128
-PER = 4  # filters a thread transforms; neighbouring threads have neighbouring k
+PER = 4  # filters per thread; neighbouring threads have neighbouring k
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ def kernel(config):
 
     @device_function
     def load_tap(j, state):
-        v, w, at, sr, ss, inside = state
+        v, w, at, stride, inside = state
         r, s = j // R, j % R
-        v[r * N + s] = load(w, at + r * sr + s * ss) if inside else f32(0)
+        v[r * N + s] = load(w, at + r * stride.r + s * stride.s) if inside else f32(0)
 
     @device_function
     def store_one(j, state):
@@ -45,22 +46,21 @@ def kernel(config):
     load_all, store_all = unrolled(R * R, load_tap), unrolled(SIZE, store_one)
 
     @jit(launch_bounds=THREADS)
-    def conv_winograd_filter(w, u, count, quarter, bk, bc, blocks_c, K, C, first, strides):
+    def conv_winograd_filter(w, u, count, quarter, bk, bc, blocks_c, K, C, first, stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             c, low = divide_remainder(i, quarter)
             cb, c_in = divide_remainder(c, bc)
-            sk, sc, sr, ss = strides
-            plane = bk[0] * i64(bc[0])
+            plane = bk.d * i64(bc.d)
             v = cuda.local.array(SIZE, f32)
             for part in range(PER):
-                k = low + part * i32(quarter[0])
+                k = low + part * i32(quarter.d)
                 kb, k_in = divide_remainder(k, bk)
                 inside = k < K and c < C
-                at = first + k * sk + c * sc
-                load_all(0, (v, w, at, sr, ss, inside))
+                at = first + k * stride.k + c * stride.c
+                load_all(0, (v, w, at, stride, inside))
                 transform(v)
-                to = (kb * blocks_c + cb) * SIZE * plane + c_in * i64(bk[0]) + k_in
+                to = (kb * blocks_c + cb) * SIZE * plane + c_in * i64(bk.d) + k_in
                 store_all(0, (v, u, to, plane))
     return conv_winograd_filter
 
@@ -75,6 +75,6 @@ def filter_launch(problem, c, transform, blocks, offset=0, name="w"):
     count = padded_k // PER * padded_c
     tensor = getattr(problem, name)
     arguments = (Argument(element(tensor.dtype).pointer, name), Argument("float32*", "workspace", offset=offset), Argument("int32", count),
-                 *(Argument("uint32x3", divisor(d)) for d in (padded_k // PER, bk, bc)), Argument("int64", padded_c // bc),
-                 Argument("int32", c.k), Argument("int32", c.c), Argument("int64", c.w_first), Argument("int64x4", c.w_strides))
+                 *(Argument(Divisor, divisor(d)) for d in (padded_k // PER, bk, bc)), Argument("int64", padded_c // bc),
+                 Argument("int32", c.k), Argument("int32", c.c), Argument("int64", c.w_first), Argument(TapStrides, c.w_strides))
     return Launch(kernel(Config(transform, tensor.dtype)), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments)

@@ -1,15 +1,26 @@
 """What the Winograd algorithms share beside the transforms (`transforms`): the correlation that a direction is, and refusals."""
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ...device import i64
 from ...device.index import ceil_div
 from ...host.dtypes import ITEMSIZE
+from .._parameters import PlaneStrides
+
+
+class TapStrides(NamedTuple):
+    """Of a filter [k, c, r, s] without depth, in elements."""
+    k: i64
+    c: i64
+    r: i64
+    s: i64
 
 
 @dataclass(frozen=True)
 class Correlation:
     """conv_fwd or conv_bwd_data as one thing: ``target[n, k, p, q] = sum source[n, c, p - pad + r, q - pad + s] * w[k, c, r, s]``.
 
-    conv_bwd_data is a correlation of dy with the filter rotated by half a turn, its two channel dimensions exchanged, and the padding
+    conv_bwd_data is a correlation of dy with the filter rotated by 180 degrees, its two channel dimensions exchanged, and the padding
     taps - 1 - padding, which may be negative.
 
     Attributes
@@ -22,11 +33,9 @@ class Correlation:
         Extents (h, w) of source and target.
     taps : tuple of int
     pads : tuple of int
-        Before the image along h and w.
-    source_strides, target_strides, residual_strides : tuple of int
-        Along (n, channel, h, w), in elements.
-    w_strides : tuple of int
-        Along (k, c, r, s).
+        Leading padding along h and w.
+    source_strides, target_strides, residual_strides : PlaneStrides
+    w_strides : TapStrides
     w_first : int
         Element of w that is (0, 0, 0, 0) here.
     """
@@ -39,16 +48,17 @@ class Correlation:
     out: tuple
     taps: tuple
     pads: tuple
-    source_strides: tuple
-    target_strides: tuple
-    residual_strides: tuple
-    w_strides: tuple
+    source_strides: PlaneStrides
+    target_strides: PlaneStrides
+    residual_strides: PlaneStrides
+    w_strides: TapStrides
     w_first: int
 
 
 def plane_of(five):
-    """Strides along (n, channel, h, w)."""
-    return five[0], five[1], five[3], five[4]
+    """Strides along (n, channel, h, w) of those along (n, channel, d, h, w)."""
+    n, c, _, h, w = five
+    return PlaneStrides(n, c, h, w)
 
 
 def correlation(problem) -> Correlation:
@@ -62,10 +72,10 @@ def correlation(problem) -> Correlation:
     pads = p.pads_before[1:]
     if forward:
         return Correlation("x", "y", p.n, p.c, p.k, p.image[1:], p.out[1:], taps, pads, plane_of(p.x_strides), plane_of(p.y_strides),
-                           plane_of(p.residual_strides), (sk, sc, sr, ss), first)
+                           plane_of(p.residual_strides), TapStrides(sk, sc, sr, ss), first)
     pads = tuple(r - 1 - pad for r, pad in zip(taps, pads))
     return Correlation("y", "x", p.n, p.k, p.c, p.out[1:], p.image[1:], taps, pads, plane_of(p.y_strides), plane_of(p.x_strides),
-                       plane_of(p.residual_strides), (sc, sk, sr, ss), first)
+                       plane_of(p.residual_strides), TapStrides(sc, sk, sr, ss), first)
 
 
 def refusal(problem, taps, dtypes):
@@ -97,8 +107,8 @@ def tile_grid(extents, m):
 
 
 def channels_last(strides):
-    """Whether neighbours in memory are channels, not pixels; `strides` along (n, channel, h, w)."""
-    return strides[1] == 1 and strides[3] != 1
+    """Whether channels are contiguous in memory, not pixels."""
+    return strides.c == 1 and strides.w != 1
 
 
 def spread(items):

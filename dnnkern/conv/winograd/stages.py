@@ -1,22 +1,39 @@
-"""The transforms of the Winograd algorithms that keep them in the workspace: patches of an image to matrices, sums to results.
+"""The transform kernels of the non-fused Winograd algorithm: patches of an image to matrices, products to outputs.
 
-A thread takes one channel of one tile. The matrices lie as [matrix][tile][channel] or [matrix][channel][tile], as the image does, so that
-neighbouring threads read and write neighbours; where the two differ, eight threads are neighbours along channels, which is one sector of
-32 bytes.
+One thread per channel and tile. The matrices are [matrix][tile][channel] or [matrix][channel][tile], in the order of the image, so that
+global reads and writes are coalesced. Where the two orders differ, eight neighbouring threads have neighbouring channels, which is one
+32-byte sector.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, make_epilogue
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load1_nc_if, store2, store4
 from ...host.launch import Argument, Launch
+from .._parameters import PlaneStrides
+from .problem import channels_last
 from .transforms import make_square
 
 THREADS = 128
+
+
+class MatrixStrides(NamedTuple):
+    """Of the matrices, in elements."""
+    matrix: i64
+    tile: i64
+    channel: i64
+
+
+class RowStrides(NamedTuple):
+    """Of a row of outputs along channels and w, and of the residual along w, in elements."""
+    c: i64
+    w: i64
+    residual_w: i64
 
 
 @dataclass(frozen=True)
@@ -49,18 +66,17 @@ class Matrices:
 
     @property
     def strides(self):
-        """Along (matrix, tile, channel)."""
-        return (self.plane, self.channels, 1) if self.last else (self.plane, 1, self.tiles)
+        return MatrixStrides(self.plane, self.channels, 1) if self.last else MatrixStrides(self.plane, 1, self.tiles)
 
     def order(self, last):
-        """(threads that are neighbours along channels, threads in all) beside an image with channels last, or not."""
+        """(neighbouring threads along channels, threads in all) for an image with channels last, or not."""
         fast = (self.channels if last else 8) if self.last else (8 if last else 1)
         return fast, ceil_div(self.channels, fast) * fast * self.tiles
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles of images: how many, in all, in an image and in a row of it, and which one the launch begins with."""
+    """Numbers of tiles: in all, per image and per row; and the first tile of the launch."""
     total: int
     per_image: int
     per_row: int
@@ -68,21 +84,21 @@ class Tiles:
 
     def arguments(self):
         """first, total, per_image, per_row."""
-        return (Argument("int32", self.first), Argument("int32", self.total), Argument("uint32x3", divisor(self.per_image)),
-                Argument("uint32x3", divisor(self.per_row)))
+        return (Argument("int32", self.first), Argument("int32", self.total), Argument(Divisor, divisor(self.per_image)),
+                Argument(Divisor, divisor(self.per_row)))
 
 
 @device_function
-def place_of(i, fast, tiles):
-    """(tile, channel) of thread i: `fast` channels are neighbours, then all tiles; both are divisors."""
+def tile_and_channel(i, fast, tiles):
+    """(tile, channel) of thread i: `fast` neighbouring channels, then all tiles, then the next channels; both are divisors."""
     rest, low = divide_remainder(i, fast)
     high, t = divide_remainder(rest, tiles)
-    return t, high * i32(fast[0]) + low
+    return t, high * i32(fast.d) + low
 
 
 @dataclass(frozen=True)
 class PatchConfig:
-    """Transform of a line, extent of a patch before and after it, pixels from patch to patch, type, whether a row is contiguous."""
+    """Transform of a line, extents of a patch before and after it, pixels from patch to patch, type, whether a row is contiguous."""
     line: object
     size: int
     n: int
@@ -93,7 +109,7 @@ class PatchConfig:
 
 @functools.cache
 def patch_kernel(config):
-    """The matrices' elements of one patch and channel; zeros for tiles and channels beyond the last."""
+    """Transform one patch and channel into its element of each matrix; zeros for tiles and channels past the last."""
     L, N, STEP, row = config.size, config.n, config.step, config.row
     SIZE = N * N
     widen = element(config.dtype).widen
@@ -101,15 +117,15 @@ def patch_kernel(config):
 
     @device_function
     def load_pixel(s, state):
-        values, r, line, w, W, sw, in_row = state
+        values, r, line, w, W, stride, in_row = state
         ok = 1 if in_row and 0 <= w + s and w + s < W else 0
-        values[r * N + s] = widen(load1_nc_if(line, i64(s) if row else s * sw, ok))
+        values[r * N + s] = widen(load1_nc_if(line, i64(s) if row else s * stride.w, ok))
     load_row = unrolled(L, load_pixel)
 
     @device_function
     def load_line(r, state):
-        values, x, h, w, H, W, sh, sw, there = state
-        load_row(0, (values, r, advance(x, r * sh), w, W, sw, there and 0 <= h + r and h + r < H))
+        values, x, h, w, H, W, stride, exists = state
+        load_row(0, (values, r, advance(x, r * stride.h), w, W, stride, exists and 0 <= h + r and h + r < H))
     load_all = unrolled(L, load_line)
 
     @device_function
@@ -119,92 +135,89 @@ def patch_kernel(config):
     store_all = unrolled(SIZE, store_one)
 
     @jit(launch_bounds=(THREADS, 4))
-    def conv_winograd_patches(x, v, count, fast, tiles, first, total, per_image, per_row, C, padded, H, W, pad_h, pad_w, strides,
-                              v_strides):
+    def conv_winograd_patches(x, v, count, fast, tiles, first, total, per_image, per_row, C, padded, H, W, pad_h, pad_w, stride,
+                              v_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
-            t, c = place_of(i, fast, tiles)
+            t, c = tile_and_channel(i, fast, tiles)
             n, rest = divide_remainder(first + t, per_image)
             p, q = divide_remainder(rest, per_row)
             h, w = p * STEP - pad_h, q * STEP - pad_w
-            sn, sc, sh, sw = strides
-            x = advance(x, n * sn + c * sc + h * sh + w * sw)
-            there = first + t < total and c < C
+            x = advance(x, n * stride.n + c * stride.c + h * stride.h + w * stride.w)
+            exists = first + t < total and c < C
             values = cuda.local.array(SIZE, f32)
-            load_all(0, (values, x, h, w, H, W, sh, sw, there))
+            load_all(0, (values, x, h, w, H, W, stride, exists))
             transform(values)
             if c < padded:
-                plane, st, sc_v = v_strides
-                store_all(0, (values, v, t * st + c * sc_v, plane))
+                store_all(0, (values, v, t * v_stride.tile + c * v_stride.channel, v_stride.matrix))
     return conv_winograd_patches
 
 
 def patch_launch(problem, name, plane, channels, line, size, n, step, matrices, tiles):
     """The launch that transforms patches of `size` x `size` pixels, `step` apart, of array `name` to `matrices`.
 
-    `plane` is (h, w), (pad_h, pad_w) and the element strides along (n, channel, h, w).
+    `plane` is (h, w), (pad_h, pad_w) and the `PlaneStrides`.
     """
     extents, pads, strides = plane
     tensor = getattr(problem, name)
-    fast, count = matrices.order(strides[1] == 1 and strides[3] != 1)
+    fast, count = matrices.order(channels_last(strides))
     arguments = (Argument(element(tensor.dtype).pointer, name), Argument("float32*", "workspace", offset=matrices.offset),
-                 Argument("int32", count), Argument("uint32x3", divisor(fast)), Argument("uint32x3", divisor(matrices.tiles)),
+                 Argument("int32", count), Argument(Divisor, divisor(fast)), Argument(Divisor, divisor(matrices.tiles)),
                  *tiles.arguments(), *(Argument("int32", v) for v in (channels, matrices.channels, *extents, *pads)),
-                 Argument("int64x4", strides), Argument("int64x3", matrices.strides))
-    config = PatchConfig(line, size, n, step, tensor.dtype, int(strides[3] == 1))
+                 Argument(PlaneStrides, strides), Argument(MatrixStrides, matrices.strides))
+    config = PatchConfig(line, size, n, step, tensor.dtype, int(strides.w == 1))
     return Launch(patch_kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 @functools.cache
 def make_row_store(spec, count, vector):
-    """Device function ``store(v, k, channel, q, Q, y, at, residual_at, strides, e)``: v[k:k+count], neighbouring pixels of one channel
+    """Device function ``store(v, k, channel, q, Q, y, at, residual_at, stride, e)``: v[k:k+count] to neighbouring pixels of one channel
     from q on, those below Q.
 
-    `at` and `residual_at` are the element offsets of the first pixel's channel 0, `strides` those along the channel and along w of y, and
-    along w of the residual. With `vector` the pixels are one store: y is contiguous and aligned there, and `count` divides Q.
+    `at` and `residual_at` are the element offsets of the first pixel's channel 0; `stride` is a `RowStrides`. With `vector` the pixels are
+    one store: y is contiguous and aligned, and `count` divides Q.
     """
     epilogue, halves = make_epilogue(spec), spec.output in ("float16", "bfloat16")
 
     @device_function
-    def one(x, j, channel, at, residual_at, strides, e):
+    def one(x, j, channel, at, residual_at, stride, e):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-        _, sq, rq = strides
-        return epilogue(x, 0, channel, (alpha, beta, bias, bias_stride, advance(prior, at + j * sq), row, column,
-                                        advance(residual, residual_at + j * rq), residual_row, residual_column))
+        return epilogue(x, 0, channel, (alpha, beta, bias, bias_stride, advance(prior, at + j * stride.w), row, column,
+                                        advance(residual, residual_at + j * stride.residual_w), residual_row, residual_column))
 
     if not vector:
         @device_function
-        def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
+        def store(v, k, channel, q, Q, y, at, residual_at, stride, e):
             for j in range(count):
                 if q + j < Q:
-                    y[at + channel * strides[0] + j * strides[1]] = one(v[k + j], j, channel, at, residual_at, strides, e)
+                    y[at + channel * stride.c + j * stride.w] = one(v[k + j], j, channel, at, residual_at, stride, e)
     elif halves:
         @device_function
-        def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
-            to = as_u32(advance(y, at + channel * strides[0]))
+        def store(v, k, channel, q, Q, y, at, residual_at, stride, e):
+            to = as_u32(advance(y, at + channel * stride.c))
             for j in range(count // 2):
-                low = one(v[k + 2 * j], 2 * j, channel, at, residual_at, strides, e)
-                high = one(v[k + 2 * j + 1], 2 * j + 1, channel, at, residual_at, strides, e)
+                low = one(v[k + 2 * j], 2 * j, channel, at, residual_at, stride, e)
+                high = one(v[k + 2 * j + 1], 2 * j + 1, channel, at, residual_at, stride, e)
                 to[j] = low | (u32(high) << 16)
     elif count == 2:
         @device_function
-        def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
-            first, second = (one(v[k], 0, channel, at, residual_at, strides, e), one(v[k + 1], 1, channel, at, residual_at, strides, e))
-            store2(advance(y, at + channel * strides[0]), 0, (first, second))
+        def store(v, k, channel, q, Q, y, at, residual_at, stride, e):
+            first, second = (one(v[k], 0, channel, at, residual_at, stride, e), one(v[k + 1], 1, channel, at, residual_at, stride, e))
+            store2(advance(y, at + channel * stride.c), 0, (first, second))
     else:
         @device_function
-        def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
-            first, second = (one(v[k], 0, channel, at, residual_at, strides, e), one(v[k + 1], 1, channel, at, residual_at, strides, e))
-            third, fourth = (one(v[k + 2], 2, channel, at, residual_at, strides, e),
-                             one(v[k + 3], 3, channel, at, residual_at, strides, e))
-            store4(advance(y, at + channel * strides[0]), 0, (first, second, third, fourth))
+        def store(v, k, channel, q, Q, y, at, residual_at, stride, e):
+            first, second = (one(v[k], 0, channel, at, residual_at, stride, e), one(v[k + 1], 1, channel, at, residual_at, stride, e))
+            third, fourth = (one(v[k + 2], 2, channel, at, residual_at, stride, e),
+                             one(v[k + 3], 3, channel, at, residual_at, stride, e))
+            store4(advance(y, at + channel * stride.c), 0, (first, second, third, fourth))
     return store
 
 
 def row_vector(tensor, strides, extent, count):
-    """Whether `count` neighbouring pixels of a row of `tensor` are one store; `strides` are those along (n, channel, h, w)."""
+    """Whether `count` neighbouring pixels of a row of `tensor` are one vector store; `strides` are `PlaneStrides`."""
     width = count * tensor.itemsize
-    return (count in (2, 4) and tensor.itemsize in (2, 4) and strides[3] == 1 and tensor.alignment % min(width, 16) == 0
+    return (count in (2, 4) and tensor.itemsize in (2, 4) and strides.w == 1 and tensor.alignment % min(width, 16) == 0
             and extent % count == 0 and all(s % count == 0 for s in strides[:3]))
 
 
@@ -220,7 +233,7 @@ class ResultConfig:
 
 @functools.cache
 def result_kernel(config):
-    """The results of one tile and channel from its sums in the matrices."""
+    """The outputs of one tile and channel from its element of each matrix."""
     N, M = config.n, config.m
     SIZE = N * N
     transform = make_square(config.line, N, N, M)
@@ -234,48 +247,45 @@ def result_kernel(config):
 
     @device_function
     def store_line(r, state):
-        values, k, p, q, P, Q, y, to, residual_to, sp, rp, strides, e = state
+        values, k, p, q, P, Q, y, y_at, residual_at, stride, residual_stride, e = state
         if p + r < P:
-            store(values, r * N, k, q, Q, y, to + r * sp, residual_to + r * rp, strides, e)
+            store(values, r * N, k, q, Q, y, y_at + r * stride.h, residual_at + r * residual_stride.h,
+                  RowStrides(stride.c, stride.w, residual_stride.w), e)
     store_lines = unrolled(M, store_line)
 
     @jit(launch_bounds=(THREADS, 4))
-    def conv_winograd_results(v, y, count, fast, tiles, first, total, per_image, per_row, K, P, Q, y_first, v_strides, strides,
-                              residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
+    def conv_winograd_results(v, y, count, fast, tiles, first, total, per_image, per_row, K, P, Q, y_first, v_stride, stride,
+                              residual_stride, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
                               residual_column):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
-            t, k = place_of(i, fast, tiles)
+            t, k = tile_and_channel(i, fast, tiles)
             if first + t < total and k < K:
-                plane, st, sk_v = v_strides
-                at = t * st + k * sk_v
                 values = cuda.local.array(SIZE, f32)
-                load_all(0, (values, v, at, plane))
+                load_all(0, (values, v, t * v_stride.tile + k * v_stride.channel, v_stride.matrix))
                 transform(values)
                 n, rest = divide_remainder(first + t, per_image)
                 p, q = divide_remainder(rest, per_row)
                 p, q = p * M, q * M
-                sn, sk, sp, sq = strides
-                rn, _, rp, rq = residual_strides
-                to = y_first + n * sn + p * sp + q * sq
-                residual_to = n * rn + p * rp + q * rq
+                y_at = y_first + n * stride.n + p * stride.h + q * stride.w
+                residual_at = n * residual_stride.n + p * residual_stride.h + q * residual_stride.w
                 e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
-                store_lines(0, (values, k, p, q, P, Q, y, to, residual_to, sp, rp, (sk, sq, rq), e))
+                store_lines(0, (values, k, p, q, P, Q, y, y_at, residual_at, stride, residual_stride, e))
     return conv_winograd_results
 
 
 def result_launch(problem, name, channels, extents, strides, residual_strides, line, n, m, matrices, tiles, first=0):
-    """The launch that makes the results of array `name`, `extents` (h, w) of each image and channel, from the sums in `matrices`.
+    """The launch that computes array `name`, of extents (h, w), from the products in `matrices`.
 
-    `strides` and `residual_strides` are those along (n, channel, h, w), `first` the element of the array that they count from.
+    `strides` and `residual_strides` are `PlaneStrides`; they begin at element `first` of the array.
     """
     tensor = getattr(problem, name)
-    fast, count = matrices.order(strides[1] == 1 and strides[3] != 1)
+    fast, count = matrices.order(channels_last(strides))
     vector = first == 0 and row_vector(tensor, strides, extents[1], m)
     arguments = (Argument("float32*", "workspace", offset=matrices.offset), problem.pointer(name), Argument("int32", count),
-                 Argument("uint32x3", divisor(fast)), Argument("uint32x3", divisor(matrices.tiles)), *tiles.arguments(),
-                 *(Argument("int32", v) for v in (channels, *extents)), Argument("int64", first), Argument("int64x3", matrices.strides),
-                 Argument("int64x4", strides), Argument("int64x4", residual_strides),
-                 *problem.epilogue_arguments((0, strides[1]), (0, residual_strides[1])))
+                 Argument(Divisor, divisor(fast)), Argument(Divisor, divisor(matrices.tiles)), *tiles.arguments(),
+                 *(Argument("int32", v) for v in (channels, *extents)), Argument("int64", first), Argument(MatrixStrides, matrices.strides),
+                 Argument(PlaneStrides, strides), Argument(PlaneStrides, residual_strides),
+                 *problem.epilogue_arguments((0, strides.c), (0, residual_strides.c)))
     return Launch(result_kernel(ResultConfig(line, n, m, int(vector), problem.epilogue)), (ceil_div(count, THREADS), 1, 1),
                   (THREADS, 1, 1), arguments)

@@ -25,17 +25,17 @@ _space_to_depth = SPACE_TO_DEPTH.call
 
 @public
 def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, **choice):
-    """A copy of a part of x: ``y = x[starts[0]:stops[0]:steps[0], starts[1]:stops[1]:steps[1], ...].copy()``.
+    """Copy a slice of x: ``y = x[starts[0]:stops[0]:steps[0], starts[1]:stops[1]:steps[1], ...].copy()``.
 
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative included).
     starts, stops : sequence of int or None
-        One entry a dimension, as in Python's slices: negative numbers count from the end, those beyond an end are the end, None is the end
-        that the step comes from or goes to.
+        One entry per dimension, as in Python's slices: negative numbers count from the end, numbers past an end are clamped, None is the
+        first or last element in the step's direction.
     steps : sequence of int or None
-        One entry a dimension, not 0; negative ones go backwards. By default all are 1.
+        One entry per dimension, not 0; negative ones go backwards. Default: 1.
     out : array
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -44,14 +44,14 @@ def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, str
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. The bits of x, NaNs included.
+        Contiguous, unless `out` is given. Bits are copied, NaNs included.
 
     Raises
     ------
     ValueError
-        Entries of a wrong number, a step of 0, an `out` of another shape or that overlaps x.
+        Too few or too many entries, a step of 0, an `out` of another shape or that overlaps x.
     TypeError
-        Entries that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+        Entries that are not integers, unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -75,13 +75,13 @@ def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, str
 
 @public
 def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
-    """Arrays one behind the other along an axis: ``y = numpy.concatenate(arrays, axis)``.
+    """Concatenate arrays along an axis: ``y = numpy.concatenate(arrays, axis)``.
 
     Parameters
     ----------
     arrays : sequence of arrays
-        From 1 to 128, of one dtype, any but bool, and of one shape but along the axis, where each may have any extent, 0 too; at most eight
-        dimensions, arbitrary strides.
+        1 to 128 arrays of the same dtype, any but bool, and the same shape except along the axis, where extents may differ and be 0; at
+        most eight dimensions, arbitrary strides.
     axis : int
         Negative numbers count from the end.
     out : array
@@ -92,14 +92,14 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
     Returns
     -------
     y : array, of the first array's framework
-        Packed, unless `out` is given. The bits of the arrays, NaNs included.
+        Contiguous, unless `out` is given. Bits are copied, NaNs included.
 
     Raises
     ------
     ValueError
-        No arrays or too many, shapes that do not fit together, an axis that does not exist, an `out` of another shape or that overlaps.
+        No arrays or too many, shapes that do not match, an axis out of range, an `out` of another shape or that overlaps.
     TypeError
-        Dtypes that differ or are not moved, objects that are not device arrays, an immutable `out`.
+        Dtypes that differ or are unsupported, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -125,17 +125,17 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
 
 @public
 def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream=None, **choice):
-    """A copy of x with borders: ``y = numpy.pad(x, pads, mode)``.
+    """Pad x: ``y = numpy.pad(x, pads, mode)``.
 
     Parameters
     ----------
     x : array
-        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative ones too).
+        Of any dtype but bool, at most eight dimensions, arbitrary strides (0 and negative included).
     pads : sequence of (int, int)
-        Elements before and after x, 0 or more, a pair for each dimension.
+        Elements before and after x, 0 or more, one pair per dimension.
     mode : "constant", "edge" or "reflect"
-        What the borders hold: `value`; the nearest element of x; x mirrored at its outermost elements, which are not repeated. A border of
-        "reflect" is less wide than x.
+        Fill with `value`, with the nearest element, or with x mirrored at its outermost elements, which are not repeated; "reflect" needs
+        pads smaller than x.
     value : float
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
@@ -146,15 +146,15 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
     Returns
     -------
     y : array, of x's framework
-        Packed, unless `out` is given. The bits of x, NaNs included.
+        Contiguous, unless `out` is given. Bits are copied, NaNs included.
 
     Raises
     ------
     ValueError
-        Pads of a wrong number, negative ones, ones that x has too few elements for, a mode that does not exist, an `out` of another shape
+        Too few or too many pads, negative pads, pads too large for x, an unknown mode, an `out` of another shape
         or that overlaps x.
     TypeError
-        Pads that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+        Pads that are not integers, unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -177,7 +177,7 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
 
 @public
 def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
-    """Every element of an array becomes a value, in place: ``x[...] = value``.
+    """Fill an array in place: ``x[...] = value``.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
     value : float
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
-        Written and returned in place of x, which it has the shape and dtype of; arbitrary strides. May be exactly x; other overlap is an
+        Written and returned in place of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an
         error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -201,7 +201,7 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
     ValueError
         Elements of x that share an address, an `out` of another shape or that partly overlaps x.
     TypeError
-        Dtypes, objects that are not device arrays, an immutable array.
+        Unsupported dtypes, objects that are not device arrays, an immutable array.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -224,14 +224,14 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
 
 @public
 def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice):
-    """Groups of channels as blocks of pixels: ``y[n, c, h * block + i, w * block + j] = x[n, (i * block + j) * C + c, h, w]``.
+    """Rearrange channels into blocks of pixels: ``y[n, c, h * block + i, w * block + j] = x[n, (i * block + j) * C + c, h, w]``.
 
     Parameters
     ----------
     x : array (N, C * block**2, H, W)
         Of any dtype but bool, arbitrary strides.
     block : int
-        Extent of a block of pixels in either direction, 1 or more.
+        Side of a block of pixels, 1 or more.
     out : array
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -240,14 +240,14 @@ def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice)
     Returns
     -------
     y : array (N, C, H * block, W * block), of x's framework
-        Packed, unless `out` is given. The bits of x, NaNs included.
+        Contiguous, unless `out` is given. Bits are copied, NaNs included.
 
     Raises
     ------
     ValueError
-        A shape of other than 4 dimensions or that blocks do not divide, an `out` of another shape or that overlaps x.
+        A shape without 4 dimensions or not divisible by the block, an `out` of another shape or that overlaps x.
     TypeError
-        A block that is no integer, dtypes, objects that are not device arrays, an immutable `out`.
+        A block that is not an integer, unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -269,7 +269,7 @@ def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice)
 
 @public
 def space_to_depth(x, block, *, out=None, workspace=None, stream=None, **choice):
-    """Blocks of pixels as groups of channels, the inverse of `depth_to_space`.
+    """Rearrange blocks of pixels into channels: the inverse of `depth_to_space`.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def space_to_depth(x, block, *, out=None, workspace=None, stream=None, **choice)
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `depth_to_space` does.
+        As `depth_to_space`.
 
     Notes
     -----

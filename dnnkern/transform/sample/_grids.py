@@ -15,17 +15,17 @@ _sample_backward = GRID_SAMPLE_BWD.call
 
 @public
 def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=None, stream=None, **choice):
-    """The places that an affine map gives each pixel of an image: ``grid[n, p, q] = theta[n] @ (x[q], y[p], 1)``.
+    """A grid of the positions to which an affine map takes each pixel: ``grid[n, p, q] = theta[n] @ (x[q], y[p], 1)``.
 
-    x and y run from -1 to 1 along the width and the height: the middles of pixels, or with `align_corners` those of the outermost pixels
-    are at -1 and 1.
+    x and y are pixel centres and run from -1 to 1 along the width and the height; with `align_corners` the outermost centres are at -1
+    and 1.
 
     Parameters
     ----------
     theta : array (N, 2, 3), or (N, 3, 4) for images with a depth
         float64, float32, float16 or bfloat16; arbitrary strides.
     size : tuple of int
-        (N, C, H, W) or (N, C, D, H, W): the shape of the images that the grid makes; C does not matter.
+        (N, C, H, W) or (N, C, D, H, W): the shape of the sampled images; C does not matter.
     align_corners : bool
     out : array
         Output, written and returned; arbitrary strides. Overlap with theta is an error.
@@ -40,7 +40,7 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
     Raises
     ------
     ValueError
-        A theta that does not fit the size, an `out` of another shape or that overlaps theta.
+        A theta that does not match the size, an `out` of another shape or that overlaps theta.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -64,14 +64,14 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
 
 @public
 def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, stream=None, **choice):
-    """The gradient of `affine_grid_fwd` by theta: sums of the grid's gradient times the places.
+    """The gradient of `affine_grid_fwd` with respect to theta.
 
     Parameters
     ----------
     dgrid : array (N, H, W, 2) or (N, D, H, W, 3)
         Gradient of `affine_grid_fwd`'s result.
     align_corners : bool
-        As given to `affine_grid_fwd`.
+        As passed to `affine_grid_fwd`.
     out : array
         Output, written and returned; arbitrary strides. Overlap with dgrid is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -85,7 +85,7 @@ def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, str
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `affine_grid_fwd` does.
+        As `affine_grid_fwd`.
 
     Notes
     -----
@@ -104,22 +104,22 @@ def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, str
 @public
 def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None, stream=None,
                     **choice):
-    """Images at the places of a grid: ``y[n, c, p, q]`` is image n, channel c, at ``grid[n, p, q]``.
+    """Sample images at the positions of a grid: ``y[n, c, p, q]`` is image n, channel c, at ``grid[n, p, q]``.
 
-    A grid's coordinates run from -1 to 1 over the image, the first along the width: from border to border, or with `align_corners` from
-    the middle of the first pixel to that of the last.
+    Coordinates run from -1 to 1 over the image, the first along the width: from border to border, or with `align_corners` from the centre
+    of the first pixel to that of the last.
 
     Parameters
     ----------
     x : array (N, C, H, W) or (N, C, D, H, W)
         float64, float32, float16 or bfloat16; arbitrary strides.
     grid : array (N, H', W', 2) or (N, D', H', W', 3)
-        Of x's dtype, or float32 beside 16-bit images.
+        Of x's dtype, or float32 with 16-bit images.
     mode : "bilinear" or "nearest"
-        A mixture of the pixels round the place (trilinear in three dimensions), or the nearest one, the even one of two.
+        Interpolate the pixels around the position (trilinear in three dimensions), or take the nearest one, of two the even one.
     padding_mode : "zeros", "border" or "reflection"
-        What lies outside: zeros, the border's pixels, or the image mirrored, at the outer edges of its pixels or with `align_corners` at
-        their middles.
+        Outside the image: zeros, the border's pixels, or the mirrored image, reflected at the outer edges of its pixels or with
+        `align_corners` at their centres.
     align_corners : bool
     out : array
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
@@ -129,12 +129,12 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
     Returns
     -------
     y : array (N, C, H', W') or (N, C, D', H', W'), of x's framework and dtype
-        Computed in float32 (float64 for float64), rounded once. A coordinate that is NaN lies before the image.
+        Computed in float32 (float64 for float64), rounded once. A NaN coordinate is before the image.
 
     Raises
     ------
     ValueError
-        Shapes that do not match, an image without pixels, modes, an `out` of another shape or that overlaps an operand.
+        Shapes that do not match, an image without pixels, an unknown mode, an `out` of another shape or that overlaps an operand.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -162,14 +162,14 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
 @public
 def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None, stream=None,
                     **choice):
-    """The gradients of `grid_sample_fwd` by the images and by the grid.
+    """The gradients of `grid_sample_fwd` with respect to the images and the grid.
 
     Parameters
     ----------
     dy : array (N, C, H', W') or (N, C, D', H', W')
         Gradient of `grid_sample_fwd`'s result, of x's dtype.
     x, grid, mode, padding_mode, align_corners
-        As given to `grid_sample_fwd`.
+        As passed to `grid_sample_fwd`.
     out : (dx, dgrid)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -178,20 +178,20 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
     Returns
     -------
     dx : array of x's shape and dtype, of dy's framework
-        Each pixel gathers what the places round it give it, in an order that follows from the grid; summed in float32 (float64 for
-        float64), rounded once.
+        Each pixel gathers from the samples around it, in an order that depends on the grid; summed in float32 (float64 for float64),
+        rounded once.
     dgrid : array of the grid's shape and dtype
-        0 with "nearest", and where a coordinate was brought back to the border.
+        0 with "nearest", and where a coordinate was clamped to the border.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `grid_sample_fwd` does.
+        As `grid_sample_fwd`.
 
     Notes
     -----
     Deterministic, which cudnnSpatialTfSamplerBackward is not: without atomics, unless `allow` has `Note.NONDETERMINISTIC`, which admits an
-    algorithm that does not slow down where a grid's places lie at random.
+    algorithm whose time does not depend on the grid.
 
     Examples
     --------

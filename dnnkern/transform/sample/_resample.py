@@ -14,7 +14,7 @@ _resample_bwd = RESAMPLE_BWD.call
 @public
 def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW", antialias=False, out=None, workspace=None,
                  stream=None, **choice):
-    """An image of another size.
+    """Resize an image.
 
     Parameters
     ----------
@@ -23,20 +23,21 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     size : int or tuple of int
         Extents of the result, one for all spatial dimensions or one for each.
     mode : str
-        Along a dimension of n pixels that become m, place i of the result
+        Along a dimension of n pixels resized to m, output i
 
         - "nearest": is pixel ``floor(i n / m)``; "nearest-exact": pixel ``floor((i + 1/2) n / m)``;
-        - "bilinear", which is linear in one dimension and trilinear in three: lies at ``(i + 1/2) n / m - 1/2``, but not before pixel 0,
-          and is a mixture of the two pixels round it;
-        - "bicubic": lies there and is a mixture of four by Keys' cubic with A = -3/4, in each dimension;
+        - "bilinear" (linear in one dimension, trilinear in three): interpolates the two pixels around ``(i + 1/2) n / m - 1/2``, but not
+        before
+          pixel 0;
+        - "bicubic": interpolates four pixels by Keys' cubic with A = -3/4, in each dimension;
         - "area": is the mean of the pixels from ``floor(i n / m)`` to before ``ceil((i + 1) n / m)``.
     align_corners : bool
-        Places of "bilinear" and "bicubic" are ``i (n - 1) / (m - 1)``.
+        "bilinear" and "bicubic" sample at ``i (n - 1) / (m - 1)``.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     antialias : bool
-        With "bilinear" and "bicubic", where m < n: pixels are weighted by a triangle, or by the cubic with A = -1/2, that is n / m times as
-        wide and as Pillow has it, and the weights divided by their sum.
+        "bilinear" and "bicubic" with m < n: weight pixels by a triangle, or the cubic with A = -1/2, n / m times as wide, as Pillow does,
+        and normalise the weights.
     out : array
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -45,13 +46,13 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     Returns
     -------
     y : array, of x's framework and dtype
-        Computed in float32 (float64 for float64), rounded once. A pixel whose share is 0 does not count, infinities and NaN included.
+        Computed in float32 (float64 for float64), rounded once. A pixel with weight 0 does not contribute, even if infinite or NaN.
 
     Raises
     ------
     ValueError
-        Sizes of a wrong number, an image without pixels, modes, layouts, corners or antialias where they make no sense, an `out` of
-        another shape or that overlaps x.
+        A size of the wrong length, an image without pixels, an unknown mode or layout, align_corners or antialias with another mode, an
+        `out` of another shape or that overlaps x.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -59,8 +60,8 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
 
     Notes
     -----
-    Deterministic. Places are computed in integers, without rounding; of several dimensions "bicubic", "area" and antialias are done one
-    after the other where the algorithm is "axes", in float32 (float64 for float64) between. Mirrors cuDNN's Resample operation and
+    Deterministic. Sample positions are computed in integers, without rounding. The algorithm "axes" computes "bicubic", "area" and
+    antialias one dimension after the other, with float32 (float64 for float64) in between. Mirrors cuDNN's Resample operation and
     `torch.nn.functional.interpolate` without a scale_factor.
 
     Examples
@@ -84,14 +85,14 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
 @public
 def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NCHW", antialias=False, out=None, workspace=None,
                  stream=None, **choice):
-    """The gradient of `resample_fwd`: each pixel gathers what the places that it is a part of give it.
+    """The gradient of `resample_fwd`: each pixel gathers from the outputs to which it contributes.
 
     Parameters
     ----------
     dy : array
         Gradient of `resample_fwd`'s result.
     x_shape : tuple of int
-        Shape of its x.
+        Shape of the forward's x.
     mode, align_corners, layout, antialias
         As in `resample_fwd`.
     out : array
@@ -102,12 +103,12 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
     Returns
     -------
     dx : array, of dy's framework and dtype
-        Of the shape `x_shape`; summed in float32 (float64 for float64) over the places in their order, rounded once.
+        Of the shape `x_shape`; summed in float32 (float64 for float64) over the outputs in order, rounded once.
 
     Raises
     ------
     ValueError, TypeError, NotSupported
-        As `resample_fwd` does; ValueError too where dy does not fit x_shape.
+        As `resample_fwd`; also ValueError if dy does not fit x_shape.
 
     Notes
     -----

@@ -1,21 +1,22 @@
 """Kernels of depthwise convolutions that compute y, or dx: a window of the source slides over a tile of the result in registers.
 
 `source` is x and `result` y in the forward direction, dy and dx in the backward one. A thread computes th x tw pixels: of `vector`
-neighbouring channels (`channels_kernel`, channels last), or of one channel (`planes_kernel`, channels first, `vector` neighbouring source
-pixels a load). It walks over the rows of its window, the loads of a row issued before the arithmetic of the one above, and adds each row to
-all outputs that it meets: a source element is read once a thread.
+neighbouring channels (`channels_kernel`, channels last), or of one channel (`planes_kernel`, channels first, a load has `vector` source
+pixels). It walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to all
+outputs that read it: each thread loads a source element once.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec
 from ...device.groups import make_reader, scalar_of
-from ...device.index import divide_remainder
+from ...device.index import divide_remainder, divmod_unsigned
 from ...device.unroll import unrolled
 from ...device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
-from .._taps import Axis, make_meet, make_source
+from .._taps import Axis, make_multiply_row, make_source
 from .._vectors import make_biases, make_finish
 
 
@@ -23,11 +24,10 @@ from .._vectors import make_biases, make_finish
 class Body:
     """What the kernels are compiled for.
 
-    `rows` and `columns` are the axes h and w of the window. Where `dynamic`, the tile has one row and the kernel loops over the filter's
-    rows: `rows` then has a single tap, and `stride_h`, `stride_d` and `backward` say where a row lies. `words`, `put_words` and
-    `residual_words` are the accesses of source, result and residual, `source_step`, `result_step` and `residual_step` their elements from
-    one pixel of a row to the next, which so become constants in the addresses; `put` elements of the result are stored together, `across`
-    groups of channels lie in a block.
+    `rows` and `columns` are the axes h and w of the window. With `dynamic` the tile has one row and the kernel loops over the filter's
+    rows: `rows` then has a single tap, and a row's position follows from `stride_h`, `stride_d` and `backward`. `words`, `put_words` and
+    `residual_words` are the accesses of source, result and residual. `source_step`, `result_step` and `residual_step` are their strides
+    along w, constants in the addresses. `put` elements of the result are one store; a block has `across` groups of channels.
     """
     dtype: str
     dtype_w: str
@@ -58,18 +58,35 @@ class Body:
         return min(self.vector, 2 if self.dtype == "float64" else 4)
 
 
-def make_window(body, per_pixel, gradient=False):
-    """(Raw, length, add_window): the walk over a window's rows, adding each to the accumulators that it meets.
+class Window(NamedTuple):
+    """Leading padding and dilation along d and h, and the shift of the window along h and w (see `make_axis`)."""
+    padding_d: i32
+    dilation_d: i32
+    padding_h: i32
+    dilation_h: i32
+    shift_h: i32
+    shift_w: i32
 
-    With `per_pixel` a load is `vector` channels of a pixel, and the taps are read from shared memory, 16 bytes of channels at a time; else
-    `vector` pixels of a channel, and `taps` is a local array. With `gradient` taps and outputs change places: `taps` holds the tile's
-    pixels of dy, and a sum a tap is kept. ``raw`` is a local array of `length` `Raw`.
+
+class ChannelStrides(NamedTuple):
+    """Along channels, in elements."""
+    source: i64
+    result: i64
+    residual: i64
+
+
+def make_window(body, per_pixel, gradient=False):
+    """(Raw, length, add_window): walk down a window's rows and add each to the outputs that read it.
+
+    With `per_pixel` a load is `vector` channels of a pixel, and taps are read from shared memory, 16 bytes of channels at a time; else
+    `vector` pixels of a channel, and `taps` is a local array. With `gradient` the two change roles: `taps` has the tile's pixels of dy, and
+    each tap has an accumulator. ``raw`` is a local array of `length` `Raw`.
     """
     V, dtype = body.vector, body.dtype
     T, double = scalar_of(dtype), dtype == "float64"
     rows, columns = body.rows, body.columns
     R, S, TH = rows.taps, columns.taps, rows.tile
-    AH, BH, CH, EH = rows.law
+    AH, BH, CH, EH = rows.relation
     H0, NH, NW, USED_H, USED = rows.first, rows.groups, columns.groups, rows.used, columns.used
     STEP, Mask = 1 if per_pixel else V, i32 if NW <= 30 else i64
     PITCH = STEP * body.source_step
@@ -87,36 +104,36 @@ def make_window(body, per_pixel, gradient=False):
         p = advance(source, row * row_stride)
         for g in range(NW):
             if (USED >> g) & 1:
-                fetch(raw, half * ROW + g * length, p, g * PITCH, i32(Mask(mask & Mask(1 << g)) != Mask(0)))
+                fetch(raw, half * ROW + g * length, p, g * PITCH, i32(mask & Mask(1 << g) != 0))
 
     @device_function
-    def read_taps(kept, at):
+    def load_taps(tap_row, at):
         for s in range(S):
             for h in range(PARTS):
-                place = at + u32((s * TAP + h * PLANE) * ITEM)
+                address = at + u32((s * TAP + h * PLANE) * ITEM)
                 if PART == 4:
                     k = s * V + h * 4
-                    kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load_shared(place)
+                    tap_row[k], tap_row[k + 1], tap_row[k + 2], tap_row[k + 3] = load_shared(address)
                 else:
                     k = s * V + h * 2
-                    kept[k], kept[k + 1] = load_shared(place)
+                    tap_row[k], tap_row[k + 1] = load_shared(address)
 
-    meet_all = make_meet(columns, ACROSS, gradient)
+    multiply_row = make_multiply_row(columns, ACROSS, gradient)
 
     @device_function
-    def line(j, s):
+    def output_row(j, s):
         acc, values, taps, i = s
         total = EH * (i + H0) - AH * j - CH
         if total % BH == 0:
             r = total // BH
             if 0 <= r and r < R:
                 if per_pixel and not gradient:
-                    kept = cuda.local.array(SHARED, T)
-                    read_taps(kept, taps + u32(r * (S * TAP * ITEM)))
-                    meet_all(0, (acc, values, kept, j, i32(0)))
+                    tap_row = cuda.local.array(SHARED, T)
+                    load_taps(tap_row, taps + u32(r * (S * TAP * ITEM)))
+                    multiply_row(0, (acc, values, tap_row, j, 0))
                 else:
-                    meet_all(0, (acc, values, taps, j, r * S))
-    lines = unrolled(TH, line)
+                    multiply_row(0, (acc, values, taps, j, r * S))
+    output_rows = unrolled(TH, output_row)
 
     @device_function
     def step(i, s):
@@ -128,7 +145,7 @@ def make_window(body, per_pixel, gradient=False):
             for g in range(NW):
                 if (USED >> g) & 1:
                     unpack(values, g * V, raw, (i & 1) * ROW + g * length)
-            lines(0, (acc, values, taps, i))
+            output_rows(0, (acc, values, taps, i))
     steps = unrolled(NH, step)
 
     @device_function
@@ -141,7 +158,7 @@ def make_window(body, per_pixel, gradient=False):
 
 @functools.cache
 def make_columns_inside(columns, step):
-    """Device function ``columns_inside(first, width)``: bit g tells that group g of a window which begins at `first` lies in the image."""
+    """Device function ``columns_inside(first, width)``: bit g is 1 if vector g of a window that begins at `first` is inside the image."""
     NW, USED = columns.groups, columns.used
     Mask = i32 if NW <= 30 else i64
 
@@ -151,43 +168,42 @@ def make_columns_inside(columns, step):
         for g in range(NW):
             c = first + g * step
             if (USED >> g) & 1 and 0 <= c and c < width:
-                mask = Mask(mask | Mask(1 << g))
+                mask = mask | Mask(1 << g)
         return mask
     return columns_inside
 
 
 @functools.cache
 def make_filters(body):
-    """Device function ``load_filters(filters, w, first, channels, taps, w_stride, tap_stride)``: the filters of a block's channels into
-    shared memory, as [tap][part of a group][group][channel]: neighbouring threads then read neighbouring 16 bytes."""
+    """Device function ``load_filters(filters, w, first, channels, taps, w_stride, tap_stride)``: the filters of a block's channels to
+    shared memory, as [tap][part of a group][group][channel], so that neighbouring threads read neighbouring 16-byte vectors."""
     V, PART, THREADS, flip = body.vector, body.part, body.threads, body.flip
     PLANE, CHANNELS = body.across * PART, body.across * V
     T, load = scalar_of(body.dtype), element(body.dtype_w).load
 
     @device_function
     def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
-        held = cuda.local.array(4, T)
-        total = i32(taps[0]) * CHANNELS
+        values = cuda.local.array(4, T)
+        total = i32(taps.d) * CHANNELS
         for start in range(cuda.threadIdx.x, total, 4 * THREADS):
             for u in range(4):
                 channel, tap = divide_remainder(start + u * THREADS, taps)
-                held[u] = T(0)
+                values[u] = T(0)
                 if start + u * THREADS < total and first + channel < channels:
-                    held[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
+                    values[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
             for u in range(4):
                 if start + u * THREADS < total:
                     channel, tap = divide_remainder(start + u * THREADS, taps)
                     if flip:
-                        tap = i32(i32(taps[0]) - 1 - tap)
-                    g = i32(u32(channel) // V)
-                    v = channel - g * V
-                    half = i32(u32(v) // PART)
-                    filters[tap * CHANNELS + half * PLANE + g * PART + (v - half * PART)] = held[u]
+                        tap = i32(taps.d) - 1 - tap
+                    g, v = divmod_unsigned(channel, V)
+                    part, v = divmod_unsigned(v, PART)
+                    filters[tap * CHANNELS + part * PLANE + g * PART + v] = values[u]
     return load_filters
 
 
 def _make_outputs(body, put, finish):
-    """Device function that ends a tile: `put` elements of each store, those outside the result left out."""
+    """Device function that writes a tile through the epilogue, `put` elements per store, without those outside the result."""
     TW, ACROSS, STEP, STEP_E = body.columns.tile, 1 if put[1] else body.vector, body.result_step, body.residual_step
     GROUP = put[0] if put[1] else 1
     EACH = GROUP * ACROSS
@@ -204,7 +220,7 @@ def _make_outputs(body, put, finish):
 
 @functools.cache
 def channels_kernel(body, most_taps):
-    """Channels last: a block has `across` groups of channels of neighbouring tiles, `rounds` times as many as its threads."""
+    """Channels last: a block has `across` groups of channels, a thread `rounds` tiles; neighbouring threads have neighbouring tiles."""
     V, ACROSS, THREADS, BLOCKS = body.vector, body.across, body.threads, body.blocks
     T, Bias = scalar_of(body.dtype), scalar_of("float64" if body.epilogue.compute == "float64" else "float32")
     rows, columns, DYNAMIC = body.rows, body.columns, body.dynamic
@@ -223,61 +239,62 @@ def channels_kernel(body, most_taps):
     load_biases = make_biases(body.epilogue, V, False)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
-    def conv_depthwise_channels(source, w, result, residual, bias, count, rounds, across_all, tiles_w, tiles_h, depth, channels, filter_t,
-                                filter_r, taps_all, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
+    def conv_depthwise_channels(source, w, result, residual, bias, count, rounds, parts, tiles_w, tiles_h, depth, channels, filter_t,
+                                filter_r, all_taps, window, source_size, result_size, source_stride, result_stride, residual_stride,
                                 bias_stride, alpha, beta, w_stride, tap_stride):
         filters = cuda.shared.array(SHARED, T, alignment=16)
         tid = cuda.threadIdx.x
-        rest, part = divide_remainder(cuda.blockIdx.x, across_all)
-        lane = i32(u32(tid) // ACROSS)
-        group = tid - lane * ACROSS
+        rest, part = divide_remainder(cuda.blockIdx.x, parts)
+        lane, group = divmod_unsigned(tid, ACROSS)
         first = part * CHANNELS
-        load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
+        load_filters(filters, w, first, channels, all_taps, w_stride, tap_stride)
         cuda.syncthreads()
         channel = first + group * V
-        mine = shared_address(filters, group * PART)
+        taps = shared_address(filters, group * PART)
         acc, raw, biases = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(V, Bias)
         inside = lane < LANES and channel < channels
         if inside:
             load_biases(biases, bias, bias_stride, channel)
-        for turn in range(rounds):
-            tile = (rest * rounds + turn) * LANES + lane
+        for i in range(rounds):
+            tile = (rest * rounds + i) * LANES + lane
             if inside and tile < count:
                 tile, column = divide_remainder(tile, tiles_w)
                 tile, row = divide_remainder(tile, tiles_h)
-                n, plane = divide_remainder(tile, depth)
+                n, o = divide_remainder(tile, depth)
                 row, column = row * TH, column * TW
                 for a in range(NACC):
                     acc[a] = T(0)
-                column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
-                columns_in = columns_inside(column_at, source_sizes[2])
-                row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
-                image = advance(source, n * source_strides[0] + (column_at * STEP_S + channel))
+                column_at, _ = divmod_unsigned(column * NUM_W, DEN_W)
+                column_at = column_at + window.shift_w + COLUMN0
+                columns_in = columns_inside(column_at, source_size.w)
+                row_at, _ = divmod_unsigned(row * NUM_H, DEN_H)
+                row_at = row_at + window.shift_h + ROW0
+                image = advance(source, n * source_stride.n + (column_at * STEP_S + channel))
                 for t in range(filter_t):
-                    z = source_d(plane, t, window[0], window[1])
-                    if 0 <= z and z < source_sizes[0]:
-                        slab = advance(image, z * source_strides[1])
+                    d = source_d(o, t, window.padding_d, window.dilation_d)
+                    if 0 <= d and d < source_size.d:
+                        plane = advance(image, d * source_stride.d)
                         if DYNAMIC:
                             for r in range(filter_r):
-                                y = source_h(row, r, window[2], window[3])
-                                if 0 <= y and y < source_sizes[1]:
-                                    add_window(acc, raw, mine + u32(t * filter_r + r) * ROW_BYTES, slab, y,
-                                               i32(source_strides[2]), source_sizes[1], columns_in)
+                                h = source_h(row, r, window.padding_h, window.dilation_h)
+                                if 0 <= h and h < source_size.h:
+                                    add_window(acc, raw, taps + u32(t * filter_r + r) * ROW_BYTES, plane, h, i32(source_stride.h),
+                                               source_size.h, columns_in)
                         else:
-                            add_window(acc, raw, mine + u32(t) * (R * ROW_BYTES), slab, row_at, i32(source_strides[2]),
-                                       source_sizes[1], columns_in)
-                place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
-                                            + (column * STEP_Y + channel)))
-                other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
-                                              + row * residual_strides[2] + (column * STEP_E + channel)))
-                outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
-                            i32(result_strides[2]), i32(residual_strides[2])))
+                            add_window(acc, raw, taps + u32(t) * (R * ROW_BYTES), plane, row_at, i32(source_stride.h), source_size.h,
+                                       columns_in)
+                result_tile = advance(result, n * result_stride.n + o * result_stride.d + row * result_stride.h
+                                      + (column * STEP_Y + channel))
+                residual_tile = advance(residual, n * residual_stride.n + o * residual_stride.d + row * residual_stride.h
+                                        + (column * STEP_E + channel))
+                outputs(0, (acc, result_tile, biases, alpha, beta, residual_tile, row, column, result_size.h, result_size.w,
+                            i32(result_stride.h), i32(residual_stride.h)))
     return conv_depthwise_channels
 
 
 @functools.cache
 def planes_kernel(body):
-    """Channels first, or any layout with one element a load: a thread has a tile of one channel."""
+    """Channels first, or any layout with scalar loads: a thread has a tile of one channel."""
     THREADS, BLOCKS = body.threads, body.blocks
     T, Bias = scalar_of(body.dtype), scalar_of("float64" if body.epilogue.compute == "float64" else "float32")
     rows, columns, DYNAMIC, flip, M, PUT = body.rows, body.columns, body.dynamic, body.flip, body.multiplier, body.put
@@ -286,7 +303,7 @@ def planes_kernel(body):
     NUM_H, DEN_H = rows.advance
     NUM_W, DEN_W = columns.advance
     ROW0, COLUMN0, NACC, NTAPS = rows.first, columns.first, TH * TW, R * S
-    SUM = M if backward else 1  # source channels a result channel
+    SUM = M if backward else 1  # source channels per result channel
     STEP_S, STEP_Y, STEP_E = body.source_step, body.result_step, body.residual_step
     load_w = element(body.dtype_w).load
     Raw, length, add_window = make_window(body, False)
@@ -297,8 +314,8 @@ def planes_kernel(body):
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_planes(source, w, result, residual, bias, count, channels_first, tiles_w, tiles_h, depth, channels, filter_t,
-                              filter_r, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
-                              channel_strides, bias_stride, alpha, beta, w_stride, tap_stride):
+                              filter_r, window, source_size, result_size, source_stride, result_stride, residual_stride,
+                              channel_stride, bias_stride, alpha, beta, w_stride, tap_stride):
         tile = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if tile < count:
             c = 0
@@ -306,47 +323,51 @@ def planes_kernel(body):
                 tile, c = divide_remainder(tile, channels)
             tile, column = divide_remainder(tile, tiles_w)
             tile, row = divide_remainder(tile, tiles_h)
-            n, plane = divide_remainder(tile, depth)
+            n, o = divide_remainder(tile, depth)
             if channels_first != 0:
                 n, c = divide_remainder(n, channels)
             row, column = row * TH, column * TW
             acc, raw, taps = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(NTAPS, T)
             for a in range(NACC):
                 acc[a] = T(0)
-            column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
-            columns_in = columns_inside(column_at, source_sizes[2])
-            row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
+            column_at, _ = divmod_unsigned(column * NUM_W, DEN_W)
+            column_at = column_at + window.shift_w + COLUMN0
+            columns_in = columns_inside(column_at, source_size.w)
+            row_at, _ = divmod_unsigned(row * NUM_H, DEN_H)
+            row_at = row_at + window.shift_h + ROW0
             last = filter_t * filter_r * S - 1
             for m in range(SUM):
-                # of the source, and of the filter
-                c_source = c * M + m if backward else i32(u32(c) // M)
-                k = c * M + m if backward else c
-                image = advance(source, i64(n * source_strides[0] + c_source * channel_strides[0]
-                                            + column_at * STEP_S))
+                # channel of the source, and of the filter
+                if backward:
+                    c_source = k = c * M + m
+                else:
+                    c_source, _ = divmod_unsigned(c, M)
+                    k = c
+                image = advance(source, n * source_stride.n + c_source * channel_stride.source + column_at * STEP_S)
                 filters = advance(w, k * i64(w_stride))
                 for t in range(filter_t):
-                    z = source_d(plane, t, window[0], window[1])
-                    if 0 <= z and z < source_sizes[0]:
-                        slab = advance(image, z * source_strides[1])
+                    d = source_d(o, t, window.padding_d, window.dilation_d)
+                    if 0 <= d and d < source_size.d:
+                        plane = advance(image, d * source_stride.d)
                         if DYNAMIC:
                             for r in range(filter_r):
-                                y = source_h(row, i32(r), window[2], window[3])
-                                if 0 <= y and y < source_sizes[1]:
+                                h = source_h(row, r, window.padding_h, window.dilation_h)
+                                if 0 <= h and h < source_size.h:
                                     for s in range(S):
-                                        tap = i32(i32(t * filter_r + r) * S + s)
-                                        taps[s] = T(load_w(filters, i32((last - tap if flip else tap) * tap_stride)))
-                                    add_window(acc, raw, taps, slab, y, i32(source_strides[2]), source_sizes[1], columns_in)
+                                        tap = (t * filter_r + r) * S + s
+                                        taps[s] = T(load_w(filters, (last - tap if flip else tap) * tap_stride))
+                                    add_window(acc, raw, taps, plane, h, i32(source_stride.h), source_size.h, columns_in)
                         else:
                             for s in range(R * S):
                                 tap = t * (R * S) + s
                                 taps[s] = T(load_w(filters, (last - tap if flip else tap) * tap_stride))
-                            add_window(acc, raw, taps, slab, row_at, i32(source_strides[2]), source_sizes[1], columns_in)
+                            add_window(acc, raw, taps, plane, row_at, i32(source_stride.h), source_size.h, columns_in)
             biases = cuda.local.array(PUT, Bias)
             load_biases(biases, bias, bias_stride, c)
-            place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
-                                        + c * channel_strides[1] + column * STEP_Y))
-            other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
-                                          + row * residual_strides[2] + c * channel_strides[2] + column * STEP_E))
-            outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
-                        i32(result_strides[2]), i32(residual_strides[2])))
+            result_tile = advance(result, n * result_stride.n + o * result_stride.d + row * result_stride.h + c * channel_stride.result
+                                  + column * STEP_Y)
+            residual_tile = advance(residual, n * residual_stride.n + o * residual_stride.d + row * residual_stride.h
+                                    + c * channel_stride.residual + column * STEP_E)
+            outputs(0, (acc, result_tile, biases, alpha, beta, residual_tile, row, column, result_size.h, result_size.w,
+                        i32(result_stride.h), i32(residual_stride.h)))
     return conv_depthwise_planes

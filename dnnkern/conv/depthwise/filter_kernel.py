@@ -1,28 +1,48 @@
-"""Kernels of the filter's gradient of depthwise convolutions: a thread sums over tiles of pixels, a block over its threads, a second launch
-over the blocks.
+"""Kernels of dw of depthwise convolutions: a thread accumulates over tiles of pixels, a block over its threads, a second launch over the
+blocks.
 
-A thread holds a tile of dy in registers, walks over the rows of x that meet it as the forward kernels do, and keeps a sum for every tap of
-its channels. Where a filter has more taps than registers, blocks take `rows.taps` rows of it each. `splits` blocks divide the tiles of a
-channel; their sums lie side by side in the workspace, [split][k][tap].
+A thread has a tile of dy in registers, walks down the rows of x that it multiplies as the forward kernels do, and has an accumulator for
+each tap of its channels. Where a filter has more taps than registers, each block computes `rows.taps` rows of it. `splits` blocks divide
+the tiles of a channel; their partial sums in the workspace are [split][k][tap].
 """
 import functools
+from typing import NamedTuple
 
-from ...device import cuda, device_function, f32, f64, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, f64, i32, i64, jit
 from ...device.dependent import wait_for_previous_grid
 from ...device.groups import make_reader, scalar_of
-from ...device.index import divide_remainder
+from ...device.index import divide_remainder, divmod_unsigned
 from ...device.unroll import unrolled
 from ...device.vec import advance
 from ...device.warp import reduce_sum
 from .._vectors import make_finish
-from .backward_data import make_columns_inside, make_window
+from .kernel import make_columns_inside, make_window
 
-ELEMENTS, SUMMERS = 32, 16  # of a block of the second launch: elements, and at most so many warps that share their partial sums
-FLIGHT = 4                  # partial sums that each of its threads has under way
+ELEMENTS, REDUCE_WARPS = 32, 16  # of a block of the second launch: elements, and the most warps that share their partial sums
+IN_FLIGHT = 4                    # loads of partial sums in flight per thread
+
+
+class FilterTaps(NamedTuple):
+    """Taps of a filter: all, and those of a plane r, s."""
+    all: i32
+    plane: i32
+
+
+class RowStrides(NamedTuple):
+    """Of an image [n, d, h, w] up to a row, in elements."""
+    n: i64
+    d: i64
+    h: i64
+
+
+class GradientStrides(NamedTuple):
+    """Of x and dy along channels, in elements."""
+    x: i64
+    y: i64
 
 
 def _tile_reader(body, per_pixel):
-    """(type, length, values, load_tile): a tile of dy into local arrays, zeros outside."""
+    """(type, length, values, fetch, unpack): a tile of dy to local arrays, zeros outside."""
     TH, TW, STEP = body.rows.tile, body.columns.tile, body.result_step
     EACH = body.vector if per_pixel else body.put
     GROUP = 1 if per_pixel else body.put
@@ -47,17 +67,17 @@ def _tile_reader(body, per_pixel):
 
 @functools.cache
 def make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip):
-    """Device function ``add_rows(i32(0), state)``: the lanes' sums of R x S taps to `partial`, a row of taps at a time.
+    """Device function ``add_rows(0, state)``: reduce R x S taps across the lanes and write them to `partial`, a row of taps at a time.
 
-    A lane of `LANES` is `ACROSS` threads with V channels each. `state`: acc, shared, tid, lane, group, whether the thread's sums count,
-    partial, the block's first channel and where channels end, the first tap, (taps of the filter, the one behind the last of these).
+    A lane of `LANES` is `ACROSS` threads with V channels each. `state`: acc, shared memory, tid, lane, group, whether the thread has sums,
+    partial, the block's first channel, number of channels, the first tap, (taps of the filter, end of these taps).
     """
     CHANNELS, EACH = ACROSS * V, S * V
     LINE = S * CHANNELS
 
     @device_function
     def add_row(r, s):
-        acc, shared, tid, lane, group, active, partial, first, channels, first_tap, taps = s
+        acc, shared, tid, lane, group, active, partial, first, channels, first_tap, (filter_taps, end_tap) = s
         cuda.syncthreads()
         if active:
             for k in range(EACH):
@@ -67,19 +87,19 @@ def make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip):
             total = T(0)
             for y in range(LANES):
                 total = T(total + shared[y * LINE + e])
-            t = i32(u32(e) // CHANNELS)
-            channel = first + (e - t * CHANNELS)
+            t, channel = divmod_unsigned(e, CHANNELS)
+            channel = first + channel
             tap = first_tap + r * S + t
-            if channel < channels and tap < taps[1]:
+            if channel < channels and tap < end_tap:
                 if flip:
-                    tap = i32(taps[0] - 1 - tap)
-                partial[channel * taps[0] + tap] = total
+                    tap = filter_taps - 1 - tap
+                partial[channel * filter_taps + tap] = total
     return unrolled(R, add_row)
 
 
 @functools.cache
 def channels_sums_kernel(body):
-    """Channels last: a block has `across` groups of channels, and its other threads divide the tiles."""
+    """Channels last: a block has `across` groups of channels; its lanes divide the tiles."""
     V, ACROSS, THREADS, BLOCKS = body.vector, body.across, body.threads, body.blocks
     T, rows, columns = scalar_of(body.dtype), body.rows, body.columns
     R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
@@ -95,15 +115,14 @@ def channels_sums_kernel(body):
     add_rows = make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
-    def conv_depthwise_channels_sums(x, dy, partial, count, splits, parts, slabs, row_parts, tiles_w, tiles_h, depth, channels, elements,
-                                     filter_taps, window, x_sizes, y_sizes, x_strides, y_strides):
+    def conv_depthwise_channels_sums(x, dy, partial, count, splits, parts, tap_parts, row_parts, tiles_w, tiles_h, depth, channels,
+                                     elements, filter_taps, window, x_size, y_size, x_stride, y_stride):
         shared = cuda.shared.array(SHARED, T, alignment=16)
         tid = cuda.threadIdx.x
         rest, part = divide_remainder(cuda.blockIdx.x, parts)
-        split, slab = divide_remainder(rest, slabs)
-        t, row_part = divide_remainder(slab, row_parts)
-        lane = i32(u32(tid) // ACROSS)
-        group = tid - lane * ACROSS
+        split, tap_part = divide_remainder(rest, tap_parts)
+        t, row_part = divide_remainder(tap_part, row_parts)
+        lane, group = divmod_unsigned(tid, ACROSS)
         first = part * CHANNELS
         channel = first + group * V
         acc, raw = cuda.local.array(NACC, T), cuda.local.array(length, Raw)
@@ -115,30 +134,29 @@ def channels_sums_kernel(body):
         for at in range(start, count, splits * LANES):
             tile, column = divide_remainder(at, tiles_w)
             tile, row = divide_remainder(tile, tiles_h)
-            n, plane = divide_remainder(tile, depth)
+            n, o = divide_remainder(tile, depth)
             row, column = row * TH, column * TW
-            z = plane * STRIDE_D - window[0] + t * window[1]
-            if 0 <= z and z < x_sizes[0]:
-                column_at = column * STRIDE_W + window[5] + COLUMN0
-                columns_in = columns_inside(column_at, x_sizes[2])
-                pixel = n * y_strides[0] + plane * y_strides[1] + row * y_strides[2]
+            d = o * STRIDE_D - window.padding_d + t * window.dilation_d
+            if 0 <= d and d < x_size.d:
+                column_at = column * STRIDE_W + window.shift_w + COLUMN0
+                columns_in = columns_inside(column_at, x_size.w)
+                pixel = n * y_stride.n + o * y_stride.d + row * y_stride.h
                 tile_y = advance(dy, pixel + (column * STEP_Y + channel))
-                fetch_tile(0, (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
+                fetch_tile(0, (raw_y, tile_y, row, column, y_size.h, y_size.w, i32(y_stride.h)))
                 unpack_tile(0, (raw_y, values_y))
-                image = advance(x, n * x_strides[0] + z * x_strides[1] + (column_at * STEP_X + channel))
-                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0,
-                           i32(x_strides[2]), x_sizes[1], columns_in)
-        mine = advance(partial, split * i64(elements))
+                image = advance(x, n * x_stride.n + d * x_stride.d + (column_at * STEP_X + channel))
+                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window.dilation_h) + window.shift_h + ROW0,
+                           i32(x_stride.h), x_size.h, columns_in)
         # the taps of this filter plane end before those of the next
-        first_tap = t * filter_taps[1] + row_part * (R * S)
-        add_rows(0, (acc, shared, tid, lane, group, active, mine, first, channels, first_tap,
-                     (filter_taps[0], (t + 1) * filter_taps[1])))
+        first_tap = t * filter_taps.plane + row_part * (R * S)
+        add_rows(0, (acc, shared, tid, lane, group, active, advance(partial, split * i64(elements)), first, channels, first_tap,
+                     (filter_taps.all, (t + 1) * filter_taps.plane)))
     return conv_depthwise_channels_sums
 
 
 @functools.cache
 def planes_sums_kernel(body):
-    """Channels first, or any layout with one element a load: a block has one channel, its threads divide the tiles."""
+    """Channels first, or any layout with scalar loads: a block has one channel, its threads divide the tiles."""
     V, THREADS, BLOCKS, M = body.vector, body.threads, body.blocks, body.multiplier
     T, rows, columns = scalar_of(body.dtype), body.rows, body.columns
     R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
@@ -160,83 +178,84 @@ def planes_sums_kernel(body):
     add_taps = unrolled(NACC, add_tap)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
-    def conv_depthwise_planes_sums(x, dy, partial, count, splits, channels, slabs, row_parts, tiles_w, tiles_h, depth, elements,
-                                   filter_taps, window, x_sizes, y_sizes, x_strides, y_strides, channel_strides):
+    def conv_depthwise_planes_sums(x, dy, partial, count, splits, channels, tap_parts, row_parts, tiles_w, tiles_h, depth, elements,
+                                   filter_taps, window, x_size, y_size, x_stride, y_stride, channel_stride):
         shared = cuda.shared.array(SHARED, T)
         tid = cuda.threadIdx.x
         rest, k = divide_remainder(cuda.blockIdx.x, channels)
-        split, slab = divide_remainder(rest, slabs)
-        t, row_part = divide_remainder(slab, row_parts)
+        split, tap_part = divide_remainder(rest, tap_parts)
+        t, row_part = divide_remainder(tap_part, row_parts)
         acc, raw = cuda.local.array(NACC, T), cuda.local.array(length, Raw)
         raw_y, values_y = cuda.local.array(length_y, RawY), cuda.local.array(count_y, T)
         for a in range(NACC):
             acc[a] = T(0)
-        image_x = advance(x, i32(u32(k) // M) * channel_strides[0])
-        image_y = advance(dy, k * channel_strides[1])
+        c, _ = divmod_unsigned(k, M)
+        image_x = advance(x, c * channel_stride.x)
+        image_y = advance(dy, k * channel_stride.y)
         for at in range(split * THREADS + tid, count, splits * THREADS):
             tile, column = divide_remainder(at, tiles_w)
             tile, row = divide_remainder(tile, tiles_h)
-            n, plane = divide_remainder(tile, depth)
+            n, o = divide_remainder(tile, depth)
             row, column = row * TH, column * TW
-            z = plane * STRIDE_D - window[0] + t * window[1]
-            if 0 <= z and z < x_sizes[0]:
-                column_at = column * STRIDE_W + window[5] + COLUMN0
-                columns_in = columns_inside(column_at, x_sizes[2])
-                pixel = n * y_strides[0] + plane * y_strides[1] + row * y_strides[2]
+            d = o * STRIDE_D - window.padding_d + t * window.dilation_d
+            if 0 <= d and d < x_size.d:
+                column_at = column * STRIDE_W + window.shift_w + COLUMN0
+                columns_in = columns_inside(column_at, x_size.w)
+                pixel = n * y_stride.n + o * y_stride.d + row * y_stride.h
                 tile_y = advance(image_y, pixel + column * STEP_Y)
-                fetch_tile(0, (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
+                fetch_tile(0, (raw_y, tile_y, row, column, y_size.h, y_size.w, i32(y_stride.h)))
                 unpack_tile(0, (raw_y, values_y))
-                image = advance(image_x, n * x_strides[0] + z * x_strides[1] + column_at * STEP_X)
-                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0,
-                           i32(x_strides[2]), x_sizes[1], columns_in)
+                image = advance(image_x, n * x_stride.n + d * x_stride.d + column_at * STEP_X)
+                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window.dilation_h) + window.shift_h + ROW0,
+                           i32(x_stride.h), x_size.h, columns_in)
         add_taps(0, (acc, shared, tid & 31, tid >> 5))
         cuda.syncthreads()
-        last = (t + 1) * filter_taps[1]
+        end_tap = (t + 1) * filter_taps.plane
         for e in range(tid, NACC, THREADS):
-            tap = t * filter_taps[1] + row_part * NACC + e
-            if tap < last:
+            tap = t * filter_taps.plane + row_part * NACC + e
+            if tap < end_tap:
                 total = T(0)
                 for w in range(WARPS):
                     total = T(total + shared[w * NACC + e])
                 if flip:
-                    tap = filter_taps[0] - 1 - tap
-                partial[split * i64(elements) + (k * filter_taps[0] + tap)] = total
+                    tap = filter_taps.all - 1 - tap
+                partial[split * i64(elements) + (k * filter_taps.all + tap)] = total
     return conv_depthwise_planes_sums
 
 
 @functools.cache
-def total_kernel(epilogue, summers, dependent):
-    """dw = the epilogue of the sum over the splits: a warp reads neighbouring elements of one, the block's warps share the splits, and
-    have four of them under way. `dependent`: blocks begin while the sums are still made."""
+def reduce_kernel(epilogue, warps, dependent):
+    """dw = the epilogue of the sum over the splits. The warps of a block divide the splits, a lane has one element, with IN_FLIGHT loads in
+    flight. `dependent`: programmatic dependent launch, blocks begin while partial sums are still computed."""
     T = f64 if epilogue.accumulator == "float64" else f32
     Bias = f64 if epilogue.compute == "float64" else f32
     finish = make_finish(epilogue, 1, 0, 0)
-    SHARED = ELEMENTS * summers
+    SHARED = ELEMENTS * warps
 
     @jit(launch_bounds=SHARED)
-    def conv_depthwise_total(partial, dw, elements, splits, taps, w_stride, tap_stride, alpha, beta):
+    def conv_depthwise_reduce(partial, dw, elements, splits, taps, w_stride, tap_stride, alpha, beta):
         shared, acc, biases = cuda.shared.array(SHARED, T), cuda.local.array(1, T), cuda.local.array(1, Bias)
-        some = cuda.local.array(FLIGHT, T)
+        loaded = cuda.local.array(IN_FLIGHT, T)
         lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         e = cuda.blockIdx.x * ELEMENTS + lane
         total = T(0)
         if dependent:
             wait_for_previous_grid()
         if e < elements:
-            for split in range(warp, splits, FLIGHT * summers):
-                for v in range(FLIGHT):
-                    some[v] = partial[min(split + v * summers, splits - 1) * i64(elements) + e]
-                for v in range(FLIGHT):
-                    if split + v * summers < splits:
-                        total = T(total + some[v])
+            for split in range(warp, splits, IN_FLIGHT * warps):
+                for v in range(IN_FLIGHT):
+                    loaded[v] = partial[min(split + v * warps, splits - 1) * i64(elements) + e]
+                for v in range(IN_FLIGHT):
+                    if split + v * warps < splits:
+                        total = T(total + loaded[v])
         shared[warp * ELEMENTS + lane] = total
         cuda.syncthreads()
         if warp == 0 and e < elements:
             total = T(0)
-            for s in range(summers):
+            for s in range(warps):
                 total = T(total + shared[s * ELEMENTS + lane])
             acc[0], biases[0] = total, Bias(0)
             k, tap = divide_remainder(e, taps)
             at = k * i64(w_stride) + tap * i64(tap_stride)
             finish(acc, 0, advance(dw, at), 0, biases, alpha, beta, dw, 0)
-    return conv_depthwise_total
+    return conv_depthwise_reduce
