@@ -1,6 +1,7 @@
 """Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -226,9 +227,32 @@ def is_by_head(problem):
     return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
 
 
+class Order(NamedTuple):
+    """The order of tiles, as divisors but for `last` and `tiles`.
+
+    Heads of all images form sections, of `heads` each, of `rest` in section number `last`; `per_section` tiles. A head has `tiles`, an
+    image `inner` heads (`make_locate`'s `by_head`: a head is in `inner` images), and `group` heads share one of k and v.
+    """
+    per_section: "uint32x3"  # noqa: F821
+    heads: "uint32x3"  # noqa: F821
+    rest: "uint32x3"  # noqa: F821
+    last: i32
+    inner: "uint32x3"  # noqa: F821
+    group: "uint32x3"  # noqa: F821
+    tiles: i32
+
+
+def order_of(lines, heads, tiles, inner, group):
+    """Kernel parameter: the order of the tiles of so many heads of all images, in sections of `heads`."""
+    sections = max(1, ceil_div(lines, heads))
+    rest = max(1, lines - (sections - 1) * heads)
+    order = Order(divisor(heads * tiles), divisor(heads), divisor(rest), sections - 1, divisor(inner), divisor(group), tiles)
+    return Argument(Order, order)
+
+
 @functools.cache
 def make_locate(height, by_head=False):
-    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t; `order` are `order_arguments`.
+    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t, of an `Order`.
 
     Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
     those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head. `by_head`: heads come one
@@ -236,17 +260,16 @@ def make_locate(height, by_head=False):
     """
     @device_function
     def locate(t, order):
-        per_section, several, rest, last, inner_of, group_of, tiles = order
-        section, inside = divide_remainder(t, per_section)
-        if section == last:
-            below, place = divide_remainder(inside, rest)
+        section, inside = divide_remainder(t, order.per_section)
+        if section == order.last:
+            after, head = divide_remainder(inside, order.rest)
         else:
-            below, place = divide_remainder(inside, several)
-        image, h = divide_remainder(section * i32(several[0]) + place, inner_of)
+            after, head = divide_remainder(inside, order.heads)
+        image, h = divide_remainder(section * i32(order.heads[0]) + head, order.inner)
         if by_head:
             image, h = h, image
-        g, _ = divide_remainder(h, group_of)
-        return image, h, g, (tiles - 1 - below) * height
+        kv_head, _ = divide_remainder(h, order.group)
+        return image, h, kv_head, (order.tiles - 1 - after) * height
     return locate
 
 
@@ -260,17 +283,12 @@ def of_a_sequence(problem, count):
     return ceil_div(count, max(problem.batch, 1)) if problem.packed else count
 
 
-def order_arguments(problem, height, by_head=False):
-    """Kernel parameters that make up `order`."""
-    p, tiles = problem, tiles_of(problem, problem.rows, height)
+def order_argument(problem, height, by_head=False):
+    """Kernel parameter `order` of tiles of queries."""
+    p = problem
     lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
-    several = max(1, min(lines, fitting))
-    sections = ceil_div(lines, several)
-    rest = lines - (sections - 1) * several
-    inner = p.batch if by_head else p.heads
-    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, rest, inner, p.group))
-    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+    return order_of(lines, max(1, min(lines, fitting)), tiles_of(p, p.rows, height), p.batch if by_head else p.heads, p.group)
 
 
 # ---- what it should take

@@ -28,7 +28,7 @@ from .._fragments import is_adjusted, make_adjust, make_apply_dropout, make_norm
 from .._masks import make_apply_mask
 from .._scores import (NEG_INF, Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled,
                        sequence_arguments)
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_arguments, tile_count
+from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_argument, tile_count
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def kernel(config):
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
         q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
-        all_rows, heads = numbers[1], i32(order[4][0])
+        all_rows, heads = numbers[1], i32(order.inner[0])
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
         seed = terms.seed_of(seed, offset)
@@ -376,9 +376,9 @@ def kernel(config):
             if not DRAWN:
                 t = t + cuda.gridDim.x
 
-    def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several,
-                 rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds,
-                 scale, softcap, seed, offset, threshold, factor, scale_q, scale_k, scale_v):
+    def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
+                 keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
+                 factor, scale_q, scale_k, scale_v):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
@@ -400,7 +400,6 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
         numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
         role = uniform(tid >> 7)
         if role == 0:
@@ -435,7 +434,7 @@ def main_launch(problem, config, device, maps, steps, counter):
     arguments = (*maps, Argument("uint8*", "workspace"), Argument("int64x2", steps), Argument("int32", p.images),
                  Argument(element(p.o.dtype).pointer, "o"), Argument(Strides, p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides),
-                 Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), *order_arguments(p, s.height),
+                 Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), order_argument(p, s.height),
                  Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p), bias, bias_strides, bounds, scale, *others,
                  *scale_arguments())
     return Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)

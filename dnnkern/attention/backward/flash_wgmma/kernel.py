@@ -423,7 +423,7 @@ def kernel(config, down):
 
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
-                             per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
+                             order, counts_of_heads, of_rows, of_keys,
                              row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,
                              offset, threshold, factor):
         shared = cuda.shared.array(0, u32)
@@ -435,7 +435,7 @@ def kernel(config, down):
                 resident + (24 + 16 * STAGES), resident + (32 + 16 * STAGES), resident + (40 + 16 * STAGES),
                 resident + (48 + 16 * STAGES), resident + (64 + 16 * STAGES))
         told = resident + (80 + 16 * STAGES)
-        order, sequences = (per_section, several, rest, last_section, inner_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
+        sequences = of_rows, of_keys, row_step, key_step
         tid = cuda.threadIdx.x
         if tid == 0:
             for k in range(4):

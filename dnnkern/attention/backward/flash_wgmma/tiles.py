@@ -52,7 +52,7 @@ def make_tickets(config, down):
         """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
         image, own_head, _, tile = locate(ticket, order)
         if DOWN:
-            tile = order[6] - 1 - tile
+            tile = order.tiles - 1 - tile
         sequence, start = tile_of(image, tile, sequences[1], sequences[3], sizes[4], sizes[1])
         if PACKED and (start < 0 or ticket >= cuda.gridDim.x):
             start = sizes[1]
