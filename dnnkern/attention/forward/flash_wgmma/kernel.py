@@ -1,9 +1,8 @@
-"""The kernel of `flash_wgmma`, forward: its producer, the steps of its consumers, and what they pass to each other."""
+"""The kernel of `flash_wgmma`, forward: its producer and the steps of its consumers; `parameters` has what they pass to each other."""
 import functools
 from dataclasses import replace
-from typing import NamedTuple
 
-from ....device import cuda, device_function, f32, i32, jit, u32, u64
+from ....device import cuda, device_function, f32, i32, jit, u32
 from ....device.atomic import fetch_add_u32
 from ....device.barrier import barrier_sync
 from ....device.convert import element
@@ -12,7 +11,7 @@ from ....device.fastmath import rcp
 from ....device.index import divide_remainder, divisor
 from ....device.ldmatrix import ldmatrix_x4
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
-from ....device.pipeline import Barriers, make_pipeline
+from ....device.pipeline import make_pipeline
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
@@ -28,94 +27,7 @@ from ..._fragments import (SLACK, make_add_bias, make_adjust, make_apply_dropout
 from ..._masks import make_apply_mask
 from ..._scores import NEG_INF, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS, make_locate
-
-
-class Sizes(NamedTuple):
-    """Sequences, query heads, queries and keys of an array."""
-    batch: i32
-    heads: i32
-    rows: i32
-    keys: i32
-
-
-class Work(NamedTuple):
-    """What a tile's number is taken apart with: how many tiles there are, their `_wgmma.Order`, lengths of sequences, sizes, window."""
-    tiles: i32
-    order: object
-    sequences: object
-    sizes: Sizes
-    bounds: object
-
-
-class Maps(NamedTuple):
-    """Addresses of tensor maps."""
-    q: u64
-    k: u64
-    v: u64
-    o: u64
-    bias: u64
-
-
-class Shared(NamedTuple):
-    """Shared memory: where it begins, and the barriers of each ring; the scheduler's ring holds numbers of tiles."""
-    base: u32
-    q: Barriers
-    k: Barriers
-    v: Barriers
-    tile: Barriers
-    numbers: u32
-
-
-class Span(NamedTuple):
-    """The keys of a tile of queries.
-
-    `first_row` and `first_key` begin the sequence in the array; it has `rows` and `keys`, and query i has position ``i + shift``. The tile
-    attends to keys from `begin` on, in `count` tiles; all its queries attend to those from `full_begin` to `full_end`.
-    """
-    first_row: i32
-    first_key: i32
-    rows: i32
-    keys: i32
-    shift: i32
-    begin: i32
-    count: i32
-    full_begin: i32
-    full_end: i32
-
-
-class Query(NamedTuple):
-    """The first of a thread's two queries, the other is 8 after it: its index in the sequence, its position among the keys, its head of all
-    sequences', the head's ALiBi slope, where the head's bias begins."""
-    row: i32
-    position: i32
-    head: i32
-    slope: f32
-    bias_at: object
-
-
-class Scoring(NamedTuple):
-    """What products become scores with."""
-    scale: f32
-    softcap: f32
-    bias: object
-    bias_strides: object
-
-
-class Dropout(NamedTuple):
-    """The seed of the random words, the threshold that they are compared with, the factor of what is kept."""
-    seed: object
-    threshold: u32
-    factor: f32
-
-
-class Thread(NamedTuple):
-    """Of a consumer: its warpgroup, its number there, its warp and lane, the first of its two rows of a tile, its first column."""
-    group: i32
-    number: i32
-    warp: i32
-    lane: i32
-    row: i32
-    column: i32
+from .parameters import Dropout, Maps, Outputs, Query, Scoring, Shared, Softmax, Span, Thread, Work
 
 
 @functools.cache
@@ -305,7 +217,7 @@ def kernel(config):
 
     row_words, store_elements = make_row_words(kind.dtype, ACC), make_store(kind.dtype, E, config.e, config.pairs)
     drained, source_free = make_bulk_wait(0), make_bulk_wait_read(0)
-    CHUNKS = config.e // 8
+    CHUNKS, WITH_LSE = config.e // 8, config.lse
 
     @device_function
     def store_boxes(acc, factors, map_o, o, o_strides, staging, row, left, h, image, thread):
@@ -337,26 +249,79 @@ def kernel(config):
             if not APART:
                 barrier_sync(thread.group + 1, 128)  # q may come
 
-    # ---- consumers: the loop
+    @device_function
+    def write_back(acc, rescale, row_lse, outputs, q_at, shared, q_state, span, i0, query, h, image, thread, work):
+        """The rows, divided by their sums, and lse; q is released where o takes its memory or nobody has done it."""
+        o, o_strides, lse, lse_strides = outputs.o, outputs.o_strides, outputs.lse, outputs.lse_strides
+        written = span.rows if PACKED else work.sizes.rows
+        barrier_sync(thread.group + 1, 128)
+        if TMA_STORE:
+            tile_row = i0 + thread.group * 64
+            store_boxes(acc, rescale, outputs.map, o, o_strides, q_at + O_AT, span.first_row + tile_row, span.rows - tile_row, h, image,
+                        thread)
+            if not APART and thread.number == 0:
+                source_free()
+                q_pipe.consumer_release(shared.q, q_state, 0)
+        else:
+            if not EARLY:
+                q_pipe.consumer_release(shared.q, q_state, thread.number)
+            of_o = advance(o, image * o_strides.batch + h * o_strides.head + span.first_row * o_strides.row)
+            store_elements(acc, rescale, of_o, o_strides, query.row, written, thread.column)
+        if WITH_LSE and thread.column == 0:
+            lse_at = image * lse_strides.batch + h * lse_strides.head + (span.first_row + query.row) * lse_strides.row
+            if query.row < written:
+                lse[lse_at] = row_lse[0]
+            if query.row + 8 < written:
+                lse[lse_at + 8 * lse_strides.row] = row_lse[1]
 
-    online_softmax, normalize_rows = make_online_softmax(WIDTH, s.first), make_normalize_rows(bool(kind.sink))
+    # ---- consumers: softmax, and the loop
+
+    pack, hold_scores, raise_and_sum = make_pack(kind.dtype, WORDS), pin(SCORES), make_online_softmax(WIDTH, s.first)
     apply_dropout = make_apply_dropout(WIDTH) if DROPOUT else None
-    pack, hold_scores = make_pack(kind.dtype, WORDS), pin(SCORES)
+    normalize_rows, load_sink = make_normalize_rows(bool(kind.sink)), element(kind.sink or kind.dtype).load
     scores_alone, scores_first, acc_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, ACC)
-    load_sink, HELD_WORDS, SINK = element(kind.sink or kind.dtype).load, 4 * STEPS * HELD, bool(kind.sink)
-    WITH_LSE, LIMITED = config.lse, kind.limits_rows
+    HELD_WORDS, SINK, LIMITED = 4 * STEPS * HELD, bool(kind.sink), kind.limits_rows
 
     @device_function
-    def consume(map_o, o, o_strides, lse, lse_strides, sink, sink_step, shared, work, scoring, dropout, thread):
+    def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
+        """Scores become probabilities, by the reference maxima; whether accumulators have to be rescaled."""
+        rescaled = raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        if DROPOUT:
+            apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
+        return rescaled
+
+    @device_function
+    def finish_softmax(state, query, rows, h, sink, sink_step):
+        """`rescale` becomes what accumulators are multiplied by, `row_sum` lse."""
+        sink_logit = f32(0)
+        if SINK:
+            sink_logit = f32(load_sink(sink, h * sink_step))
+        normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
+        if LIMITED:  # rows past the sequence's last
+            for r in range(2):
+                if query.row + 8 * r >= rows:
+                    state.rescale[r], state.row_sum[r] = f32(0), f32(NEG_INF)
+
+    @device_function
+    def tile_of_queries(t, published, work):
+        """(sequence, head, first query, image) of a consumer's tile."""
+        sequence, h, _, tile = locate(t, work.order)
+        i0, image = tile * HEIGHT, sequence
+        if PACKED:
+            sequence, i0, image = uniform(i32(published[1])), uniform(i32(published[2])), i32(0)
+        return sequence, h, i0, image
+
+    @device_function
+    def consume(outputs, sink, sink_step, shared, work, scoring, dropout, thread):
         softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
         scores, acc = cuda.local.array(SCORES, f32), cuda.local.array(ACC, f32)
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
-        row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        rescale, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+        softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
+                          cuda.local.array(2, f32))
         q_at = shared.base + u32(thread.group) * GROUP
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
-        tile_state = tile_pipe.consumer_start()
+        tile_state, published = tile_pipe.consumer_start(), (u32(0), u32(0), u32(0), u32(0))
         t = cuda.blockIdx.x
         while True:
             # the next tile
@@ -369,20 +334,18 @@ def kernel(config):
                 tile_state = tile_pipe.next(tile_state)
             if t >= work.tiles:
                 break
-            sequence, h, _, tile = locate(t, work.order)
-            i0, image = tile * HEIGHT, sequence
-            if PACKED:
-                sequence, i0, image = uniform(i32(published[1])), uniform(i32(published[2])), i32(0)
-            first_row, _, rows, keys, shift, begin, count, full_begin, full_end = span_of(i0, sequence, work)
-            span = Span(first_row, 0, rows, keys, shift, begin, uniform(count), uniform(full_begin), uniform(full_end))
-            left, row = span.count, i0 + thread.row
-            key = begin + (left - 1) * WIDTH
-            query = Query(row, row + shift, sequence * work.sizes.heads + h, terms.slope(h, work.sizes.heads),
+            sequence, h, i0, image = tile_of_queries(t, published, work)
+            span = span_of(i0, sequence, work)
+            span = Span(span.first_row, span.first_key, span.rows, span.keys, span.shift, span.begin, uniform(span.count),
+                        uniform(span.full_begin), uniform(span.full_end))
+            left = span.count
+            key = span.begin + (left - 1) * WIDTH
+            query = Query(i0 + thread.row, i0 + thread.row + span.shift, sequence * work.sizes.heads + h, terms.slope(h, work.sizes.heads),
                           image * scoring.bias_strides.batch + h * scoring.bias_strides.head)
             for i in range(ACC):
                 acc[i] = f32(0)
             for r in range(2):
-                row_max[r], ref_max[r], row_sum[r] = f32(NEG_INF), f32(0), f32(0)
+                softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r] = f32(NEG_INF), f32(0), f32(0)
             q_pipe.consumer_wait(shared.q, q_state)
             if HELD:
                 hold_queries(held, q_at, thread)
@@ -394,12 +357,10 @@ def kernel(config):
             start_scores(scores, held, q_at, shared, k_state)
             scores_alone(scores)
             k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-            online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
-            if DROPOUT:
-                apply_dropout(scores, dropout.seed, query.head, row, key, thread.lane, dropout.threshold, dropout.factor)
+            online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
             if PADDED:
-                clear_values(key, keys, shared, v_state, thread)
+                clear_values(key, span.keys, shared, v_state, thread)
             left = left - 1
 
             # scores of a tile of keys beside the values of the tile after it
@@ -409,57 +370,27 @@ def kernel(config):
                 start_values(acc, words, shared, v_state)
                 scores_first(scores)
                 k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-                rescaled = online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
-                if DROPOUT:
-                    apply_dropout(scores, dropout.seed, query.head, row, key, thread.lane, dropout.threshold, dropout.factor)
+                rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
                 acc_done(acc)
                 v_pipe.consumer_release(shared.v, v_state, thread.number)
                 v_state = v_pipe.next(v_state)
                 hold_scores(scores)  # the words were the product's until now
                 pack(words, scores)
                 if rescaled:
-                    scale_rows(acc, E // 8, rescale)
+                    scale_rows(acc, E // 8, softmax.rescale)
                 left = left - 1
 
-            # values of the first tile of keys, and what rows are divided by
+            # values of the first tile of keys
             if TMA_STORE and APART and thread.number == 0:
                 if not EARLY:
                     q_pipe.consumer_release(shared.q, q_state, 0)
                 source_free()  # what the tile before left from
             start_values(acc, words, shared, v_state)
-            sink_logit = f32(0)
-            if SINK:
-                sink_logit = f32(load_sink(sink, h * sink_step))
-            normalize_rows(ref_max, row_sum, rescale, sink_logit)
+            finish_softmax(softmax, query, span.rows, h, sink, sink_step)
             acc_done(acc)
             v_pipe.consumer_release(shared.v, v_state, thread.number)
             v_state = v_pipe.next(v_state)
-            if LIMITED:  # rows past the sequence's last
-                if row >= rows:
-                    rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
-                if row + 8 >= rows:
-                    rescale[1], row_sum[1] = f32(0), f32(NEG_INF)
-
-            # write back
-            barrier_sync(thread.group + 1, 128)
-            if TMA_STORE:
-                tile_row = i0 + thread.group * 64
-                store_boxes(acc, rescale, map_o, o, o_strides, q_at + O_AT, first_row + tile_row, rows - tile_row, h, image, thread)
-                if not APART and thread.number == 0:
-                    source_free()
-                    q_pipe.consumer_release(shared.q, q_state, 0)
-            else:
-                if not EARLY:
-                    q_pipe.consumer_release(shared.q, q_state, thread.number)
-                of_o = advance(o, image * o_strides.batch + h * o_strides.head + first_row * o_strides.row)
-                store_elements(acc, rescale, of_o, o_strides, row, rows if PACKED else work.sizes.rows, thread.column)
-            if WITH_LSE and thread.column == 0:
-                written = rows if PACKED else work.sizes.rows
-                lse_at = image * lse_strides.batch + h * lse_strides.head + (first_row + row) * lse_strides.row
-                if row < written:
-                    lse[lse_at] = row_sum[0]
-                if row + 8 < written:
-                    lse[lse_at + 8 * lse_strides.row] = row_sum[1]
+            write_back(acc, softmax.rescale, softmax.row_sum, outputs, q_at, shared, q_state, span, i0, query, h, image, thread, work)
             q_state = q_pipe.next(q_state)
             if not PUBLISHED:
                 t = t + cuda.gridDim.x
@@ -510,6 +441,6 @@ def kernel(config):
             group, number = role - 1, tid & 127
             lane, warp = number & 31, number >> 5
             thread = Thread(group, number, warp, lane, group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2)
-            consume(maps.o, o, o_strides, lse, lse_strides, sink, sink_step, shared, work, Scoring(scale, softcap, bias, bias_strides),
-                    Dropout(terms.seed_of(seed, offset), threshold, factor), thread)
+            consume(Outputs(maps.o, o, o_strides, lse, lse_strides), sink, sink_step, shared, work,
+                    Scoring(scale, softcap, bias, bias_strides), Dropout(terms.seed_of(seed, offset), threshold, factor), thread)
     return sdpa_fwd_flash_wgmma
