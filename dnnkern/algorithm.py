@@ -84,17 +84,19 @@ class Algorithm:
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
         """Bound to the configuration with the lowest estimate within the limit; itself if there is no choice."""
-        return self if self.configs is None or self.config is not None else self._best(problem, device, workspace_limit)[0]
+        return self if self.configs is None or self.config is not None else self.least(problem, device, workspace_limit)[0]
 
     def predicted(self, problem, device, workspace_limit=None, choosing=False) -> tuple:
         """(as `configured`, its `seconds`)"""
-        if self.configs is None or self.config is not None:
-            return self, self.seconds(problem, device, choosing)
-        bound, estimate = self._best(problem, device, workspace_limit)
-        return bound, bound.seconds(problem, device, choosing) if device.is_processor else float(estimate)
+        if device.is_processor:
+            bound = self.configured(problem, device, workspace_limit)
+            return bound, bound.seconds(problem, device, choosing)
+        return self.least(problem, device, workspace_limit)
 
-    def _best(self, problem, device, workspace_limit):
-        """(bound to the configuration with the lowest estimate, that estimate)."""
+    def least(self, problem, device, workspace_limit=None) -> tuple:
+        """(as `configured`, its estimate)"""
+        if self.configs is None or self.config is not None:
+            return self, self.estimate(problem, device, self.config)
         candidates = [c for c in self.configs(problem, device)
                       if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:
@@ -102,9 +104,9 @@ class Algorithm:
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         estimates = [self.estimate(problem, device, c) for c in candidates]
         least = min(estimates)
-        return self._bound(candidates[estimates.index(least)]), least
+        return self.bound_to(candidates[estimates.index(least)]), least
 
-    def _bound(self, config):
+    def bound_to(self, config):
         """Like `dataclasses.replace`, which takes longer than most estimates."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, config=config)
@@ -131,7 +133,7 @@ class Algorithm:
         if self.configs is None or self.config is not None:
             return [self]
         ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
-        return [self._bound(c) for c in ranked]
+        return [self.bound_to(c) for c in ranked]
 
     @property
     def is_deterministic(self):

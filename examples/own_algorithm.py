@@ -12,7 +12,7 @@ import numpy as np
 import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import cuda, f32, jit
-from dnnkern.device.epilogue import make_epilogue
+from dnnkern.device.epilogue import EpilogueParams, make_epilogue
 from dnnkern.device.fastmath import fma
 from dnnkern.device.warp import lane_id, reduce_sum, warp_id
 from dnnkern.host.launch import Argument, Launch
@@ -62,7 +62,8 @@ def kernel(spec):
                 acc = fma(a[m * sam + k], b[n * sbn + k], acc)
             acc = reduce_sum(acc)
             if lane_id() == 0:
-                y[m * sym + n * syn] = epilogue(acc, m, n, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride))
+                e = EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
+                y[m * sym + n * syn] = epilogue(acc, m, n, e)
     return warp_dot
 
 

@@ -5,7 +5,8 @@
     python tests/casts.py remove FILE                                                     # take them out of the sources
 
 A cast may go if every operation keeps its type without it: its argument has the type already, is a literal that takes the type of the
-operand beside it, or is widened beside a wider operand. The machine code is then the same. Needs Python 3.11, which knows columns.
+operand beside it, or is widened beside a wider operand. The machine code is then the same. A line with the comment "wraps" keeps its
+casts: kernels of Numba's own jit, whose integers are exact in the simulator, call it. Needs Python 3.11, which knows columns.
 """
 import argparse
 import ast
@@ -215,15 +216,16 @@ def casts(tree):
 
 def removable(file, seen):
     """(nodes that may go, why the others stay: a Counter) of a file."""
-    tree = ast.parse((ROOT / file).read_text())
+    text = (ROOT / file).read_text()
+    tree, lines = ast.parse(text), text.splitlines()
     above, gone, why = parents(tree), {}, collections.Counter()
     for node in reversed(casts(tree)):  # of i64(n) * i64(k) the first stays
         where = (file, node.lineno, node.col_offset)
         uses = seen.get(where)
         parent = above[node][0]
         name = node.func.id
-        if not uses:
-            why["not compiled"] += 1
+        if not uses or "# wraps" in lines[node.lineno - 1]:
+            why["wraps" if uses else "not compiled"] += 1
             continue
         given = {(t, without) for t, without, _, _ in uses}
         # what is an operand of nothing counts only where it is by itself

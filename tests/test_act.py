@@ -21,7 +21,7 @@ from dnnkern.act._functions import UNARY as UNARY_MODES
 from dnnkern.act._lanes import make_work
 from dnnkern.act._parse import FAMILY, SMALL, parse_problem
 from dnnkern.device import SIMULATED
-from dnnkern.device.epilogue import PARAMETERS, Activation
+from dnnkern.device.activation import PARAMETERS, Activation
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
 

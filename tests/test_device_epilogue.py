@@ -8,7 +8,8 @@ from kit import launch
 
 from dnnkern.device import cuda, i32
 from dnnkern.device.convert import element
-from dnnkern.device.epilogue import ARGUMENTS, PARAMETERS, Activation, EpilogueSpec, activation_function, activation_gradient, make_epilogue
+from dnnkern.device.activation import PARAMETERS, Activation, activation_function, activation_gradient
+from dnnkern.device.epilogue import AllParams, EpilogueParams, EpilogueSpec, ResidualParams, ScaledParams, make_epilogue
 
 THREADS = 128
 ERF = np.vectorize(math.erf)
@@ -184,13 +185,13 @@ def _kernel(spec, result):
     @cuda.jit(launch_bounds=M * N)
     def whole(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
+        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
         d[i32(m * N + n)] = epilogue(acc[i32(m * N + n)], m, n, e)
 
     @cuda.jit(launch_bounds=M * N)
     def pairs(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
+        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
         if n % 2 == 0:
             d[i32((m * N + n) // 2)] = epilogue(acc[i32(m * N + n)], acc[i32(m * N + n + 1)], m, n, e)
     return pairs if result == "packed" else whole
@@ -290,13 +291,14 @@ def test_integer_accumulators_stay_exact_beyond_float32():
 def test_arguments_are_documented_in_order():
     spec = EpilogueSpec(bias="row", bias_dtype="bfloat16", c="float16", residual="bfloat16", scales=("row", "column"), wide=True)
     names, types = zip(*spec.arguments)
-    assert names == ARGUMENTS
+    assert names == AllParams._fields
     assert types == ("float32", "float32", "uint16*", "int64", "uint16*", "int64", "int64", "uint16*", "int64", "int64", "float32*",
                      "float32*", "int64", "int64")
-    assert [n for n, _ in EpilogueSpec(scales=True).arguments] == list(ARGUMENTS[:12])
+    assert tuple(n for n, _ in EpilogueSpec(scales=True).arguments) == ScaledParams._fields[:9]
+    assert tuple(n for n, _ in EpilogueSpec(scales=("row", None)).arguments) == ScaledParams._fields
     assert EpilogueSpec(scales=True) == EpilogueSpec(scales=("tensor", "tensor")) and EpilogueSpec(scales=(None, None)) == EpilogueSpec()
-    assert [n for n, _ in EpilogueSpec().arguments] == list(ARGUMENTS[:7])
-    assert [n for n, _ in EpilogueSpec(residual="float32").arguments] == list(ARGUMENTS[:10])
+    assert tuple(n for n, _ in EpilogueSpec().arguments) == EpilogueParams._fields
+    assert tuple(n for n, _ in EpilogueSpec(residual="float32").arguments) == ResidualParams._fields
 
 
 def test_spec_validates():

@@ -9,7 +9,7 @@ from dnnkern.device import SIMULATED, cuda, f32, f64, i32, i64, u32
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from dnnkern.device import block, convert, epilogue, fastmath, index, philox, vec, warp  # noqa: E402
+from dnnkern.device import activation, block, convert, epilogue, fastmath, index, philox, vec, warp  # noqa: E402
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64, "uint32": u32}
@@ -175,9 +175,9 @@ def test_accurate_float32_functions_use_no_double(name):
         _ptx(kernel, ("float32*", "float32*"))
 
 
-@pytest.mark.parametrize("mode", epilogue.PARAMETERS)
+@pytest.mark.parametrize("mode", activation.PARAMETERS)
 def test_activations_and_gradients_of_float32(mode):
-    f, g = epilogue.activation_function(mode), epilogue.activation_gradient(mode)
+    f, g = activation.activation_function(mode), activation.activation_gradient(mode)
 
     @cuda.jit(launch_bounds=256)
     def kernel(x, dy, y, dx):
@@ -274,10 +274,11 @@ def test_unused_parts_of_an_epilogue_cost_nothing(spec, parameters, expected):
     @cuda.jit(launch_bounds=256)
     def kernel(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         i = i32(cuda.threadIdx.x)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
+        e = epilogue.AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows,
+                               s_cols)
         d[i] = finish(acc[i], i32(i >> 4), i32(i & 15), e)
-    types = [t for _, t in spec.arguments] + [
-        "uint8*", "int32", "int32", "float32*", "float32*", "int32", "int32"][len(spec.arguments) - 7:]
+    given = {"residual": "uint8*", "scale_a": "float32*", "scale_b": "float32*", **dict(spec.arguments)}
+    types = [given.get(name, "int32") for name in epilogue.AllParams._fields]
     text = _ptx(kernel, (spec.accumulator + "*", convert.element(spec.output).pointer, *types))
     assert len(re.findall(r"ld\.param", text)) == parameters, text
     for instruction in expected:

@@ -1,5 +1,5 @@
 """Functions of single elements: activations and their gradients, arithmetic, comparisons, gated linear units."""
-from ..device.epilogue import PARAMETERS
+from ..device.activation import PARAMETERS
 from ..dispatch import CHOICE
 from ..host.front import Operation, public
 from ..host.scalars import flag, integer, ints, number

@@ -3,7 +3,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import device_function, f32, f64
-from ..device.epilogue import Activation, activation_function, activation_gradient
+from ..device.activation import Activation, activation_function, activation_gradient
 from ..device.fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, sin, sqrt, tan
 
 TYPES = {"float32": f32, "float64": f64}

@@ -6,7 +6,7 @@ canonical `Form`.
 import functools
 from dataclasses import dataclass
 
-from ..device.epilogue import MODES, PARAMETERS, Activation
+from ..device.activation import MODES, PARAMETERS, Activation
 from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor

@@ -21,7 +21,7 @@ from ..host.tensormap import Im2colMap
 
 PIXELS = 64                   # of a stage
 WIDTHS = (64, 32, 16, 8)      # channels of a box
-L2_BYTES = 24.5  # a clock and multiprocessor: 64x576 tiles of 64 channels at 6.4 TB/s on an H200, 64x192 at 11.5, 64x128 at 14.5
+
 OFFSETS = {1: 1 << 16, 2: 1 << 8, 3: 1 << 5}  # what an offset in each of so many spatial dimensions is below
 
 

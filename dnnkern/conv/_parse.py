@@ -3,7 +3,7 @@ import argparse
 import functools
 import re
 
-from ..device.epilogue import MODES, Activation
+from ..device.activation import MODES, Activation
 from ..host.products import MATH, default_output
 from ..host.scalars import LARGEST
 from ..host.tensor import Tensor

@@ -10,7 +10,11 @@ from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
+
+COST = constants("conv/bias_naive")
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A load at a time in each thread, of half a memory latency."""
-    waves = ceil_div(problem.k, 2048 * device.sms)
-    return 4e-6 + max(waves * problem.pixels * 300 / device.clock_hz, problem.bytes / device.bandwidth)
+    waves = ceil_div(problem.k, COST.resident * device.sms)
+    return Cost(launch=COST.start) + overlap(waits=waves * problem.pixels * COST.load / device.clock_hz,
+                                             memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -19,8 +19,12 @@ from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.warp import reduce_sum
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, occupied
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+
+COST = constants("conv/bias_two_pass")
 
 THREADS, FLIGHT = 256, 4  # threads of a block, loads in flight
 ROUNDS = 4                # times a thread fills its flight before another split is worth a block
@@ -112,11 +116,11 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes, at a rate that narrow loads and few blocks lower; the least time of a block; launches."""
     config = _config(problem, device)
-    narrow = {4: 1.0, 2: 0.85, 1: 0.6, 0: 0.6 if problem.dy.itemsize > 2 else 0.3}[config.words]
+    narrow = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.wide if problem.dy.itemsize > 2 else COST.narrow}[config.words]
     blocks = config.splits * (ceil_div(problem.k, config.vector * config.across) if config.across else problem.k)
-    busy = min(1.0, blocks / (2 * device.sms))
-    shortest = ceil_div(blocks, BLOCKS * device.sms) * 1.5e-6
-    return 4e-6 + shortest + 2.5e-6 * (config.splits > 1) + problem.bytes / (0.9 * narrow * busy * device.bandwidth)
+    memory = Cost(memory=problem.bytes / (COST.rate * narrow * device.bandwidth))
+    return Cost(launch=COST.start, waves=ceil_div(blocks, BLOCKS * device.sms) * COST.block,
+                reduction=COST.sum_launch * (config.splits > 1)) + memory.slowed(idle=1 / occupied(blocks, COST.enough, device))
 
 
 @functools.cache

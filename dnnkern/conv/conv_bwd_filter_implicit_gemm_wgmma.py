@@ -20,17 +20,21 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.hopper import ROW, Tile, make_product
-from ..engine.hopper_plan import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds,
-                                  steps_of, store_argument, stored_by_tma, tile_count, y_argument)
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments,
+                                  product_seconds, steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import Roles, store_width
 from ..engine.scales import Scales
 from ..engine.split_k import sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
-from ._filter_wgmma import (L2_BYTES, WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
+from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
                             place_arguments, shape_of, spatial_dims, types_refusal)
+
+COST = constants("conv/filter_wgmma")
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
@@ -52,7 +56,7 @@ class Config:
         return f"{self.tile} {self.width} channels" + (f" {self.ranges} ranges" if self.ranges > 1 else "")
 
 
-class _Cost(NamedTuple):
+class _Sizes(NamedTuple):
     """What `product_seconds` asks of a problem."""
     a: Tensor
     bytes: int
@@ -155,14 +159,12 @@ def estimate(problem, device, config):
     shape, tile = shape_of(problem, config.width), config.tile
     across, down = ceil_div(shape.n, tile.bn), ceil_div(shape.m, tile.bm)
     tiles, steps = tile_count(shape, tile) * config.ranges, ceil_div(steps_of(problem.pixels, 2), config.ranges)
-    narrow = 1 + 0.1 * (64 // config.width - 1)  # more and shorter copies; a guess
+    narrow = 1 + COST.narrow * (64 // config.width - 1)  # more and shorter copies
     # tiles of a range want the same pixels at about the same time
     read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
-    seconds = max(narrow * product_seconds(_Cost(problem.x, problem.bytes), tile, device, tiles, steps),
-                  3e-6 + read / (L2_BYTES * device.sms * device.clock_hz))
-    if _at_once(problem, config):
-        return seconds
-    return seconds + 2e-6 + 1.5 * workspace(problem, device, config) / device.bandwidth
+    product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=narrow)
+    work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
+    return work if _at_once(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
 
 
 def _product(tile, dtype, width, dims, sink):
@@ -184,8 +186,8 @@ def kernel(special, width, dims):
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)),
-                (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
-                 scale_b, scale_strides))
+                MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                             c_row_stride, c_column_stride))
     return conv_bwd_filter_wgmma
 
 

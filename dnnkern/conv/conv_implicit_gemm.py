@@ -20,7 +20,9 @@ from types import SimpleNamespace
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from ..engine.ampere_cost import SUM_LAUNCH
+from ..engine.constants import constants
+from ..engine.cost import overlap
+from ..engine.ampere_cost import sum_seconds
 from ..engine.simt import HALVES, Operands, Tile, make_tile_product
 from ..engine.simt_plan import TILES, TILES_F64, tile_seconds
 from ..engine.split_k import SomeRanges as Config
@@ -30,6 +32,8 @@ from ._gather.loaders import GatherLoader, Rows
 from ._gather.plan import access, grain_of, sizes, swapped
 from ._gather.store import Output, make_store, make_sums, output_of, pitch_of, sums_bytes
 from ._gather.table import Table
+
+COST = constants("conv/implicit_gemm")
 
 DTYPES = ("float64", "float32", *HALVES)
 MOST_WORKSPACE = 1 << 29
@@ -141,11 +145,9 @@ def estimate(problem, device, config):
     m, n = _tiles(view, config.tile)
     busiest = ceil_div(m * n * view.products * ranges, device.sms)
     parts = SimpleNamespace(dtype=problem.dtype)
-    seconds = tile_seconds(parts, config.tile, device, busiest, 1.1 * min(steps, view.k) * max(share_of(view), 0.1))
-    seconds = max(seconds, problem.bytes / device.bandwidth)
-    if ranges > 1:
-        seconds += SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
-    return seconds
+    steps = COST.gather * min(steps, view.k) * max(share_of(view), COST.least_share)
+    product = overlap(tile_seconds(parts, config.tile, device, busiest, steps), memory=problem.bytes / device.bandwidth)
+    return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
 
 
 @functools.cache

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..engine.ampere_cost import SUM_LAUNCH, product_seconds
+from ..engine.ampere_cost import product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.split_k import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
@@ -24,6 +25,8 @@ from ._gather.mma_loaders import GatherCopies, GatherRegisters
 from ._gather.plan import access, grain_of, sizes, swapped
 from ._gather.store import Output, make_store, make_sums, output_of, sums_bytes
 from ._gather.table import Table
+
+COST = constants("conv/implicit_gemm")
 
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
@@ -171,11 +174,9 @@ def estimate(problem, device, config):
     table, left, right, *loaders = stages_of(_configured(view, tile))
     each, ranges = _range(view, tile, config.ranges)
     m, n = _tiles(view, tile)
-    stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), 0.1)
-    seconds = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
-    if ranges > 1:
-        seconds += SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
-    return seconds
+    stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), COST.least_share)
+    product = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
+    return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
 
 
 @functools.cache

@@ -15,12 +15,16 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
 from ._parameters import FilterStrides, ImageStrides, OutputStrides
+
+COST = constants("conv/naive")
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,11 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
-    waves = ceil_div(problem.output.size, 1024 * device.sms)
+    waves = ceil_div(problem.output.size, COST.resident * device.sms)
     # latency of a step's loads: four channels are in flight, window positions one at a time
-    chain = problem.gemm.k * (400 if problem.op == "conv_bwd_filter" else 100) / device.clock_hz
-    traffic = problem.flops * problem.x.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    chain = problem.gemm.k * (COST.filter_chain if problem.op == "conv_bwd_filter" else COST.chain) / device.clock_hz
+    traffic = problem.flops * problem.x.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 def _load_integer(p, i):
@@ -153,8 +157,8 @@ def _forward(config):
                                 acc += load_x(x, x_at + c * x_stride.c) * load_w(w, w_at + c * w_stride.c)
             at = n * y_stride.n + o * y_stride.o + p * y_stride.p + q * y_stride.q
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                               residual_row, residual_column)
             y[at + k * y_stride.k] = epilogue(acc, 0, k, e)
     return conv_fwd_naive
 
@@ -193,8 +197,8 @@ def _backward_data(config):
                                     acc += load_y(y, y_at + k * y_stride.k) * load_w(w, w_at + k * w_stride.k)
             at = n * x_stride.n + d * x_stride.d + h * x_stride.h + v * x_stride.w
             residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                               residual_row, residual_column)
             x[at + c * x_stride.c] = epilogue(acc, 0, c, e)
     return conv_bwd_data_naive
 
@@ -231,7 +235,7 @@ def _backward_filter(config):
                                 if 0 <= v < size.w:
                                     part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
                             acc += part
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
             w[at] = epilogue(acc, 0, 0, e)
     return conv_bwd_filter_naive
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
 from ..host.tensor import Tensor
 from ..matmul import MatmulProblem
@@ -32,6 +34,8 @@ from .winograd.filter import filter_launch
 from .winograd.problem import channels_last, correlation, plane_of, refusal, spread, tile_grid
 from .winograd.stages import Matrices, Tiles, patch_launch, result_launch
 from .winograd.transforms import transform
+
+COST = constants("conv/winograd_nonfused")
 
 BUDGETS = (1 << 29, 1 << 25)
 """Bytes of V and M together: what a device has to spare, and what stays in the L2 beside the image."""
@@ -242,11 +246,12 @@ def estimate(problem, device, config):
     stages = _stages(problem, config.n, config.last)
     slices = ceil_div(stages.total, config.tiles)
     _, *streams = stages.sizes(config.tiles)
-    in_l2 = 2 if sum(streams) < device.l2_bytes else 1
+    in_l2 = COST.l2 if sum(streams) < device.l2_bytes else 1
     image, (best, *_) = _orders(problem)
-    product = cost(config.product, stages.product(config.tiles), device) * (1.0 if config.last == best else 1.1)
-    in_l2 *= 1.0 if config.last == image else 0.7
-    return 8e-6 + slices * (16e-6 + product) + stages.bytes_moved() / (0.75 * in_l2 * device.bandwidth)
+    product = cost(config.product, stages.product(config.tiles), device).slowed(slower=1.0 if config.last == best else COST.order)
+    in_l2 *= 1.0 if config.last == image else COST.image
+    return (slices * product + Cost(launch=COST.start + slices * COST.slice,
+                                    transform=stages.bytes_moved() / (COST.rate * in_l2 * device.bandwidth)))
 
 
 def build(problem, device, config):

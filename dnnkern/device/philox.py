@@ -36,7 +36,7 @@ def philox_rounds(c0, c1, c2, c3, k0, k1):
     for _ in range(10):
         first, second = _product(c0, u32(0xD2511F53)), _product(c2, u32(0xCD9E8D57))
         c0, c1, c2, c3 = u32(second >> 32) ^ c1 ^ k0, u32(second), u32(first >> 32) ^ c3 ^ k1, u32(first)
-        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+        k0, k1 = u32(k0 + 0x9E3779B9), u32(k1 + 0xBB67AE85)  # wraps: in the simulator also in kernels of Numba's own jit
     return c0, c1, c2, c3
 
 
@@ -50,7 +50,7 @@ def philox(seed, subsequence, offset):
 @device_function
 def stream_seed(seed, offset):
     """The seed of the draws of a call where the kernel itself counts the offsets: each offset of the call has its own, 0 has `seed`."""
-    return u64(seed) + u64(offset) * STREAMS
+    return u64(u64(seed) + u64(offset) * STREAMS)  # wraps
 
 
 @functools.cache

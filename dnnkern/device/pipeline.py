@@ -179,6 +179,8 @@ def make_pipeline(stages, consumers=1, producers=1, cluster=1) -> Pipeline:
     def next_state(state):
         if stages == 1:
             return PipelineState(state.stage, state.phase ^ 1)
+        if stages == 2:
+            return PipelineState(state.stage ^ 1, state.phase ^ state.stage)
         stage = state.stage + 1
         if stage == stages:
             return PipelineState(u32(0), state.phase ^ 1)

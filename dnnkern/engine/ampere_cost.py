@@ -1,18 +1,15 @@
 """What a product by `engine.ampere` should cost: predictions, from nominal rates and the counted instructions of the main loop."""
 from ..device.index import ceil_div
 from .ampere import shared_bytes
+from .constants import constants
+from .cost import LAUNCH, Cost, contend
 
-# Seconds of a launch, of the sum's, of a load from memory, of a block before its first product and after its last; share of the tensor
-# cores' rate and of the memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles of a warp's access to
-# memory, and those that a warp waits in a step, a stage and an access narrower than 16 bytes.
-LAUNCH, SUM_LAUNCH, LATENCY, BLOCK = 2.5e-6, 1.5e-6, 1.0e-6, 2.0e-6
-EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE = 0.92, 0.9, 128, 1.4
-ACCESS_CYCLES, STEP_CYCLES, STAGE_CYCLES, NARROW_CYCLES = 2, 40, 120, 40
+COST, RATES = constants("engine/ampere"), constants("engine/mma_rate")
 
 
 def multiply_rate(dtype, tile, device):
-    """Operations a clock of a multiprocessor's tensor cores with mma.sync; on sm_90 five eighths of wgmma's, *predicted*."""
-    ampere, hopper, other = {"tf32": (1024, 1280, 512), "int8": (4096, 5120, 2048), "float64": (128, 256, 4)}.get(dtype, (2048, 2560, 1024))
+    """Operations a clock of a multiprocessor's tensor cores with mma.sync."""
+    ampere, hopper, other = getattr(RATES, dtype, RATES.halves)
     rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
     return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
 
@@ -25,15 +22,20 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     resident = max(1, min(tile.blocks, device.shared_per_sm // (shared_bytes(tile, left, right) + 1024)))
     busiest, active = ceil_div(blocks, device.sms), min(blocks, device.sms)
     # cycles of a stage: of a multiprocessor's units, and of a block, whose warps wait for their own loads, products and barriers
-    arithmetic = 2 * tile.bm * tile.bn * left.k / (EFFICIENCY * multiply_rate(dtype, tile, device))
+    arithmetic = 2 * tile.bm * tile.bn * left.k / (COST.math * multiply_rate(dtype, tile, device))
     fragments = (tile.warp_m + tile.warp_n) * tile.depth * tile.warps_m * tile.warps_n
-    shared = (fragments + tile.stage) / SHARED_RATE + ACCESS_CYCLES * sum(loader.accesses for loader in loaders) / 32
+    shared = (fragments + tile.stage) / COST.shared + COST.access * sum(loader.accesses for loader in loaders) / 32
     narrow = sum(loader.accesses for loader, stored in zip(loaders, (left, right)) if 16 * loader.accesses > stored.bytes)
-    alone = arithmetic * max(1, 128 / tile.threads) + STEP_CYCLES * tile.steps + STAGE_CYCLES + NARROW_CYCLES * narrow / tile.threads
+    alone = arithmetic * max(1, 128 / tile.threads) + COST.step * tile.steps + COST.stage + COST.narrow * narrow / tile.threads
     clock = stages / device.clock_hz
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    times = (busiest * arithmetic * clock, busiest * shared * clock, ceil_div(busiest, resident) * (alone * clock + BLOCK),
-             read / (L2_RATE * device.bandwidth), nbytes / (MEMORY_SHARE * device.bandwidth), nbytes * LATENCY / under_way)
-    return LAUNCH + sum(t ** 4 for t in times) ** 0.25
+    return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock,
+                            waits=ceil_div(busiest, resident) * (alone * clock + COST.block), l2=read / (COST.l2 * device.bandwidth),
+                            memory=nbytes / (COST.memory * device.bandwidth), latency=nbytes * COST.latency / under_way)
+
+
+def sum_seconds(nbytes, device):
+    """Time of a launch that adds up partial results of so many bytes."""
+    return Cost(reduction=COST.sum_launch + 2 * nbytes / device.bandwidth)

@@ -13,6 +13,7 @@ from .constants import constants
 
 TERMS = {
     "launch": "kernel launches, with what a kernel does before its first and after its last instruction that counts",
+    "latency": "bytes in flight that are too few for the latency of memory",
     "memory": "bytes read from and written to global memory",
     "l2": "bytes that the L2 delivers",
     "l1": "accesses that the L1 serves",

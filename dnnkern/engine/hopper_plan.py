@@ -3,22 +3,26 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import device_function, i32
+from ..device import device_function, f32, i32, i64
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
+from .constants import constants
+from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
 from .roles import operand_strides
-from .scales import FP8
+from .scales import FP8, ScaleStrides
 from .simt import BAND
 from .simt import locate as locate_tile
 from .simt_plan import addends_refusal
+
+COST = constants("engine/hopper")
 
 TILES = {
     Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
@@ -32,14 +36,6 @@ TILES = {
 waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the
 benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
 the 64 columns in which results leave."""
-MEASURED_CLOCK = 1.98e9
-BANDWIDTH, OUTSIDE_BANDWIDTH, AGAIN = 0.86, 0.72, 0.2
-"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl). And
-what reading a from the L2 once more for each further column of tiles costs, as a share of reading it from memory: as layers of 1x1 filters
-came out (bench/results/h200-conv.md)."""
-CROSSING = 6e12
-"""Bytes a second that the L2 delivers where lines of operands cross its own: ten tiles of 1000x1000x1000
-(bench/results/h200-matmul-refitted-float16.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -228,46 +224,56 @@ def store_argument(name, dtype, shape, strides):
 
 
 def output_arguments(parts):
-    """The kernel parameters that `make_sink`'s `out` and `make_addends`' consist of: y, its strides and sizes, scales, the epilogue's."""
+    """The kernel parameters that a `MatmulOutput` is built from."""
     y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
     return (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)),
             Argument("int32", parts.m), Argument("int32", parts.n), *parts.scales.arguments(), Argument("int64", c_batch),
             *parts.epilogue_arguments())
 
 
-@functools.cache
-def make_addends(spec):
-    """Device function ``addends(z, e7, c_batch, scale_a, scale_b, scale_strides)``: the epilogue's tuple for matrix z of the batch."""
-    has_scales = bool(spec.scales)
+class MatmulOutput(NamedTuple):
+    """Where results go and what the epilogue reads: y, its strides, M and N, the scales, the stride of c along the batch, the rest."""
+    y: object
+    y_row: i64
+    y_column: i64
+    y_batch: i64
+    m: i32
+    n: i32
+    scale_a: object
+    scale_b: object
+    scale_strides: ScaleStrides
+    c_batch: i64
+    alpha: f32
+    beta: f32
+    bias: object
+    bias_stride: i64
+    c: object
+    c_row: i64
+    c_column: i64
 
-    @device_function
-    def addends(z, e7, c_batch, scale_a, scale_b, scale_strides):
-        alpha, beta, bias, bias_stride, c, c_row, c_column = e7
-        c = advance(c, z * c_batch)
-        if has_scales:
-            return (alpha, beta, bias, bias_stride, c, c_row, c_column, c, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
-                    scale_strides[3])
-        return alpha, beta, bias, bias_stride, c, c_row, c_column
-    return addends
+
+@device_function
+def epilogue_params(out, z):
+    """The epilogue's parameters of a `MatmulOutput`, for matrix z of the batch."""
+    return ScaledParams(out.alpha, out.beta, out.bias, out.bias_stride, advance(out.c, z * out.c_batch), out.c_row, out.c_column,
+                        out.scale_a, out.scale_b, out.scale_strides.a_row, out.scale_strides.b_column)
 
 
 @functools.cache
 def make_sink(special):
-    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile."""
+    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
-    addends = make_addends(spec)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
-        m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
         row, column, z = tile.row + offset, tile.column, tile.z
-        e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
+        e = epilogue_params(out, z)
         if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row)
         else:
-            straight(acc, first, row, column, thread, m, n, e, y, z * y_batch, y_row, y_column)
+            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column)
     return sink
 
 
@@ -323,13 +329,23 @@ def locate_arguments(parts, tile, a, b, ranges=1):
 
 
 def pack_seconds(operands, device):
-    """Predicted time of copying those operands that must be: a launch each and two passes, 4.5 of those that go through shared memory and
-    are not aligned; through the rows' kernel 2.5, not measured alone."""
+    """Predicted time of copying those operands that must be: a launch each and two passes, more of those that go through shared memory and
+    are not aligned, or through the rows' kernel."""
     def passes(x):
         others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
         aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
-        return 2.1 if aligned else 2.5 if by_rows(x.matrices, *x.lines) else 4.5
-    return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
+        return COST.aligned if aligned else COST.by_rows if by_rows(x.matrices, *x.lines) else COST.unaligned
+    return Cost(pack=sum(COST.copy + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed))
+
+
+def sum_seconds(nbytes, device):
+    """Predicted time of a launch that adds up partial results of so many bytes."""
+    return Cost(reduction=COST.sum_launch + COST.sum_bytes * nbytes / device.bandwidth)
+
+
+def waves_of(tiles, slots):
+    """Waves, of which one that is not full runs at a higher clock."""
+    return COST.whole * ceil_div(tiles, slots) + (1 - COST.whole) * max(tiles / slots, 1.0)
 
 
 def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0):
@@ -342,11 +358,11 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
     slots = device.sms * alone.blocks
-    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
-    step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    waves = waves_of(tiles, slots)
+    step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
     if crossing:
-        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / CROSSING)
-    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    rate = device.bandwidth * (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
-    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / rate
-    return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7
+        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / COST.crossing)
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (COST.clock / device.clock_hz)
+    rate = device.bandwidth * (COST.outside if rows <= tile.bm // 2 else COST.bandwidth)
+    memory = (problem.bytes + COST.again * again) * (0.5 + 0.5 * covered) / rate
+    return Cost(launch=fixed * 1e-6 + (alone is not tile) * COST.smaller) + overlap(exposed=COST.exposed, math=work, memory=memory)

@@ -121,9 +121,9 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     def fetch(buffer, row, column, thread, m, n, e):
         """The addend's part of a box; what lies outside is nothing."""
         if IS_C:
-            addend, pitch = e[4], i64(e[5])
+            addend, pitch = e.c, i64(e.c_row_stride)
         else:
-            addend, pitch = e[7], i64(e[8])
+            addend, pitch = e.residual, i64(e.residual_row_stride)
         for part in range(4):
             chunk = part * 128 + thread
             r, c = chunk >> 3, chunk & 7

@@ -88,5 +88,4 @@ def _launches(algorithms, problem, device, source, target, **more):
 
 def _best(algorithms, problem, device):
     """(algorithm with the least estimate, that estimate)."""
-    able = [a.configured(problem, device) for a in algorithms if a.supports(problem) is None]
-    return min(((a, a.estimate(problem, device, a.config)) for a in able), key=lambda pair: pair[1])
+    return min((a.least(problem, device) for a in algorithms if a.supports(problem) is None), key=lambda pair: pair[1])

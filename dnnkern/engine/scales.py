@@ -6,6 +6,7 @@ sum over each block by them before it adds it to the others'.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import device_function, i64
 from ..device.index import ceil_div
@@ -13,6 +14,17 @@ from ..host.launch import Argument
 from ..host.products import FP8
 
 BLOCK = 128
+
+
+class ScaleStrides(NamedTuple):
+    """Element strides of scale_a along rows and blocks of k, of scale_b along blocks of k and along columns or blocks of them.
+
+    They are 0 where there is one value for all.
+    """
+    a_row: i64
+    a_block: i64
+    b_block: i64
+    b_column: i64
 
 
 @dataclass(frozen=True)
@@ -23,15 +35,13 @@ class Scales:
     ----------
     a : None, "tensor", "row" or "block"
     b : None, "tensor", "column" or "block"
-    strides : tuple of int
-        Element strides of scale_a along rows and blocks of k, of scale_b along blocks of k and along columns or blocks of them; 0 where
-        there is one value for all.
+    strides : ScaleStrides
     names : (str, str)
         The operands' names in the plan.
     """
     a: str | None = None
     b: str | None = None
-    strides: tuple = (0, 0, 0, 0)
+    strides: ScaleStrides = ScaleStrides(0, 0, 0, 0)
     names: tuple = ("scale_a", "scale_b")
 
     @property
@@ -47,14 +57,14 @@ class Scales:
     def swapped(self):
         """Those of the transposed product; blocks then lie the other way, which its main loop has to know."""
         across = {"row": "column", "column": "row"}
-        return Scales(across.get(self.b, self.b), across.get(self.a, self.a), self.strides[::-1], self.names[::-1])
+        return Scales(across.get(self.b, self.b), across.get(self.a, self.a), ScaleStrides(*self.strides[::-1]), self.names[::-1])
 
     def __str__(self):
         return "scales by " + " and ".join(by or "nothing" for by in (self.a, self.b))
 
     def arguments(self) -> tuple:
         """The kernel parameters scale_a, scale_b and their strides."""
-        return tuple(Argument("float32*", name) for name in self.names) + (Argument("int64x4", self.strides),)
+        return tuple(Argument("float32*", name) for name in self.names) + (Argument(ScaleStrides, self.strides),)
 
 
 def scales_of(op, a, b, scale_a, scale_b, m, n, k, lead=()) -> Scales:
@@ -75,7 +85,7 @@ def scales_of(op, a, b, scale_a, scale_b, m, n, k, lead=()) -> Scales:
                f"blocks of {BLOCK}x{BLOCK}")
     along_m, along_ka = _strides(scale_a, by_a)
     along_kb, along_n = _strides(scale_b, by_b)
-    return Scales(by_a, by_b, (along_m, along_ka, along_kb, along_n))
+    return Scales(by_a, by_b, ScaleStrides(along_m, along_ka, along_kb, along_n))
 
 
 def _by(op, name, t, shapes, blocks):
@@ -108,12 +118,12 @@ def make_block_factor(a, b):
 
     if by_a and by_b:
         def factor(m, n, block, scale_a, scale_b, strides):
-            x = scale_a[m * strides[0] + block * strides[1]]
-            return x * scale_b[block * strides[2] + (n >> 7) * strides[3]]
+            x = scale_a[m * strides.a_row + block * strides.a_block]
+            return x * scale_b[block * strides.b_block + (n >> 7) * strides.b_column]
     elif by_a:
         def factor(m, n, block, scale_a, scale_b, strides):
-            return scale_a[i64(i64(m) * strides[0] + i64(block) * strides[1])]
+            return scale_a[m * strides.a_row + block * strides.a_block]
     else:
         def factor(m, n, block, scale_a, scale_b, strides):
-            return scale_b[i64(i64(block) * strides[2] + i64(n >> 7) * strides[3])]
+            return scale_b[block * strides.b_block + (n >> 7) * strides.b_column]
     return device_function(factor)

@@ -1,9 +1,13 @@
 """Which tiles a problem can have, what they cost, and how they read its operands."""
 from ..device.index import ceil_div
 from ..host.launch import Argument
+from .constants import constants
+from .cost import Cost, overlap
 from .roles import access, operand_strides, stored_by_rows, widest
 from .scales import FP8
 from .simt import HALVES, Operands, Tile, registers_needed, shared_bytes
+
+COST = constants("engine/simt")
 
 # Tile: fixed time, time of one step of k alone on a multiprocessor, additional time for every tile a multiprocessor gets; the first in
 # microseconds, the others in nanoseconds at 1.98 GHz. Fitted to float32 on an H200, docs/notes/matmul.md. Last what a processor's core
@@ -21,7 +25,6 @@ TILES_F64 = {
     Tile(64, 64, 16, 8, 8, blocks=4): (3.0, 10.0, 44.0, 11.6),
     Tile(32, 32, 32, 8, 4, slices=4, blocks=3): (2.0, 4.0, 14.0, 4.7),
 }
-END, END_HALF = 0.2e-9, 0.45e-9  # seconds an element, to begin a tile and store it: halves from 1048576x64x2
 
 
 def addends_refusal(problem):
@@ -111,10 +114,11 @@ def tile_seconds(parts, tile, device, busiest, steps):
     """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles; with few steps, what it takes to end them."""
     fixed, alone, each, on_processor = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
     if device.is_processor:
-        return busiest * 2 * tile.bm * tile.bn * steps / (on_processor * 1e9)
-    slower = 1.08 if parts.dtype in HALVES else 1.0  # widening, and a ring of two stages
-    seconds = fixed * 1e-6 + slower * steps * (alone + each * busiest) * 1e-9 * (1.98e9 / device.clock_hz)
-    return max(seconds, busiest * tile.bm * tile.bn * (END_HALF if parts.dtype in HALVES else END))
+        return Cost(math=busiest * 2 * tile.bm * tile.bn * steps / (on_processor * 1e9))
+    half = parts.dtype in HALVES
+    slower = COST.half if half else 1.0  # widening, and a ring of two stages
+    math = slower * steps * (alone + each * busiest) * 1e-9 * (COST.clock / device.clock_hz)
+    return overlap(Cost(launch=fixed * 1e-6, math=math), waves=busiest * tile.bm * tile.bn * (COST.end_half if half else COST.end))
 
 
 def product_arguments(parts):

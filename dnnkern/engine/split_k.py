@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import wait_for_previous_grid
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load2, load4
 from ..host.dtypes import ITEMSIZE
@@ -146,7 +146,7 @@ def groups_for(ranges):
 @functools.cache
 def sum_kernel(config):
     """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
-    GROUPS, G, DEPENDENT, SCALES = config.groups, config.vector, config.dependent, bool(config.epilogue.scales)
+    GROUPS, G, DEPENDENT = config.groups, config.vector, config.dependent
     Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
     store = make_group_store(config.epilogue, G, config.store > 1)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -163,12 +163,8 @@ def sum_kernel(config):
             line, column = divide_remainder(at, pitch)
             z, row = divide_remainder(line, m)
             _, _, c_at, y_at = batch_offsets(z, sizes, strides)
-            c = advance(c, c_at)
-            if SCALES:
-                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
-                     scale_strides[0], scale_strides[3])
-            else:
-                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
+            e = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_a, scale_b,
+                             scale_strides.a_row, scale_strides.b_column)
             store(acc, 0, row, column, n, y, y_at + row * sym + column * syn, syn, e)
     return matmul_sum
 

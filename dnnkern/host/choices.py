@@ -40,7 +40,7 @@ def dtype_of(function, name, value, allowed=ITEMSIZE) -> str:
 
 def activation_of(function, value):
     """The `Activation` given as one, as a mode's name, or as None, which is the identity."""
-    from ..device.epilogue import MODES, Activation
+    from ..device.activation import MODES, Activation
     if value is None or isinstance(value, Activation):
         return Activation.of(value)
     return Activation(one_of(function, "activation", value, MODES))

@@ -1,7 +1,7 @@
 """What the words of all products share: scales, alpha, activation, math, output type."""
 import argparse
 
-from ..device.epilogue import MODES
+from ..device.activation import MODES
 from ..device.index import ceil_div
 from ..engine.scales import BLOCK
 from ..host.products import MATH

@@ -10,12 +10,14 @@ float32 and float64; for 16-bit types and int8 where there are no tensor cores.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.roles import store_width
 from ..engine.scales import FP8
 from ..engine.simt import Operands, Tile, make_product, shared_bytes
@@ -23,6 +25,8 @@ from ..engine.simt_plan import legal, operands_of, product_arguments, steps_of, 
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 from ._groups import group_roles, likely_tiles, make_find_tile, most_tiles
+
+COST = constants("matmul/grouped")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor where groups are about equal, and the search."""
     parts = group_roles(problem)
     busiest = ceil_div(likely_tiles(problem, config.bm) * ceil_div(problem.n, config.bn), device.sms)
-    search = ceil_div(problem.groups, 32) * 800 / device.clock_hz
-    return search + max(tile_seconds(parts, config, device, busiest, steps_of(parts)), problem.bytes / device.bandwidth)
+    search = ceil_div(problem.groups, 32) * COST.search / device.clock_hz
+    product = tile_seconds(parts, config, device, busiest, steps_of(parts))
+    return overlap(product, memory=problem.bytes / device.bandwidth) + Cost(waits=search)
 
 
 @functools.cache
@@ -91,7 +96,7 @@ def kernel(config):
             first = start + (tile_row - number) * BM
             g, row0 = i64(group), i64(first)
             bias = advance(bias, g * bias_group)
-            e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0))
+            e = EpilogueParams(alpha, alpha, bias, bias_stride, bias, 0, 0)
             product(advance(a, row0 * a_row), advance(b, g * b_group), (sam, sak, sbk, sbn), end - first, n, 0, k,
                     0, tile_column * BN, shared_address(ring, 0), (n, advance(y, row0 * sym), sym, syn, e))
     return grouped_matmul_blocked

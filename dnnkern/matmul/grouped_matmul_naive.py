@@ -1,20 +1,25 @@
-"""One thread an output element; its group is found by bisection of the offsets.
+"""One thread per output element; its group is found by bisection of the offsets.
 
 Thread (row m, column n) looks for the group that has row m, log2(G) loads which the whole warp shares where it has one row, walks along k
-of a[m, :] and b[g, :, n], and applies the epilogue to its sum. Rows that no group has are left alone. Any strides, any offsets; it reads
-2*M*N*K elements, and is what the other algorithms are compared with.
+of a[m, :] and b[g, :, n], and applies the epilogue to its sum. Rows of no group stay as they are. Arbitrary strides and offsets; it loads
+2*M*N*K elements, and is the reference for the other algorithms.
 """
 import functools
 from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
-from ._dot import make_dot
 from ._groups import group_of
+from ._parameters import AStrides, GroupStrides, YStrides
+from .matmul_naive import make_dot
+
+COST = constants("matmul/naive")
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,10 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Two loads a multiply-add, as in the naive matmul."""
-    waves = -(-problem.m_total * problem.n // (2048 * device.sms))
-    chain = problem.k * 30 / device.clock_hz
-    traffic = problem.flops * problem.a.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    waves = -(-problem.m_total * problem.n // (COST.resident * device.sms))
+    chain = problem.k * COST.chain / device.clock_hz
+    traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache
@@ -54,8 +59,8 @@ def kernel(config):
     epilogue = make_epilogue(config.epilogue)
 
     @jit(launch_bounds=THREADS)
-    def grouped_matmul_naive(a, b, offsets, offset_stride, y, N, K, groups, outputs, sam, sak, sbk, sbn, sbg, sym, syn, scale_a, scale_b,
-                             scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
+    def grouped_matmul_naive(a, b, offsets, offset_stride, y, N, K, groups, outputs, a_stride, b_stride, y_stride, scale_a, scale_b,
+                             scale_stride, scale_group, alpha, bias, bias_group, bias_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             m = i32(i // N)
@@ -64,24 +69,23 @@ def kernel(config):
             if group < groups:
                 g = i64(group)
                 scale_b = advance(scale_b, g * scale_group)
-                acc = dot(advance(a, m * sam), sak, advance(b, g * sbg + n * sbn), sbk, K, m, n,
-                          (scale_a, scale_b, scale_strides))
+                row_of_a, column_of_b = advance(a, m * a_stride.m), advance(b, g * b_stride.g + n * b_stride.n)
+                acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride)
                 bias = advance(bias, g * bias_group)
-                e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
-                     scale_strides[3])
-                y[m * sym + n * syn] = epilogue(acc, m, n, e)
+                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column)
+                y[m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return grouped_matmul_naive
 
 
 def build(problem, device, config):
-    """One launch, 256 outputs a block."""
+    """One launch, 256 outputs per block."""
     scales = problem.scales
     config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, problem.epilogue)
     outputs = problem.m_total * problem.n
     pointers = [Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))]
-    strides = *problem.a_strides, *problem.b_strides, problem.b_group_stride, *problem.y_strides
+    strides = AStrides(*problem.a_strides), GroupStrides(*problem.b_strides, problem.b_group_stride), YStrides(*problem.y_strides)
     arguments = (*pointers[:2], *problem.offset_arguments(), pointers[2], Argument("int64", problem.n), Argument("int64", problem.k),
-                 Argument("int32", problem.groups), Argument("int64", outputs), *(Argument("int64", s) for s in strides),
+                 Argument("int32", problem.groups), Argument("int64", outputs), *(Argument(type(s), s) for s in strides),
                  *scales.arguments(), Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 

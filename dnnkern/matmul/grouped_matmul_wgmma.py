@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
+from ..device.epilogue import ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.hopper import make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
@@ -21,6 +24,8 @@ from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..engine.simt import BAND
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
+
+COST = constants("matmul/grouped")
 
 
 def supports(problem):
@@ -54,8 +59,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of the tiles of groups of about the same size."""
     tiles = likely_tiles(problem, config.tile.bm) * ceil_div(problem.n, config.tile.bn)
-    search = ceil_div(problem.groups, 32) * 300 / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return (pack_seconds(_operands(problem), device) + search
+    search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
+    return (pack_seconds(_operands(problem), device) + Cost(waits=search)
             + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize)))
 
 
@@ -95,7 +100,7 @@ def _make_locate(tile):
 @functools.cache
 def kernel(special):
     """All groups, one persistent launch."""
-    tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
+    tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, clipped=True) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
@@ -104,11 +109,8 @@ def kernel(special):
         n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group = out
         row, column, group, end = tile.row + offset, tile.column, i64(tile.z_b), tile.row_end
         mine = advance(bias, group * bias_group)
-        if has_scales:
-            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0), mine, i32(0), i32(0), scale_a,
-                 advance(scale_b, group * scale_group), scale_strides[0], scale_strides[3])
-        else:
-            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0))
+        e = ScaledParams(alpha, alpha, mine, bias_stride, mine, 0, 0, scale_a, advance(scale_b, group * scale_group), scale_strides.a_row,
+                         scale_strides.b_column)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
         else:

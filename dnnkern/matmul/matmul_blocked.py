@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.cost import overlap
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, locate, locate_arguments, make_product, shared_bytes
@@ -56,7 +57,7 @@ def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor, each with a time for every step of k; where k is short, the bytes."""
     parts = stored_by_rows(problem)
     busiest = ceil_div(tile_count(parts, config) * parts.batch_size, device.sms)
-    return max(tile_seconds(parts, config, device, busiest, steps_of(parts)), problem.bytes / device.bandwidth)
+    return overlap(tile_seconds(parts, config, device, busiest, steps_of(parts)), memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache
@@ -80,7 +81,7 @@ def kernel(config):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, 0, k, row * BM, column * BN,
                 shared_address(ring, 0), (n, y, y_at, sym, syn, epilogue))
     return matmul_blocked

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.dot import dot4
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.fastmath import minimum
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.numeric import bits_float, words_double
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import operand_strides, roles, widest
 from ..engine.scales import FP8
@@ -33,8 +35,9 @@ from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
 from ._reduce import make_halving
 
-A_BLOCK = 62e9     # bytes of w a second that a block reads: 2x64x1048576 (bench/results/h200-conv-bwd-filter-unet-float16.jsonl)
-A_WAVE = 1.27e-6  # seconds of 16 warps a multiprocessor, at least: 1048576x2x64 (bench/results/h200-conv-fwd-unet-float16.jsonl)
+COST = constants("matmul/gemv")
+
+
 MOST_ROWS = 8
 
 
@@ -118,16 +121,17 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The bytes of w, blocks, or arithmetic: 1.4 instructions a multiply-add of two packed halves, issued at two thirds of the rate."""
+    """The bytes of w, blocks, or arithmetic: the instructions of multiply-adds, of packed halves too."""
     parts = _parts(problem)
-    per = {"float64": 2.0, "float32": 1.2, "int8": 0.35}.get(parts.dtype, 2.1)
-    rate = 0.8 * device.fp32_rate / 2
+    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.halves)
+    rate = COST.rate * device.fp32_rate / 2
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)
     waves = ceil_div(parts.n, shape.rows) * parts.batch_size * shape.warps / (device.sms * 16) if shape.along_k else 0
-    alone = parts.k * parts.b.itemsize * min(parts.n, _columns(shape)) / A_BLOCK  # few blocks have little under way
+    alone = parts.k * parts.b.itemsize * min(parts.n, _columns(shape)) / COST.block  # few blocks have little in flight
     arithmetic = per * parts.batch_size * parts.m * parts.n * parts.k / rate
-    return 3.2e-6 + max(problem.bytes / device.bandwidth, arithmetic, waves * A_WAVE, alone)
+    return Cost(launch=COST.start) + overlap(memory=problem.bytes / device.bandwidth, math=arithmetic, waves=waves * COST.wave,
+                                             latency=alone)
 
 
 def _scalars(dtype):
@@ -322,9 +326,9 @@ def _kernel_along_k(config):
             r = e // M
             m, column = e - r * M, n0 + r
             if column < n:
-                y[y_at + m * sym + column * syn] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
-                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
+                params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
+                                      scale_strides.a_row, scale_strides.b_column)
+                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
             e = e + THREADS
     return matmul_gemv_k
 
@@ -427,9 +431,9 @@ def _kernel_along_n(config):
             m = o // COLUMNS
             column = n0 + (o - m * COLUMNS)
             if column < n:
-                y[y_at + m * sym + column * syn] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
-                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
+                params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
+                                      scale_strides.a_row, scale_strides.b_column)
+                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
             o = o + THREADS
     return matmul_gemv_n
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..engine.ampere_cost import SUM_LAUNCH, product_seconds
+from ..engine.ampere_cost import product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
@@ -194,10 +194,8 @@ def estimate(problem, device, config):
     left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
-    seconds = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
-    if ranges > 1:
-        seconds += SUM_LAUNCH + 2 * sums_bytes(parts, ranges) / device.bandwidth
-    return seconds
+    product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
+    return product + sum_seconds(sums_bytes(parts, ranges), device) if ranges > 1 else product
 
 
 @functools.cache
@@ -266,7 +264,7 @@ def kernel(config):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         row, column = row * BM, column * BN
         product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), 0, k, m, row, column,
                 shared_address(shared, 0), (n, y, y_at, sym, syn, epilogue))

@@ -1,22 +1,28 @@
-"""One thread an output element, straight from the definition.
+"""One thread per output element, straight from the definition.
 
 Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its sum.
-Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand may
-have any strides, signs included; nothing has to be aligned or divisible. Scales by block multiply the sum over each block of k. It reads
-2*M*N*K elements where M*K + K*N would do, and is the ground the other algorithms stand on: always applicable, deterministic, easy to check.
-Best for products of a few thousand elements.
+Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Operands may have
+arbitrary strides, negative ones too; nothing has to be aligned or divisible. Scales by block multiply the sum over each block of k.
+
+It loads 2*M*N*K elements where M*K + K*N would do. It is the reference for the other algorithms: always applicable, deterministic, easy to
+check. Best for products of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.batch import make_batch_offsets
+from ..engine.scales import BLOCK, make_block_factor
 from ..host.launch import Argument, Launch
-from ._dot import make_dot
+from ._parameters import AStrides, BStrides, YStrides
+
+COST = constants("matmul/naive")
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,44 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
     outputs = problem.batch_size * problem.m * problem.n
-    waves = -(-outputs // (2048 * device.sms))
-    chain = problem.k * 30 / device.clock_hz  # dependent load latency, partly hidden by the other warps
-    traffic = problem.flops * problem.a.itemsize / (16 * device.sms * device.clock_hz)
-    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+    waves = -(-outputs // (COST.resident * device.sms))
+    chain = problem.k * COST.chain / device.clock_hz  # dependent load latency, partly hidden by the other warps
+    traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
+    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+
+
+def _load_integer(p, i):
+    return i32(p[i])
+
+
+@functools.cache
+def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
+    """Device function ``dot(a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride)``: the sum of a[k*a_step] * b[k*b_step], k < K.
+
+    Types by name, scales as in `engine.scales.Scales`. Row `m` and column `n` of the element select the scales of blocks of k.
+    """
+    Acc = {"int32": i32, "float64": f64, "float32": f32}[accumulator]
+    load_a, load_b = (device_function(_load_integer) if accumulator == "int32" else element(d).load for d in (dtype_a, dtype_b))
+    by_block = "block" in (scale_a, scale_b)
+    factor = make_block_factor(scale_a, scale_b) if by_block else None
+
+    @device_function
+    def sum_over(a, a_step, b, b_step, k_begin, k_end):
+        acc = Acc(0)
+        for k in range(k_begin, k_end):
+            acc += load_a(a, k * a_step) * load_b(b, k * b_step)
+        return acc
+
+    @device_function
+    def dot(a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride):
+        if not by_block:
+            return sum_over(a, a_step, b, b_step, i64(0), K)
+        acc = Acc(0)
+        for k in range(i64(0), K, i64(BLOCK)):
+            part = sum_over(a, a_step, b, b_step, k, min(k + BLOCK, K))
+            acc += part * factor(m, n, k >> 7, scale_a, scale_b, scale_stride)
+        return acc
+    return dot
 
 
 @functools.cache
@@ -59,25 +99,27 @@ def kernel(config):
     batch_offsets = make_batch_offsets(config.batch_dims)
 
     @jit(launch_bounds=THREADS)
-    def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
-                     alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, bias_strides, bias_row_stride, bias_column_stride):
+    def matmul_naive(a, b, y, M, N, K, outputs, a_stride, b_stride, y_stride, batch_sizes, batch_strides, scale_a, scale_b, scale_stride,
+                     alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride,
+                     bias_batch_strides, bias_row_stride, bias_column_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i // N
             n = i32(i - row * N)
             z = row // M
             m = i32(row - z * M)
-            a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-            acc = dot(advance(a, a_at + m * sam), sak, advance(b, b_at + n * sbn), sbk, K, m, n, (scale_a, scale_b, scale_strides))
-            bias_at = batch_offsets(z, sizes, bias_strides)[2]
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
-                 bias_row_stride, bias_column_stride, scale_a, scale_b, scale_strides[0], scale_strides[3])
-            y[y_at + m * sym + n * syn] = epilogue(acc, m, n, e)
+            a_at, b_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
+            row_of_a, column_of_b = advance(a, a_at + m * a_stride.m), advance(b, b_at + n * b_stride.n)
+            acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride)
+            _, _, bias_at, _ = batch_offsets(z, batch_sizes, bias_batch_strides)
+            e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
+                          bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column)
+            y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return matmul_naive
 
 
 def build(problem, device, config):
-    """One launch, 256 outputs a block."""
+    """One launch, 256 outputs per block."""
     scales = problem.scales
     config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, len(problem.batch), problem.epilogue)
     outputs = problem.batch_size * problem.m * problem.n
@@ -87,7 +129,8 @@ def build(problem, device, config):
     other = Argument(f"int64x{len(others)}", others), Argument(offset, row), Argument(offset, column)
     arguments = (*(Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))),
                  Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
-                 *(Argument("int64", s) for s in problem.a_strides + problem.b_strides + problem.y_strides),
+                 Argument(AStrides, AStrides(*problem.a_strides)), Argument(BStrides, BStrides(*problem.b_strides)),
+                 Argument(YStrides, YStrides(*problem.y_strides)),
                  *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other)
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 

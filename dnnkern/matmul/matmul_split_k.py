@@ -13,6 +13,8 @@ from ..device import cuda, device_function, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import stored_by_rows
 from ..engine.simt import Tile, locate, locate_arguments, make_product, shared_bytes
@@ -20,6 +22,8 @@ from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, s
 from ..engine.split_k import RangesConfig as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
+
+COST = constants("matmul/split_k")
 
 LEAST_STEPS = 64
 MOST_WORKSPACE = 1 << 29
@@ -70,7 +74,8 @@ def estimate(problem, device, config):
     parts = stored_by_rows(problem)
     steps, ranges = _ranges(parts, config.tile, config.ranges)
     busiest = ceil_div(tile_count(parts, config.tile) * parts.batch_size * ranges, device.sms)
-    return tile_seconds(parts, config.tile, device, busiest, steps) + 2.5e-6 + 2 * sums_bytes(parts, ranges) / device.bandwidth
+    reduction = COST.sum_launch + 2 * sums_bytes(parts, ranges) / device.bandwidth
+    return tile_seconds(parts, config.tile, device, busiest, steps) + Cost(reduction=reduction)
 
 
 @functools.cache

@@ -15,9 +15,9 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import Factors, make_matrix_loader, make_product
-from ..engine.hopper_plan import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments,
-                                  pack_seconds, product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype,
-                                  y_argument)
+from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_sink, operands_of,
+                                  output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for,
+                                  wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.roles import store_width, stored_by_rows
 from ..host.launch import Argument, Launch
@@ -60,34 +60,33 @@ def kernel(special):
 
     @device_function
     def first_factors(tile, k, first_row, thread, out):
-        scale_a, scale_b, strides = out[8], out[9], out[10]
-        low, high, both = scale_a, scale_a, scale_b
+        low, high, both, strides = out.scale_a, out.scale_a, out.scale_b, out.scale_strides
         if a_blocks:
             row = tile.row + first_row
-            last = out[0] - 1
-            low = advance(scale_a, min(row, last) * strides[0] + k * strides[1])
-            high = advance(scale_a, min(row + 8, last) * strides[0] + k * strides[1])
+            last = out.m - 1
+            low = advance(out.scale_a, min(row, last) * strides.a_row + k * strides.a_block)
+            high = advance(out.scale_a, min(row + 8, last) * strides.a_row + k * strides.a_block)
         if b_blocks:
-            both = advance(scale_b, k * strides[2] + (tile.column >> 7) * strides[3])
+            both = advance(out.scale_b, k * strides.b_block + (tile.column >> 7) * strides.b_column)
         return low, high, both
 
     @device_function
     def factors_after(state, out):
         low, high, both = state
         if a_blocks:
-            low, high = advance(low, out[10][1]), advance(high, out[10][1])
+            low, high = advance(low, out.scale_strides.a_block), advance(high, out.scale_strides.a_block)
         if b_blocks:
-            both = advance(both, out[10][2])
+            both = advance(both, out.scale_strides.b_block)
         return low, high, both
 
     @device_function
     def read_factors(state):
+        low_scale, high_scale, both_scale = state
         low, high = f32(1), f32(1)
         if a_blocks:
-            low, high = state[0][0], state[1][0]
+            low, high = low_scale[0], high_scale[0]
         if b_blocks:
-            both = state[2][0]
-            low, high = low * both, high * both
+            low, high = low * both_scale[0], high * both_scale[0]
         return low, high
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None)
@@ -99,8 +98,8 @@ def kernel(special):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
-                 scale_b, scale_strides))
+                MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                             c_row_stride, c_column_stride))
     return matmul_wgmma
 
 

@@ -14,7 +14,7 @@ from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import make_matrix_loader, make_product
 from ..engine.hopper_plan import (even_ranges, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds, refusal, steps_of,
-                                  store_argument, tile_count, tiles_for, wgmma_dtype)
+                                  store_argument, sum_seconds, tile_count, tiles_for, wgmma_dtype)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import stored_by_rows
 from ..engine.split_k import RangesConfig as Config
@@ -68,7 +68,7 @@ def estimate(problem, device, config):
     tiles = tile_count(parts, config.tile) * config.ranges
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
     copies = pack_seconds(operands_of(parts, problem.math), device)
-    sums = 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
+    sums = sum_seconds(sums_bytes(parts, config.ranges), device)
     return copies + product_seconds(problem, config.tile, device, tiles, steps, parts.m) + sums
 
 

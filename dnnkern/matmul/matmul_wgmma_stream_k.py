@@ -19,10 +19,12 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.cost import Cost
 from ..engine.hopper import Tile, make_matrix_loader, make_product
-from ..engine.hopper_plan import (MEASURED_CLOCK, TILES, Specialisation, even_ranges, locate_arguments, make_addends, make_sink,
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, locate_arguments, make_sink,
                                   operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, store_argument,
-                                  stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
+                                  stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import locate as locate_tile
@@ -30,10 +32,11 @@ from ..engine.split_k import THREADS, groups_for, make_add_ranges
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 
+COST, TIMED = constants("matmul/stream_k"), constants("engine/hopper")
+
 LEAST_STEPS = 2  # of a range
 MOST_RANGES = 8
 VECTOR = 4       # accumulators in 16 bytes
-UNMEASURED = 1.03  # no GPU has timed it: it has to promise more than what has been
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,9 @@ def estimate(problem, device, config):
     _, further, step = TILES[tile]
     shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
     copies = pack_seconds(operands_of(parts, problem.math), device)
-    sums = 2e-6 + 1.5 * _sums_bytes(parts, config, tiles) / device.bandwidth
-    waves = product_seconds(problem, tile, device, config.whole, steps) + shorter * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    return UNMEASURED * (copies + waves + sums)
+    sums = sum_seconds(_sums_bytes(parts, config, tiles), device)
+    waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
+    return (copies + waves + sums).slowed(slower=COST.unmeasured)
 
 
 class StreamTile(NamedTuple):
@@ -172,8 +175,8 @@ def kernel(special):
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), work,
                 (per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest),
                 (tensor_map_address(sums), i32(rest[0]),
-                 (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
-                  scale_b, scale_strides)))
+                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
+                              c, c_row_stride, c_column_stride)))
     return matmul_wgmma_waves
 
 
@@ -184,7 +187,6 @@ def sum_kernel(tile, spec, groups, vector):
     Acc = i32 if spec.accumulator == "int32" else f32
     add_ranges = make_add_ranges(groups, VECTOR, Acc)
     store = make_group_store(spec, VECTOR, vector)
-    addends = make_addends(spec)
 
     @jit(launch_bounds=(THREADS, 2))
     def matmul_wgmma_rest(sums, elements, ranges, area, width, whole, per_matrix, band_tiles, super_rows, last_rows, y, y_row, y_column,
@@ -200,9 +202,10 @@ def sum_kernel(tile, spec, groups, vector):
             r, t = locate_tile(index, band_tiles, super_rows, last_rows)
             row, column = r * BM + line, t * BN + across
             if row < m:
-                e = addends(z, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), c_batch, scale_a, scale_b, scale_strides)
+                out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
+                                   bias_stride, c, c_row_stride, c_column_stride)
                 y_at = z * y_batch + row * y_row + column * y_column
-                store(acc, 0, row, column, n, y, y_at, y_column, e)
+                store(acc, 0, row, column, n, y, y_at, y_column, epilogue_params(out, z))
     return matmul_wgmma_rest
 
 

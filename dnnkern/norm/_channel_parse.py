@@ -2,7 +2,7 @@
 import argparse
 import functools
 
-from ..device.epilogue import MODES as ACTIVATIONS
+from ..device.activation import MODES as ACTIVATIONS
 from ..device.epilogue import Activation
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS

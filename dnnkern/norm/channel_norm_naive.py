@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i64, jit
 from ..device.convert import element
-from ..device.epilogue import Activation, activation_function, activation_gradient
+from ..device.activation import Activation, activation_function, activation_gradient
 from ..device.fastmath import sqrt
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..device import device_function, i32, i64
 from ..device.groups import access_words
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import Divisor, ceil_div, divide_remainder, divisor, unflatten4
 from ..engine.offsets import LIMIT
 from ..host.launch import Argument
 from ._windows import axes_argument
@@ -76,34 +76,33 @@ def is_wide(problem):
     return any(sum(abs(s) * (n - 1) for s, n in zip(some[2:], extents)) + problem.c >= LIMIT // 2 for some, extents in strides)
 
 
-class Divisors(NamedTuple):
-    """What a flat index over (chunks of channels, three extents) is divided by."""
-    chunks: "uint32x3"  # noqa: F821
-    d: "uint32x3"  # noqa: F821
-    h: "uint32x3"  # noqa: F821
-    w: "uint32x3"  # noqa: F821
+class Extents(NamedTuple):
+    """Of what threads divide among them along each dimension."""
+    d: Divisor
+    h: Divisor
+    w: Divisor
 
 
 def arguments(problem, extents, chunks):
-    """Kernel parameters: divisors of the chunks and of three extents, the axes, the strides."""
-    divisors = Divisors(*(divisor(max(n, 1)) for n in (chunks, *extents)))
-    return (Argument(Divisors, divisors), axes_argument(problem), *problem.addresses())
+    """Kernel parameters: the number of chunks, the axes, the three extents that threads divide, the strides."""
+    extents = Extents(*(divisor(max(n, 1)) for n in extents))
+    return (Argument(Divisor, divisor(max(chunks, 1))), axes_argument(problem), Argument(Extents, extents), *problem.addresses())
 
 
 @functools.cache
 def make_coordinates(width_fastest):
-    """``coordinates(i, divisors) -> (image, chunk, three coordinates)`` of a flat index, whose fastest dimension is the width or the chunk.
+    """``coordinates(i, chunks, extents) -> (image, chunk, three coordinates)`` of a flat index.
+
+    Its fastest dimension is the width, or else the chunk.
     """
     @device_function
-    def coordinates(i, divisors):
+    def coordinates(i, chunks, extents):
         chunk = 0
         if not width_fastest:
-            i, chunk = divide_remainder(i, divisors.chunks)
-        i, w = divide_remainder(i, divisors.w)
-        i, h = divide_remainder(i, divisors.h)
-        i, d = divide_remainder(i, divisors.d)
+            i, chunk = divide_remainder(i, chunks)
+        i, d, h, w = unflatten4(i, extents.d, extents.h, extents.w)
         if width_fastest:
-            i, chunk = divide_remainder(i, divisors.chunks)
+            i, chunk = divide_remainder(i, chunks)
         return i, chunk, d, h, w
     return coordinates
 

@@ -7,26 +7,15 @@ window p goes from ``floor(p * n / m)`` to ``ceil((p + 1) * n / m)``. Where m di
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from ..device import i64
+from ..engine.strides import image_strides
 from ..host.choices import one_of
-from ..host.launch import Argument
 from ..host.tensor import Tensor
 from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
 NO_PIXEL = -1  # the index of a maximum over no pixels
-
-
-class Strides(NamedTuple):
-    """Elements from one entry to the next of x[n, c, d, h, w], y[n, c, o, p, q] or the index."""
-    n: i64
-    c: i64
-    d: i64
-    h: i64
-    w: i64
 
 
 @dataclass(frozen=True)
@@ -138,7 +127,7 @@ class PoolProblem(Windows):
 
     def addresses(self) -> tuple:
         """Kernel parameters: element strides of x, y and the index."""
-        return tuple(Argument(Strides, Strides(*s)) for s in (self.x_strides, self.y_strides, self.index_strides))
+        return tuple(map(image_strides, (self.x_strides, self.y_strides, self.index_strides)))
 
     def operand_values(self, name):
         """An index to measure on: the middle of each window, or the pixel nearest to it."""

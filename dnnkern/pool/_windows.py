@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..device import device_function, f32, f64, i32
 from ..device.fastmath import fma, rcp
-from ..device.index import divide, divisor
+from ..device.index import Divisor, divide, divisor
 from ..host.launch import Argument
 
 MINUS_INFINITY = float("-inf")
@@ -12,19 +12,22 @@ MINUS_INFINITY = float("-inf")
 
 class Axis(NamedTuple):
     """The pooling along one dimension: extents of image, output and window; steps of the window; the padding before the image; from which
-    pixel up to which one a tap counts in an average (below 0 or past the extent where padding counts); and what `divide` divides by."""
+    pixel up to which one a tap counts in an average (below 0 or past the extent where padding counts); and what `divide` divides by.
+
+    In this order multiplier and shift of a divisor lie at a multiple of 8 bytes, and one instruction loads both.
+    """
     extent: i32
+    by_extent: Divisor
     outputs: i32
-    taps: i32
+    by_outputs: Divisor
     stride: i32
+    by_stride: Divisor
     dilation: i32
+    by_dilation: Divisor
+    taps: i32
     padding: i32
     counted_from: i32
     counted_to: i32
-    by_extent: "uint32x3"  # noqa: F821
-    by_outputs: "uint32x3"  # noqa: F821
-    by_stride: "uint32x3"  # noqa: F821
-    by_dilation: "uint32x3"  # noqa: F821
 
 
 class Axes(NamedTuple):
@@ -36,15 +39,15 @@ class Axes(NamedTuple):
 
 def axes_argument(problem) -> Argument:
     """Kernel parameter: the three axes."""
-    axes = (Axis(extent, outputs, taps, stride, dilation, *rest, *(divisor(max(n, 1)) for n in (extent, outputs, stride, dilation)))
-            for extent, outputs, taps, stride, dilation, *rest in problem.axes)
+    axes = (Axis(extent, divisor(max(extent, 1)), outputs, divisor(max(outputs, 1)), stride, divisor(stride), dilation, divisor(dilation),
+                 taps, *rest) for extent, outputs, taps, stride, dilation, *rest in problem.axes)
     return Argument(Axes, Axes(*axes))
 
 
 @device_function
 def ceil_divide(a, d):
-    """a over d[0], rounded up; 0 for negative ones."""
-    return divide(a + i32(d[0]) - 1, d) if a > 0 else 0
+    """a over d, rounded up; 0 for negative ones."""
+    return divide(a + i32(d.d) - 1, d) if a > 0 else 0
 
 
 @device_function

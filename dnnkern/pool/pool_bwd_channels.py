@@ -136,12 +136,12 @@ def kernel(config):
     BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V if MAX else 1, ROWS * COLUMNS * V
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_bwd_channels(dy, index, dx, threads, divisors, axes, x_stride, y_stride, index_stride):
+    def pool_bwd_channels(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(V, Total), cuda.local.array(TOTALS, Total)
-            n, chunk, d, h, w = coordinates(i, divisors)
+            n, chunk, d, h, w = coordinates(i, chunks, extents)
             h, w, c = h * ROWS, w * COLUMNS, i64(chunk * V)
             for v in range(TOTALS):
                 total[v] = Total(0)

@@ -147,12 +147,12 @@ def kernel(config):
     INDICES = STRETCH if MAX else 1
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_bwd_rows(dy, index, dx, threads, divisors, axes, x_stride, y_stride, index_stride):
+    def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(STRETCH, Total), cuda.local.array(TOTALS, Total)
-            n, c, d, h, w = coordinates(i, divisors)
+            n, c, d, h, w = coordinates(i, chunks, extents)
             base = w * V + FIRST - SKIP
             h, w = h * ROWS, w * PIXELS
             for k in range(TOTALS):

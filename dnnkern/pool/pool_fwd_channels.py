@@ -103,13 +103,13 @@ def kernel(config):
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_fwd_channels(x, y, index, threads, divisors, axes, x_stride, y_stride, index_stride):
+    def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw = cuda.local.array(BUFFER, Raw)
             values, total = cuda.local.array(V, Total), cuda.local.array(V, Total)
             best_pixel = cuda.local.array(V, i32)
-            n, chunk, o, p, q = coordinates(i, divisors)
+            n, chunk, o, p, q = coordinates(i, chunks, extents)
             c = i64(chunk * V)
             first_d, taps_d = window(o, axes.d)
             first_h, taps_h = window(p, axes.h)

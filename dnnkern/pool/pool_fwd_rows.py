@@ -144,12 +144,12 @@ def kernel(config):
     BUFFER, STRETCH, ROW = ROWS * VECTORS * LENGTH, VECTORS * E, VECTORS * LENGTH
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_fwd_rows(x, y, index, threads, divisors, axes, x_stride, y_stride, index_stride):
+    def pool_fwd_rows(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, values = cuda.local.array(BUFFER, u32), cuda.local.array(STRETCH, Total)
             total, best_pixel = cuda.local.array(V, Total), cuda.local.array(V, i32)
-            n, c, o, p, q = coordinates(i, divisors)
+            n, c, o, p, q = coordinates(i, chunks, extents)
             q = q * V
             first_d, taps_d = window(o, axes.d)
             first_h, taps_h = window(p, axes.h)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..engine.offsets import make_offsets64, offset_arguments64
 from ..engine.values import make_convert
 from ..host.launch import Argument, Launch
-from ._estimate import LAUNCH, divisions_seconds, moved_seconds
+
+COST = constants("transform/naive")
 
 THREADS = 256
 
@@ -40,8 +43,8 @@ def estimate(problem, device, config):
     """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
     form = problem.canonical
     spread = min(32, max(abs(form.dims[-1].x), 1) * problem.x.itemsize) // problem.x.itemsize
-    divisions = divisions_seconds(form.size, 30 + 70 * len(form.dims), device)
-    return LAUNCH + max(divisions, moved_seconds(problem.x.nbytes * spread + problem.y.nbytes, device))
+    divisions = issue_seconds(form.size, COST.cast + COST.dimension * len(form.dims), device)
+    return LAUNCH + overlap(issue=divisions, memory=memory_seconds(problem.x.nbytes * spread + problem.y.nbytes, device))
 
 
 @functools.cache

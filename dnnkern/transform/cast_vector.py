@@ -12,6 +12,8 @@ from ..device import cuda, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ..engine.offsets import LIMIT, make_offsets, offset_arguments
 from ..engine.pack_words import make_pack
 from ..engine.values import COMPUTE, element, make_convert, make_unpack, make_words
@@ -19,7 +21,8 @@ from ..engine.vectors import UNITS, make_unit_moves, word_of
 from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
+
+COST = constants("transform/cast_vector")
 
 THREADS = 256
 
@@ -100,8 +103,9 @@ def estimate(problem, device, config):
     config, row = _config(problem), problem.canonical.dims[-1].size
     nbytes = sum(t.nbytes * sector_waste(row * t.itemsize, unit) for t, unit in ((problem.x, config.unit_x), (problem.y, config.unit_y)))
     units = sum(config.elements * t.itemsize / unit for t, unit in ((problem.x, config.unit_x), (problem.y, config.unit_y)))
-    issue = divisions_seconds(_count(problem), 20 + 12 * config.dims + 6 * config.elements + 8 * units, device)
-    return LAUNCH + max(moved_seconds(nbytes, device), issue) * tail(ceil_div(_count(problem), THREADS), 6, device)
+    a_thread = COST.thread + COST.dimension * config.dims + COST.element * config.elements + COST.access * units
+    work = overlap(memory=memory_seconds(nbytes, device), issue=issue_seconds(_count(problem), a_thread, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(_count(problem), THREADS), COST.blocks, device))
 
 
 @functools.cache

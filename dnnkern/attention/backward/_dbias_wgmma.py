@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.fastmath import ex2, fma
 from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
-                                mbarrier_init, mbarrier_wait)
+from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
 from ...device.stmatrix import stmatrix_x4
 from ...device.tma import bulk_commit, bulk_load, make_bulk_wait, make_bulk_wait_read, tensor_map_address, tma_load_4d, tma_store_4d
@@ -147,7 +147,11 @@ def kernel(config):
     scores_first, values_done = make_wgmma_wait(1, FRAGMENT), make_wgmma_wait(0, FRAGMENT)
     add_bias, pack = make_add_bias(kind.bias, WIDTH, BIAS_BOX), make_pack(kind.bias, WORDS)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
-    source_free, drained, advanced = make_bulk_wait_read(0), make_bulk_wait(0), make_advanced(STAGES)
+    source_free, drained, pipe = make_bulk_wait_read(0), make_bulk_wait(0), make_pipeline(STAGES, consumers=WARPS)
+    # a tile of the bias is free when all warpgroups' results have left from there; of each its four warps put them there
+    bias_pipe, done_pipe = make_pipeline(2, consumers=GROUPS), make_pipeline(2, consumers=0, producers=4)
+    BIAS_BARS = pipe.bytes
+    DONE_BARS, DONE = BIAS_BARS + bias_pipe.bytes, done_pipe.bytes
 
     @device_function
     def place_of(t, spread):
@@ -170,13 +174,6 @@ def kernel(config):
         return seen, some
 
     @device_function
-    def release(bar, lane):
-        """The warp has read, or written, what is there."""
-        cuda.syncwarp()
-        if lane == 0:
-            mbarrier_arrive(bar)
-
-    @device_function
     def load_pair(to, boxes, left, right, bar, i0, j0, b, h, g):
         for k in range(boxes):
             tma_load_4d(to + u32(k * LEFT_BOX), left, bar, k * COLUMNS, i0, h, b)
@@ -185,28 +182,26 @@ def kernel(config):
 
     @device_function
     def produce_bias(bias, base, bars, sizes, counts, spread, bounds):
-        _, _, bias_full, bias_empty, _ = bars
-        place, phase, t = u32(0), u32(1), cuda.blockIdx.x
+        _, bias_bars, _ = bars
+        state, t = bias_pipe.producer_start(), cuda.blockIdx.x
         while t < counts[0]:
             b, h, i0, j0 = place_of(t, spread)
-            mbarrier_wait(bias_empty + 8 * place, phase)
-            bar = bias_full + 8 * place
+            bias_pipe.producer_acquire(bias_bars, state)
             seen, _ = seen_of(i0, j0, sizes, bounds)
             if seen:
-                mbarrier_arrive_expect(bar, u32(BIAS))
+                bar = bias_pipe.producer_expect(bias_bars, state, u32(BIAS))
                 for n in range(BIAS_BOXES):
-                    tma_load_4d(base + u32(BIAS_AT + n * BIAS_BOX) + place * BIAS, bias, bar, j0 + n * COLUMNS, i0, h, b)
+                    tma_load_4d(base + u32(BIAS_AT + n * BIAS_BOX) + state.stage * BIAS, bias, bar, j0 + n * COLUMNS, i0, h, b)
             else:
-                mbarrier_arrive(bar)
-            place = place ^ 1
-            phase = phase ^ place ^ 1
+                bias_pipe.producer_commit(bias_bars, state)
+            state = bias_pipe.next(state)
             t = t + cuda.gridDim.x
 
     @device_function
     def produce(maps, base, bars, numbers, sizes, counts, spread, group, bounds):
         q, k, do, v = maps
-        full, empty, _, _, _ = bars
-        slot, phase, t = u32(0), u32(1), cuda.blockIdx.x
+        of_pairs, _, _ = bars
+        state, t = pipe.producer_start(), cuda.blockIdx.x
         while t < counts[0]:
             b, first_h, i0, j0 = place_of(t, spread)
             seen, _ = seen_of(i0, j0, sizes, bounds)
@@ -214,17 +209,15 @@ def kernel(config):
             while b < end:
                 g, _ = divide_remainder(h, group)
                 line = i64(b * sizes[2] + h) * sizes[3] + i0
-                mbarrier_wait(empty + 8 * slot, phase)
-                bar = full + 8 * slot
-                mbarrier_arrive_expect(bar, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
-                load_pair(base + slot * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
-                bulk_load(base + NUMBERS_AT + slot * NUMBERS, address(numbers, 2 * line), u32(NUMBERS), bar)
-                slot, phase = advanced(slot, phase)
-                mbarrier_wait(empty + 8 * slot, phase)
-                bar = full + 8 * slot
-                mbarrier_arrive_expect(bar, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
-                load_pair(base + slot * STAGE, Y_BOXES, do, v, bar, i0, j0, b, h, g)
-                slot, phase = advanced(slot, phase)
+                pipe.producer_acquire(of_pairs, state)
+                bar = pipe.producer_expect(of_pairs, state, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
+                load_pair(base + state.stage * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
+                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), u32(NUMBERS), bar)
+                state = pipe.next(state)
+                pipe.producer_acquire(of_pairs, state)
+                bar = pipe.producer_expect(of_pairs, state, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
+                load_pair(base + state.stage * STAGE, Y_BOXES, do, v, bar, i0, j0, b, h, g)
+                state = pipe.next(state)
                 h = h + 1
                 if h == first_h + counts[2]:
                     b, h = b + 1, first_h
@@ -245,27 +238,28 @@ def kernel(config):
     @device_function
     def store(array, base, bars, sizes, counts, spread, group):
         """A warpgroup's rows of each tile to the gradient."""
-        _, _, _, bias_empty, done = bars
-        place, phase, t = u32(0), u32(0), cuda.blockIdx.x
+        _, bias_bars, done = bars
+        done_bars = done_pipe.barriers(done + u32(group) * DONE)
+        state, t = done_pipe.consumer_start(), cuda.blockIdx.x
         while t < counts[0]:
             b, h, i0, j0 = place_of(t, spread)
             i0 = i0 + group * 64
-            source = base + BIAS_AT + place * BIAS + u32(group) * (64 * ROW)
-            mbarrier_wait(done + 16 * u32(group) + 8 * place, phase)
+            source = base + BIAS_AT + state.stage * BIAS + u32(group) * (64 * ROW)
+            done_pipe.consumer_wait(done_bars, state)
             for n in range(BIAS_BOXES):
                 if i0 < sizes[0] and j0 + n * COLUMNS < sizes[1]:
                     tma_store_4d(array, source + u32(n * BIAS_BOX), j0 + n * COLUMNS, i0, h, b)
             bulk_commit()
             source_free()
-            mbarrier_arrive(bias_empty + 8 * place)
-            place = place ^ 1
-            phase = phase ^ place ^ 1
+            bias_pipe.consumer_release(bias_bars, state, 0)
+            state = done_pipe.next(state)
             t = t + cuda.gridDim.x
         drained()
 
     @device_function
     def consume(base, bars, sizes, counts, spread, bounds, scale, group, thread):
-        full, empty, bias_full, _, done = bars
+        of_pairs, bias_bars, done = bars
+        done_bars = done_pipe.barriers(done + u32(group) * DONE)
         lane, warp = thread & 31, thread >> 5
         row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
         shift = terms.shift(sizes[0], sizes[1])
@@ -273,45 +267,48 @@ def kernel(config):
         words, levels, deltas = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         own_numbers = base + NUMBERS_AT + u32(4 * (row // TOGETHER * (2 * TOGETHER) + row % TOGETHER))
         own_rows = base + u32(group) * (64 * ROW)
-        slot, phase, place, place_phase = u32(0), u32(0), u32(0), u32(0)
+        state, bias_state = pipe.consumer_start(), bias_pipe.consumer_start()
         t = cuda.blockIdx.x
         while t < counts[0]:
             _, _, i0, j0 = place_of(t, spread)
             seen, some = seen_of(i0, j0, sizes, bounds)
             count = counts[1] * counts[2] if seen else 0
-            tile = base + BIAS_AT + place * BIAS
+            tile = base + BIAS_AT + bias_state.stage * BIAS
             for c in range(FRAGMENT):
                 sums[c] = f32(0)
-            mbarrier_wait(bias_full + 8 * place, place_phase)
+            bias_pipe.consumer_wait(bias_bars, bias_state)
             while count > 0:
-                mbarrier_wait(full + 8 * slot, phase)
-                at = slot * STAGE
+                pipe.consumer_wait(of_pairs, state)
+                at = state.stage * STAGE
                 score(x, descriptor(by_row, own_rows + at), descriptor(by_row, base + at + X_BOXES * LEFT_BOX))
-                of_x, free = own_numbers + slot * NUMBERS, empty + 8 * slot
-                slot, phase = advanced(slot, phase)
-                mbarrier_wait(full + 8 * slot, phase)
-                at = slot * STAGE
+                of_x, first = own_numbers + state.stage * NUMBERS, state
+                state = pipe.next(state)
+                pipe.consumer_wait(of_pairs, state)
+                at = state.stage * STAGE
                 value(y, descriptor(by_row, own_rows + at), descriptor(by_row, base + at + Y_BOXES * LEFT_BOX))
                 for r in range(2):
                     levels[r] = load_shared_f32(of_x + u32(32 * r))
                     deltas[r] = load_shared_f32(of_x + u32(32 * r + 4 * TOGETHER))
                 scores_first(x)
-                release(free, lane)
+                cuda.syncwarp()
+                pipe.consumer_release(of_pairs, first, lane)
                 add_bias(x, tile, group * 64 + warp * 16, lane, scale)
                 if MASKED and some:
                     apply_mask(x, i0 + row + shift, j0, column, sizes[1], bounds)
                 for k in range(FRAGMENT):
                     x[k] = ex2(fma(x[k], f32(LOG2E), -levels[k // 2 % 2]))
                 values_done(y)
-                release(empty + 8 * slot, lane)
-                slot, phase = advanced(slot, phase)
+                cuda.syncwarp()
+                pipe.consumer_release(of_pairs, state, lane)
+                state = pipe.next(state)
                 for k in range(FRAGMENT):
                     sums[k] = fma(x[k], y[k] - deltas[k // 2 % 2], sums[k])
                 count = count - 1
             leave(sums, words, tile, group, warp, lane)
-            release(done + 16 * u32(group) + 8 * place, lane)
-            place = place ^ 1
-            place_phase = place_phase ^ place ^ 1
+            cuda.syncwarp()
+            if lane == 0:
+                done_pipe.producer_commit(done_bars, bias_state)
+            bias_state = bias_pipe.next(bias_state)
             t = t + cuda.gridDim.x
 
     @jit(launch_bounds=(THREADS, 1))
@@ -320,19 +317,14 @@ def kernel(config):
         maps = (tensor_map_address(q), tensor_map_address(k), tensor_map_address(do), tensor_map_address(v))
         of_bias, to = tensor_map_address(bias), tensor_map_address(dbias)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
-        full = base + BARS
-        bars = (full, full + 8 * STAGES, full + 16 * STAGES, full + (16 * STAGES + 16),
-                full + (16 * STAGES + 32))
+        first = base + BARS
+        bars = pipe.barriers(first), bias_pipe.barriers(first + BIAS_BARS), first + DONE_BARS
         tid = cuda.threadIdx.x
         if tid == 0:
-            for stage in range(STAGES):
-                mbarrier_init(bars[0] + u32(8 * stage), u32(1))
-                mbarrier_init(bars[1] + u32(8 * stage), u32(WARPS))
-            for n in range(2):
-                mbarrier_init(bars[2] + u32(8 * n), u32(1))
-                mbarrier_init(bars[3] + u32(8 * n), u32(GROUPS))
-                for group in range(GROUPS):
-                    mbarrier_init(bars[4] + u32(16 * group + 8 * n), u32(4))
+            pipe.init(bars[0])
+            bias_pipe.init(bars[1])
+            for group in range(GROUPS):
+                done_pipe.init(done_pipe.barriers(bars[2] + u32(group * DONE)))
             fence_mbarrier_init()
         cuda.syncthreads()
         spread = key_tiles, row_tiles, heads_of

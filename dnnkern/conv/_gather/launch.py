@@ -3,6 +3,7 @@ from dataclasses import replace
 
 from ...device import cuda, device_function, i64, jit, u32
 from ...device.convert import element
+from ...device.epilogue import ResidualParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, shared_address
 from ...engine.simt import locate, locate_arguments
@@ -69,7 +70,7 @@ def make_kernel(config, main_loop, table_at):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         product = setup(z, g)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         multiply(source, plain, m, n, 0, product.k, row * BM, column * BN, g, product, shared_address(shared, 0),
                  Destination(m, n, y, g, product, layout, residual_stride, epilogue))
     return conv_gathered

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit, u64
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, store2, store4
 from ...engine.split_k import THREADS, groups_for, make_add_ranges
@@ -118,7 +118,7 @@ def make_store(output, run):
                     t, r, ss, channel = column_of(i, s.gather, s.product)
                     at = row * to.n + channel * to.channel + (t * to.d + r * to.h) + (ss * to.w + to.base)
                     at = i64(s.product.group) * to.group + at
-                    epilogue = alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0
+                    epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0)
                     store(acc, e + j * group, 0, i, s.columns, s.y, at, i64(1), epilogue)
     elif swap:
         @device_function
@@ -134,7 +134,8 @@ def make_store(output, run):
                     at, residual_at, inside = locate(i, s)
                     at = first + at
                     if inside:
-                        epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, advance(residual, residual_at - i), 0, 1)
+                        epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
+                                                  advance(residual, residual_at - i), 0, 1)
                         store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
     else:
         @device_function
@@ -145,8 +146,8 @@ def make_store(output, run):
             if inside:
                 at = i64(group_of) * to.group + at
                 bias = advance(bias, i64(group_of) * s.columns * bias_stride)
-                epilogue = (alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
-                            advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel)
+                epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
+                                          advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel)
                 for j in range(count):
                     i = column + j * group
                     store(acc, e + j * group, 0, i, s.columns, s.y, at + i64(i) * to.channel, i64(to.channel), epilogue)
@@ -200,7 +201,8 @@ def sum_kernel(output, groups):
         if has_result:
             line, column = divide_remainder(at, pitch)
             z, row = divide_remainder(line, rows)
-            epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+            epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
+                                      residual_column)
             store_results(acc, 0, row, column, Destination(i32(rows.d), columns, y, g, setup(z, g), layout, residual_stride, epilogue))
     return conv_sum
 

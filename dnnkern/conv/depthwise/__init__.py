@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from ...device.groups import access_words
 from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import Cost, issue_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._parameters import Extents, PixelStrides
@@ -32,6 +34,8 @@ from .filter_kernel import (ELEMENTS, REDUCE_WARPS, FilterTaps, GradientStrides,
                             reduce_kernel)
 from .kernel import Body, ChannelStrides, Window, channels_kernel, planes_kernel
 from .rows_plan import RowsConfig, rest, row_configs, row_estimate, row_launch, row_sums_launch, row_workspace
+
+COST, FILTER = constants("conv/depthwise"), constants("conv/depthwise_filter")
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 MOST_TAPS, MOST_SHARED = 32, 40 * 1024
@@ -176,6 +180,11 @@ def workspace(problem, device, config):
     return 0
 
 
+def _narrow(nbytes):
+    """Share of the memory's rate that accesses of so many bytes have."""
+    return 1.0 if nbytes == 16 else COST.bytes_8 if nbytes == 8 else COST.narrow
+
+
 def _latency(config):
     """How much longer arithmetic takes with few warps, which hide less latency."""
     return (4 / min(4, config.blocks)) ** 0.5 if config.channels else 1.0
@@ -194,15 +203,16 @@ def estimate(problem, device, config):
     size = 2 if p.dtype == "float64" else 1
     depth = p.filter[0] * (p.filter[1] if dynamic else 1)
     loads = threads * depth * rows.loads * columns.loads
-    lanes = 128 * device.sms * device.clock_hz
+
     products = config.th * config.tw * rows.taps * columns.taps * across * size
     products /= rows.stride * columns.stride if columns.backward else 1
-    steps = threads * (60 + depth * (products + rows.loads * columns.loads * (8 + config.vector) + rows.taps * columns.taps * across))
-    l1 = loads * max(4, config.vector * source.itemsize) / (100 * device.sms * device.clock_hz)
-    halo = 1 + 0.12 * (p.filter[1] - 1) / max(1, config.th) if not dynamic else 1.2
-    narrow = 1.0 if config.vector * source.itemsize == 16 else 0.9 if config.vector * source.itemsize == 8 else 0.6
-    memory = (p.bytes + (halo - 1) * source.nbytes) / ((0.54 if config.channels else 0.88 * narrow) * device.bandwidth)
-    return 5e-6 + max(memory, l1, 1.3 * _latency(config) * steps / lanes)
+    a_step = products + rows.loads * columns.loads * (COST.load + config.vector) + rows.taps * columns.taps * across
+    steps = threads * (COST.thread + depth * a_step)
+    l1 = loads * max(4, config.vector * source.itemsize) / (COST.l1 * device.sms * device.clock_hz)
+    halo = 1 + COST.halo * (p.filter[1] - 1) / max(1, config.th) if not dynamic else COST.dynamic_halo
+    rate = COST.channels if config.channels else COST.planes * _narrow(config.vector * source.itemsize)
+    memory = (p.bytes + (halo - 1) * source.nbytes) / (rate * device.bandwidth)
+    return Cost(launch=COST.start) + overlap(memory=memory, l1=l1, issue=COST.slower * _latency(config) * issue_seconds(steps, 1, device))
 
 
 def _int(value):
@@ -354,20 +364,22 @@ def filter_estimate(problem, device, config):
     across = config.vector if config.channels else 1
     threads = tiles * p.k / across * slabs
     size = 2 if p.dtype == "float64" else 1
-    steps = threads * (50 + config.th * config.tw * rows.taps * columns.taps * across * size
+    steps = threads * (COST.filter_thread + config.th * config.tw * rows.taps * columns.taps * across * size
                        + (rows.loads * columns.loads + config.th * config.tw / (1 if config.channels else max(1, config.vector)))
-                       * (8 + config.vector))
-    narrow = 1.0 if config.vector * p.x.itemsize == 16 else 0.9 if config.vector * p.x.itemsize == 8 else 0.6
+                       * (COST.load + config.vector))
+    narrow = _narrow(config.vector * p.x.itemsize)
     if not config.channels and p.x_strides[-1] != 1:
         narrow /= 4
     busy = min(1.0, parts * slabs * splits / (device.sms * config.blocks))
-    bytes_ = p.bytes * (1 + 0.3 * (slabs - 1))
+    bytes_ = p.bytes * (1 + FILTER.slab * (slabs - 1))
     if config.channels:  # bounded by the loads in flight, and by the pixels that neighbours read again
-        memory = bytes_ * (0.4 + 0.2 * rows.loads * columns.loads / (config.th * config.tw)) / (0.7 * busy * device.bandwidth)
+        again = FILTER.own + FILTER.load * rows.loads * columns.loads / (config.th * config.tw)
+        memory = bytes_ * again / (FILTER.channels * device.bandwidth)
     else:
-        memory = bytes_ / (0.85 * narrow * busy * device.bandwidth)
-    sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / REDUCE_WARPS * 2e-7
-    return 5e-6 + sums + max(memory, 1.3 * _latency(config) * steps / (128 * device.sms * busy * device.clock_hz))
+        memory = bytes_ / (FILTER.planes * narrow * device.bandwidth)
+    sums = FILTER.sum_launch + splits * p.k * p.taps * 8 / device.bandwidth + splits / REDUCE_WARPS * FILTER.turn
+    work = overlap(memory=memory, issue=COST.slower * _latency(config) * issue_seconds(steps, 1, device))
+    return Cost(launch=COST.start, reduction=sums) + work.slowed(idle=1 / busy)
 
 
 def filter_build(problem, device, config):

@@ -3,17 +3,19 @@ from dataclasses import dataclass
 
 from ...device.groups import access_words
 from ...device.index import Divisor, ceil_div, divisor
+from ...engine.constants import constants
+from ...engine.cost import Cost, contend
 from ...host.launch import Argument, Launch
 from ...host.tensormap import TensorMap
 from .._taps import make_axis, roles
 from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
+COST = constants("conv/depthwise_rows")
+
 VECTOR = 4
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
 IN_FLIGHT = 96 * 1024  # bytes of rows in flight per multiprocessor
-EFFICIENCY = 0.85     # of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured (bench/results/h200-conv-variants.json)
-SECTORS = 1.18        # 3x3 on 64x144x56x56, 144 bytes of channels per block
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,8 @@ def row_workspace(p, device, config):
 def row_estimate(p, device, config):
     """Bytes and instructions, the lesser of which hides but in part behind the other.
 
-    As counted in the machine code, a step takes a multiply-add a tap and output, 1.4 instructions an element of the strip's windows, one an
-    output that is written, and forty-odd more; few warps hide less of their latency.
+    As counted in the machine code, a step takes a multiply-add a tap and output, instructions of the elements of the strip's windows, of
+    outputs that are written, and some more; few warps hide less of their latency.
     """
     body = _body(p, config)[0]
     source, _, _, _, _, _ = roles(p)
@@ -203,22 +205,23 @@ def row_estimate(p, device, config):
     lines = p.n * parts * tiles_w * tiles_h * (steps + body.depth - 1)  # steps of all blocks
     outputs = body.rows.tile * body.columns.tile * VECTOR
     taps = p.filter[1] * p.filter[2] / (body.rows.stride * body.columns.stride if body.rows.backward else 1)
-    shared = 0.25 * p.taps * VECTOR if p.taps * VECTOR > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
-    step = outputs * taps + 1.4 * body.advance * body.columns.loads * VECTOR + shared + 42
-    step += outputs * (1.4 if p.op == "conv_bwd_filter" else 1.0)
+    shared = COST.taps_again * p.taps * VECTOR if p.taps * VECTOR > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
+    step = outputs * taps + COST.window * body.advance * body.columns.loads * VECTOR + shared + COST.step
+    step += outputs * (COST.filter_output if p.op == "conv_bwd_filter" else COST.output)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
     all_blocks = p.n * parts * tiles_w * tiles_h
     tail = max(1.0, device.sms * body.blocks / all_blocks) * ceil_div(all_blocks, device.sms) * device.sms / all_blocks
     halo = body.width / (body.strips * body.hop) * (steps + body.depth - 1) / steps
-    memory = (p.bytes + 0.25 * (halo - 1) * source.nbytes) / (EFFICIENCY * device.bandwidth)
+    memory = (p.bytes + COST.halo * (halo - 1) * source.nbytes) / (COST.rate * device.bandwidth)
     if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
-        memory *= SECTORS
-    warps = min(16.0, min(body.blocks, all_blocks / device.sms) * body.threads / 32)
-    issue = max(1.3 * (16 / warps) ** 0.5 * step, 16 * shared) * waves  # a load of 16 bytes a thread takes four cycles a warp, of all four
-    time = 5e-6 + (memory ** 3 + issue ** 3) ** (1 / 3) * tail ** 0.5
+        memory *= COST.sectors
+    warps = min(COST.warps, min(body.blocks, all_blocks / device.sms) * body.threads / 32)
+    # a load of 16 bytes a thread takes four cycles a warp, of all four
+    issue = max(COST.slower * (COST.warps / warps) ** 0.5 * step, COST.tap_cycles * shared) * waves
+    cost = Cost(launch=COST.start) + contend(COST.power, memory=memory, issue=issue).slowed(tail=tail ** 0.5)
     if p.op == "conv_bwd_filter":
-        time += 2.5e-6 + row_workspace(p, device, config) * 2 / device.bandwidth
-    return time
+        cost += Cost(reduction=COST.sum_launch + row_workspace(p, device, config) * 2 / device.bandwidth)
+    return cost
 
 
 def _int(value):

@@ -23,9 +23,13 @@ from dataclasses import dataclass
 
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import Cost, issue_seconds, occupied, overlap
 from ...host.launch import Argument, Launch
 from .._parameters import FilterStrides, ImageStrides, OutputStrides
 from .kernel import Body, FilterDivisors, Origin, Sizes, SlideBlocks, SumBlocks, partial_sum_kernel, reduce_kernel, slide_kernel
+
+COST = constants("conv/direct")
 
 SHARED = 46 * 1024
 REDUCE_THREADS = 128
@@ -139,12 +143,12 @@ def estimate(problem, device, config):
     pixels = p.n * o * tw * th * config.th * config.tw * config.pixels
     products = pixels * parts * config.filters * cs * p.taps * p.groups
     stuffed = p.strides[1] * p.strides[2] if p.op == "conv_bwd_data" else 1
-    steps = products * (1 + 0.6 / config.pixels + 2 / config.filters) * (2 if p.dtype == "float64" else 1)
-    staged = p.n * o * tw * th * p.groups * parts * cs * p.filter[0] * body.plane * 30
-    blocks = p.n * o * tw * th * p.groups * parts if not sum_ else 4 * device.sms
-    busy = min(1.0, blocks / (2 * device.sms))
-    time = 1.3 * (steps + staged) / (128 * device.sms * device.clock_hz * busy)
-    return 5e-6 * (1 + sum_) + max(time * (1 if stuffed == 1 else 1.1), p.bytes / (0.6 * device.bandwidth))
+    steps = products * (1 + COST.pixel / config.pixels + COST.filter / config.filters) * (2 if p.dtype == "float64" else 1)
+    staged = p.n * o * tw * th * p.groups * parts * cs * p.filter[0] * body.plane * COST.stage
+    blocks = p.n * o * tw * th * p.groups * parts if not sum_ else COST.blocks * device.sms
+    slower = COST.slower * (1 if stuffed == 1 else COST.strided) / occupied(blocks, COST.enough, device)
+    return Cost(launch=COST.start * (1 + sum_)) + overlap(math=slower * issue_seconds(steps + staged, 1, device),
+                                                          memory=p.bytes / (COST.rate * device.bandwidth))
 
 
 def build(problem, device, config):

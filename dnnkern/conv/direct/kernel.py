@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec, make_epilogue
+from ...device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ...device.index import Divisor, divide_remainder, divmod_unsigned
 from ...device.vec import advance, load2, load4
 
@@ -242,8 +242,8 @@ def slide_kernel(body):
             if p < size.p and q < size.q:
                 y_at = n * result_stride.n + o * result_stride.d + p * result_stride.h + q * result_stride.w
                 residual_at = n * residual_stride.n + o * residual_stride.d + p * residual_stride.h + q * residual_stride.w
-                e = (alpha, beta, bias, bias_stride, advance(prior, y_at), row_unused, column_stride, advance(residual, residual_at),
-                     residual_row, residual_column)
+                e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, y_at), row_unused, column_stride,
+                                   advance(residual, residual_at), residual_row, residual_column)
                 for k in range(KT):
                     if k0 + k < size.c_result:
                         channel = group * size.c_result + k0 + k
@@ -350,6 +350,6 @@ def reduce_kernel(epilogue_spec, threads):
             rest, t = divide_remainder(rest, extents.t)
             k, c = divide_remainder(rest, extents.c)
             at = k * stride.k + c * stride.c + t * stride.t + r * stride.r + s * stride.s
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
             dw[at] = epilogue(total, 0, 0, e)
     return conv_direct_reduce

@@ -13,11 +13,15 @@ from dataclasses import dataclass, replace
 
 from ...device.convert import element
 from ...device.index import ceil_div, divisor
+from ...engine.constants import constants
+from ...engine.cost import Cost, issue_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from . import product as _fft_product, tiles as _fft_tiles
 from .product import Tile
 from .tiles import Lines
+
+COST = constants("conv/fft")
 
 BOUNDS = (1 << 30, 1 << 27)
 """Bytes of spectra that are held at once, or those of the fewest tiles that make a slice."""
@@ -321,24 +325,24 @@ class Plan:
         """Each launch by what bounds it: bytes of images and spectra, or multiply-adds in waves of tiles."""
         c, tile, group, f = self.c, self.config.tile, self.config.group, self.frequencies
         length = max(self.config.lh * self.config.lw, 1)
-        total = 0.0
+        total = Cost()
         for first in range(0, self.items, self.slice):
             count = min(self.slice, self.items - first)
             rows, columns, k = self.product(count)
             blocks = ceil_div(rows, tile.bm) * ceil_div(columns, tile.bn) * ceil_div(f, group)
             waves = ceil_div(blocks, device.sms * tile.blocks)
             steps = group * ceil_div(k, tile.bk)
-            work = steps * 4 * tile.bk * tile.bm * tile.bn / 128 / TILES[tile] * tile.blocks + 1500
+            work = steps * 4 * tile.bk * tile.bm * tile.bn / 128 / TILES[tile] * tile.blocks + COST.block
             moved = 8 * f * (rows * k + columns * k + rows * columns * (1 if c.items else 3))
-            total += 2e-6 + max(waves * work / device.clock_hz, moved / device.bandwidth)
+            total += Cost(launch=COST.launch) + overlap(math=waves * work / device.clock_hz, memory=moved / device.bandwidth)
             sides = (self.pitches[0], self.pitches[2 if c.items else 1])
             total += sum(self._transform(device, count, pitch, length) for pitch in sides)
         other = c.b if c.items else c.y
-        return 3e-6 + total + self._transform(device, other.outer, _pitch(other.channels), length)
+        return Cost(launch=COST.start) + total + self._transform(device, other.outer, _pitch(other.channels), length)
 
     def _transform(self, device, items, pitch, length):
-        """Pixels on one side, spectra on the other, at 0.6 of the memory's speed; or instructions, about 45 a pixel."""
+        """Pixels on one side, spectra on the other, at a share of the memory's speed; or instructions of pixels."""
         channels = ceil_div(pitch, 8) * 8
         moved = items * channels * (4 * length + 8 * self.frequencies)
-        work = items * channels * length * 45 / (128 * device.sms * device.clock_hz)
-        return 2e-6 + max(moved / (0.6 * device.bandwidth), work)
+        work = issue_seconds(items * channels * length, COST.pixel, device)
+        return Cost(launch=COST.launch, transform=max(moved / (COST.rate * device.bandwidth), work))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, copy_async4, wait_copies
-from ...device.epilogue import EpilogueSpec, make_epilogue
+from ...device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ...device.index import divide_remainder
 from ...device.unroll import unrolled
 from ...device.vec import address, advance, load2, load2_if, shared_address, store2
@@ -379,7 +379,7 @@ def synthesise(config):
             alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
             to = line + q * strides[3]
             more = advance(residual, residual_line + q * residual_strides[3])
-            addends = (alpha, beta, bias, bias_stride, advance(prior, to), row, column, more, residual_row, residual_column)
+            addends = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, to), row, column, more, residual_row, residual_column)
             y[to + channel * strides[1]] = epilogue(ring[at + w * PIXEL], 0, channel, addends)
     walk = _walk(lines, visit, begin)
 
@@ -471,6 +471,6 @@ def synthesise(config):
             if j < LINE_PAIRS:
                 save(re, im, ring, c, j, f32(SCALE))
         cuda.syncthreads()
-        e = (alpha, beta, bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column)
+        e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column)
         walk((i32(0), ring, y, item, item_end, channel0, per_image, per_row, sizes, strides, residual_strides, e))
     return conv_fft_synthesise

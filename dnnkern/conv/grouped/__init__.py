@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from ...device.groups import access_words
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
 from .._taps import Axis, make_axis, roles, small_groups_refusal
 from .backward_filter import ALGORITHM as BACKWARD_FILTER
 from .kernel import COLUMNS, SLICE, WARPS, Body, grouped_kernel
+
+COST = constants("conv/grouped")
 
 SHARED = 48 * 1024
 
@@ -118,11 +122,13 @@ def estimate(problem, device, config):
     products = 4 if p.c_group <= 4 else 8
     pairs = config.rows * rows.taps / (rows.stride if rows.backward else 1)
     clock = device.sms * device.clock_hz
-    mma = warps * depth * pairs * products * 2.2 / clock
-    l1 = warps * depth * (rows.loads * 1024 + rows.taps * products * 256) / (100 * clock)
-    issue = warps * (500 + depth * (rows.loads * (30 - 10 * config.unroll) + 30 + 4 * pairs * products)) / (4 * clock) * 1.4
-    halo = 1 + 0.12 * (p.filter[1] - 1) / config.rows
-    return 6e-6 + max(mma, l1, issue, (p.bytes + (halo - 1) * p.x.nbytes) / (0.85 * device.bandwidth))
+    mma = warps * depth * pairs * products * COST.product / clock
+    l1 = warps * depth * (rows.loads * COST.fragment + rows.taps * products * COST.taps) / (COST.l1 * clock)
+    a_step = rows.loads * (COST.row - COST.unrolled * config.unroll) + COST.step + COST.issue_product * pairs * products
+    issue = warps * (COST.warp + depth * a_step) / (4 * clock) * COST.slower
+    halo = 1 + COST.halo * (p.filter[1] - 1) / config.rows
+    memory = (p.bytes + (halo - 1) * p.x.nbytes) / (COST.rate * device.bandwidth)
+    return Cost(launch=COST.start) + overlap(math=mma, l1=l1, issue=issue, memory=memory)
 
 
 def _int(value):

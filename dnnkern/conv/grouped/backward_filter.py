@@ -28,16 +28,19 @@ from ...device.convert import element
 from ...device.groups import access_words
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm, Note
-from ...engine.ampere_cost import SUM_LAUNCH
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
+from ...engine.ampere_cost import sum_seconds
 from ...host.launch import Argument, Launch
 from .._gather import view_of
 from .._gather.store import output_of, pitch_of, sum_launch, sums_bytes
 from .._taps import Axis, small_groups_refusal
 from .filter_kernel import UNIT, Body, filter_kernel
 
+COST = constants("conv/grouped_filter")
+
 MOST_SUMS = 112      # accumulators of a thread
 MOST_PRODUCTS = 256  # that are unrolled
-UNMEASURED = 1.05    # no GPU has timed it: it has to promise more than what has been
 
 
 @dataclass(frozen=True)
@@ -192,16 +195,18 @@ def estimate(problem, device, config):
     units = body.y_columns // body.across * body.units
     copies = body.bytes / body.pitch * body.channels * 2
     loads = rows.loads * body.pairs + rows.tile
-    mma = units * body.products * 2.2
+    mma = units * body.products * COST.product
     shared = units * (4 * rows.loads * body.pairs + 2 * body.side * rows.tile) + copies / 128
-    issue = (units * (body.products + loads + 25) + body.threads / 32 * 200 + copies / 512 * 5.5) / 4
-    alone = ceil_div(body.y_columns // body.across, body.warps) * (body.products * 9 + 150) + 500
-    cycles = turns * max(busiest * 1.15 * max(mma, shared, issue), ceil_div(busiest, config.blocks) * alone)
+    issue = (units * (body.products + loads + COST.unit) + body.threads / 32 * COST.thread + copies / 512 * COST.copies) / 4
+    alone = ceil_div(body.y_columns // body.across, body.warps) * (body.products * COST.alone_product + COST.alone_rows) + COST.alone_tile
+    times = turns * busiest * COST.slower / device.clock_hz
     # x between tiles is read once for each, from the L2; halves of 64 bytes of a line by different blocks
-    read = blocks * turns * copies * (1.0 if body.channels == 64 else 1.05)
+    read = blocks * turns * copies * (1.0 if body.channels == 64 else COST.lines)
     under_way = min(busiest, config.blocks) * (config.stages - 1) * copies * min(blocks, device.sms)
-    seconds = max(cycles / device.clock_hz, read / (1.3 * device.bandwidth), p.bytes / (0.85 * device.bandwidth), read * 1e-6 / under_way)
-    return UNMEASURED * (4e-6 + seconds) + SUM_LAUNCH + 2 * workspace(p, device, config) / device.bandwidth
+    work = overlap(math=times * mma, shared=times * shared, issue=times * issue,
+                   waits=turns * ceil_div(busiest, config.blocks) * alone / device.clock_hz, l2=read / (COST.l2 * device.bandwidth),
+                   memory=p.bytes / (COST.rate * device.bandwidth), latency=read * COST.latency / under_way)
+    return ((Cost(launch=COST.start) + work).slowed(slower=COST.unmeasured) + sum_seconds(workspace(p, device, config), device))
 
 
 def build(problem, device, config):

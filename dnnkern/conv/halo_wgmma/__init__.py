@@ -13,14 +13,18 @@ from dataclasses import dataclass
 
 from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm, Note
-from ...engine.hopper_plan import BANDWIDTH
+
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
 from ...host.tensormap import TensorMap
 from .._taps import roles
 from .kernel import CHANNELS, WIDE, Body, halo_kernel
 
+COST, WGMMA = constants("conv/halo"), constants("engine/hopper")
+
 SHAPES = (16, 3, 2), (8, 4, 2), (16, 4, 1), (8, 3, 2), (16, 2, 2), (16, 3, 1), (8, 2, 2), (16, 2, 1), (8, 4, 1), (8, 2, 1), (8, 1, 1)
-PRODUCT = 36       # cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little
+
 MOST = 4           # configurations
 MOST_SHARED = 232448
 
@@ -137,12 +141,14 @@ def estimate(problem, device, config):
     blocks, parts = _blocks(p, config, device)
     tiles = ceil_div(_tiles(p, config)[0], blocks) * ceil_div(blocks * parts, device.sms)
     boxes = p.filter[0] * body.blocks
-    products = PRODUCT * config.lines // 8 * p.taps * body.blocks * body.steps + 40 * config.lines * config.columns / 64
-    tile = max(products, (75 + 25 * boxes) * config.lines,
-               100 * config.lines + max(0, boxes - config.stages) * (1130 + body.stage / 55))     # a consumer's boxes come one by one
-    slower = (1.25 if config.stages == 1 else 1.0) + 0.015 * (4 - config.consumers)
-    work = (4000 + body.filters / 48 + tiles * tile * slower) / device.clock_hz
-    return 2e-6 + max(work, p.bytes / (BANDWIDTH * device.bandwidth))
+    products = COST.product * config.lines // 8 * p.taps * body.blocks * body.steps + COST.results * config.lines * config.columns / 64
+    late = max(0, boxes - config.stages) * (COST.late + body.stage / COST.late_bytes)     # a consumer's boxes come one by one
+    slower = (COST.one_stage if config.stages == 1 else 1.0) + COST.consumer * (4 - config.consumers)
+    times = tiles * slower / device.clock_hz
+    work = overlap(math=times * products, issue=times * ((COST.line + COST.box * boxes) * config.lines),
+                   waits=times * (COST.waiting * config.lines + late))
+    work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)
+    return Cost(launch=COST.start) + overlap(work, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
 
 
 def _map(name, tensor, strides, sizes, box):

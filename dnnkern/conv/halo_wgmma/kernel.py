@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
@@ -227,7 +227,7 @@ def halo_kernel(body):
                 if elect():
                     produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, place)
         else:
-            e = (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
             consume(y_map, filters, ring, bars, ready, first, stride, first_column, place, role - 1, tid & 127, n,
                     (high, wide), e)
     return conv_halo_wgmma

@@ -13,12 +13,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.stores import make_group_store
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+
+COST = constants("conv/col2im")
 
 THREADS = 256
 MOST_LOADS = 8  # under way at once
@@ -135,10 +139,10 @@ def seconds(problem, sums, target, config, device):
     read = target.outer * target.groups * target.channels * math.prod(places) * t * r * s
     spec = problem.epilogue
     addends = sum(ITEMSIZE[d] for d in (spec.output, spec.c, spec.residual) if d)
-    moved = (read * ITEMSIZE[spec.accumulator] + target.size * addends) / (0.89 * device.bandwidth)
-    instructions = 110 + 6 * config.vector + t * r * (40 + s * (10 + 10 * config.strided + config.vector))
-    issue = target.size / config.vector * instructions / (128 * device.sms * device.clock_hz)
-    return 2.5e-6 + max(moved, issue)
+    moved = memory_seconds(read * ITEMSIZE[spec.accumulator] + target.size * addends, device)
+    a_thread = COST.thread + COST.element * config.vector
+    a_thread += t * r * (COST.row + s * (COST.tap + COST.strided * config.strided + config.vector))
+    return LAUNCH + overlap(memory=moved, issue=issue_seconds(target.size / config.vector, a_thread, device))
 
 
 @functools.cache
@@ -218,8 +222,8 @@ def kernel(config):
             else:
                 row, column, edge = c, w, i32(extents[6])
                 at, step = pixel + c * y_strides[1] + w * y_strides[4], y_strides[4]
-            e = (alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend),
+                               residual_row, residual_column)
             store(total, 0, row, column, edge, y, at, step, e)
     return conv_col2im
 

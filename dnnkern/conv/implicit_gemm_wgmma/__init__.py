@@ -18,12 +18,15 @@ from dataclasses import dataclass
 
 from ...device import cuda, jit, u32
 from ...device.convert import element
+from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divisor
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
-from ...engine.hopper_plan import AGAIN, BANDWIDTH, MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
+from ...engine.hopper_plan import TILES, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.scales import FP8
@@ -33,11 +36,11 @@ from ...host.tensor import Tensor
 from .kernel import Specialisation, make_loader, make_locate, make_sink
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
+COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
+
 FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
 """Tiles that matmul has no use for, as in `TILES`; predicted from the bytes that pass through shared memory."""
-L2_SHARE, DEEPER, PARTLY = 56e3, 1.1, 1.6
-"""Bytes of pixels that a multiprocessor gets in a microsecond, and how much longer rows take that are partly zeros: layers of 64 and 32
-channels (bench/results/h200-conv-fwd-unet-float16.jsonl, h200-conv-fwd-conv3d-float16.jsonl)."""
+
 NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # an axis that is not there
 GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the filter's dimension along which groups follow each other
 
@@ -135,19 +138,21 @@ def estimate(problem, device, config):
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
     slots = device.sms * alone.blocks
-    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
-    step *= 1.12 if problem.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
-    step = max(step, tile.bm * ROW / L2_SHARE * (DEEPER if problem.filter[0] > 1 else 1.0))
+    waves = waves_of(tiles, slots)
+    step *= WGMMA.fp8 if problem.dtype in FP8 else 1.0  # the second stage of sums
+    step = max(step, tile.bm * ROW / COST.l2 * (COST.deeper if problem.filter[0] > 1 else 1.0))
     if parts.channels * parts.image.tensor.itemsize < ROW:
-        step *= PARTLY
-    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+        step *= COST.partly
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
     across = _tiles(parts, tile, problem.groups)[4]
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
-    memory = (problem.bytes + AGAIN * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered) / (BANDWIDTH * device.bandwidth)
+    moved = (problem.bytes + WGMMA.again * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered)
+    memory = moved / (WGMMA.bandwidth * device.bandwidth)
     if _store_of(problem, parts) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
-    return copies + fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7
+    return (Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
+            + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
 
 
 def _copy(array):
@@ -226,7 +231,7 @@ def kernel(special):
                 ((per_class, per_group, band_tiles, super_rows, last_rows), channels, (axis0, axis1, axis2), counts,
                  ((pitch0, period0), (pitch1, period1), (pitch2, period2))),
                 (n, y, y_column, y_group, bias_group, residual_group, (m, counts, pitches, extents, strides, residual_strides),
-                 (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
+                 ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
     return conv_implicit_gemm_wgmma
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, u32
 from ...device.barrier import barrier_sync
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide, divide_remainder
 from ...device.tma import make_tma_load
 from ...device.unroll import unrolled
@@ -351,8 +351,10 @@ def make_pixel_store(special):
         exists0, at0, other0 = find(mine, tile, pixels)
         exists1, at1, other1 = find(mine + 8, tile, pixels)
         alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column = e
-        e0 = (alpha, beta, bias, bias_stride, advance(prior, at0), i32(0), prior_column, advance(residual, other0), i32(0), residual_column)
-        e1 = (alpha, beta, bias, bias_stride, advance(prior, at1), i32(0), prior_column, advance(residual, other1), i32(0), residual_column)
+        e0 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at0), i32(0), prior_column, advance(residual, other0), i32(0),
+                            residual_column)
+        e1 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at1), i32(0), prior_column, advance(residual, other1), i32(0),
+                            residual_column)
         store_all(0, (acc, first, exists0, exists1, column + (lane & 3) * 2, n, advance(y, at0), advance(y, at1), y_column,
                       e0, e1))
     return store
@@ -378,7 +380,7 @@ def make_sink(special):
         if GROUPED:
             y, bias, prior = advance(y, z * y_group), advance(bias, z * bias_group), advance(prior, z * y_group)
             residual = advance(residual, z * residual_group)
-        e = alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column
+        e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
         if BY_TMA:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels[0], n, e, y, i64(0))
         elif BY_ROWS:

@@ -13,9 +13,13 @@ from dataclasses import dataclass, replace
 
 from ... import dispatch
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost
 from ...engine.embed import embedded, scratch_bytes
 from ...engine.split_k import sum_launch
 from .plan import product_of, refusal
+
+COST = constants("conv/pointwise")
 
 MOST = 8      # configurations
 VARIANTS = 2  # of them of one algorithm
@@ -56,7 +60,7 @@ def configs(problem, device):
 
 def _algorithm(config):
     """The algorithm of matmul that a configuration names, bound to its own."""
-    return replace(next(a for a in dispatch.algorithms("matmul") if a.name == config.algorithm), config=config.config)
+    return next(a for a in dispatch.algorithms("matmul") if a.name == config.algorithm).bound_to(config.config)
 
 
 def workspace(problem, device, config):
@@ -68,8 +72,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The product's; a launch that reads what the first wrote."""
     product = product_of(problem)
-    seconds = _algorithm(config).seconds(product.problem, device)
-    return seconds + (2e-6 + product.bytes / device.bandwidth if product.sums else 0)
+    cost = _algorithm(config).cost(product.problem, device)
+    return cost + Cost(reduction=COST.sum_launch + product.bytes / device.bandwidth) if product.sums else cost
 
 
 def build(problem, device, config):

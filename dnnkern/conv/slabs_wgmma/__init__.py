@@ -19,19 +19,22 @@ from ...device.index import ceil_div
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...engine.hopper import make_product
-from ...engine.hopper_plan import even_ranges, locate_arguments, steps_of, store_argument, tile_count
+from ...engine.hopper_plan import even_ranges, locate_arguments, steps_of, store_argument, tile_count, waves_of
 from ...engine.hopper_stores import make_boxed_store
 from ...engine.roles import Roles
 from ...engine.scales import Scales
 from ...engine.split_k import pitch_of, sum_launch, sums_bytes, sums_refusal
 from ...host.launch import Argument, Launch
-from .._filter_wgmma import L2_BYTES, PIXELS, gradient, named, spatial_dims, types_refusal
+from .._filter_wgmma import PIXELS, gradient, named, spatial_dims, types_refusal
 from .kernel import CHANNELS, SlabTile, lines_of, make_slab_loader, make_slab_locate, slab_arguments, slab_maps, slab_shape
+
+COST, L2 = constants("conv/slabs"), constants("conv/filter_wgmma")
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
-SLOWER = 1.05, 0.02  # than counted: with 64 channels and filters, and for each time that there are twice as many
 
 
 @dataclass(frozen=True)
@@ -120,12 +123,13 @@ def estimate(problem, device, config):
     shape, tile = slab_shape(problem), config.tile
     steps, tiles = ceil_div(steps_of(shape.k, 2), config.ranges), tile_count(shape, tile) * config.ranges
     products = 4 * tile.lines * tile.taps  # of 64 rows, bn columns and 16 pixels
-    step = max(products * tile.bn / 2, (products * (2048 + tile.bn * 32) + tile.stage) / 128, tile.stage / L2_BYTES)
-    alone = 1.0 if tile.lines > 1 else 1.3  # one warpgroup waits for its own products
-    waves = 0.75 * ceil_div(tiles, device.sms) + 0.25 * max(tiles / device.sms, 1.0)
-    work = max(waves * steps * alone * step / device.clock_hz, problem.bytes / device.bandwidth)
-    slower = SLOWER[0] + SLOWER[1] * math.log2(max(1.0, problem.k_group * problem.c_group / CHANNELS ** 2))
-    return slower * (5e-6 + work + 1.5 * workspace(problem, device, config) / device.bandwidth)
+    alone = 1.0 if tile.lines > 1 else COST.one_group  # one warpgroup waits for its own products
+    times = waves_of(tiles, device.sms) * steps * alone / device.clock_hz
+    work = overlap(math=times * (products * tile.bn / 2), shared=times * ((products * (2048 + tile.bn * 32) + tile.stage) / 128),
+                   l2=times * (tile.stage / L2.l2), memory=problem.bytes / device.bandwidth)
+    slower = COST.slower + COST.twice * math.log2(max(1.0, problem.k_group * problem.c_group / CHANNELS ** 2))
+    reduction = COST.sum_bytes * workspace(problem, device, config) / device.bandwidth
+    return (Cost(launch=COST.start, reduction=reduction) + work).slowed(slower=slower)
 
 
 @functools.cache

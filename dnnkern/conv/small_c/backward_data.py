@@ -15,17 +15,21 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, copy_async16, wait_copies
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor, quotient
 from ...device.ldmatrix import ldmatrix_x4
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
 from ...device.vec import address, advance, load1_nc_if, load_shared_2u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...engine.stores import make_group_store
 from ...host.launch import Argument, Launch
 from .._gather import refusal
 from .rows import CHANNELS
+
+COST = constants("conv/small_c_data")
 
 MOST_COLUMNS = 64
 MOST_FILTERS = 128
@@ -164,13 +168,16 @@ def estimate(problem, device, config):
     staged = _bytes(p, rows, columns) - _filter_bytes(p)
     blocks = min(config.blocks, ceil_div(tiles, device.sms))
     each = ceil_div(tiles, device.sms * blocks)
-    shared = units * steps * (4 * config.tiles + 2 * n)
-    warp = ceil_div(units, config.warps) * steps * config.tiles * n * 7
-    cycles = max(shared * blocks, warp * max(blocks * config.warps / 4, 1.5)) + 1000
-    cycles += staged * (1 if _dy_copies(p) else 8) / 48 * (1 if blocks > 1 else 2)
-    traffic = tiles * staged / (1.4 * device.bandwidth)
-    waits = (1 + config.tiles / 16) * (1.3 if blocks == 1 else 1.0)  # while a warp waits for many pixels, few others run; measured
-    return 4e-6 + waits * max(each * cycles / device.clock_hz, traffic, p.bytes / (0.85 * device.bandwidth)) + _filter_bytes(p) * 2e-10
+    shared = units * steps * (COST.pixels * config.tiles + COST.filters * n)
+    warp = ceil_div(units, config.warps) * steps * config.tiles * n * COST.product
+    staging = staged * (1 if _dy_copies(p) else COST.loads) / COST.staging * (1 if blocks > 1 else COST.one_block)
+    work = overlap(shared=each * (shared * blocks) / device.clock_hz,
+                   math=each * (warp * max(blocks * config.warps / 4, COST.alone)) / device.clock_hz)
+    work = overlap(work + Cost(waves=each * (COST.tile + staging) / device.clock_hz),
+                   l2=tiles * staged / (COST.l2 * device.bandwidth), memory=p.bytes / (COST.rate * device.bandwidth))
+    # while a warp waits for many pixels, few others run
+    slower = (1 + config.tiles / COST.wait) * (COST.wait_one if blocks == 1 else 1.0)
+    return Cost(launch=COST.start, transform=_filter_bytes(p) * COST.filter) + work.slowed(slower=slower)
 
 
 def _dy_copies(problem):
@@ -272,8 +279,8 @@ def kernel(full):
                     at = n_image * strides[0] + h * strides[2] + w * strides[3]
                     also = n_image * res[0] + h * res[2] + w * res[3]
                     put(acc, n * 4 + 2 * half + e, 0, c, C, x, at + c * strides[1], strides[1],
-                        (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also), i32(0),
-                         i32(res[1])))
+                        ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also),
+                                       i32(0), i32(res[1])))
     store_all = unrolled(MT * NT, store_tile)
 
     @jit(launch_bounds=(THREADS, config.blocks))
@@ -291,7 +298,7 @@ def kernel(full):
         stage_filters(w, shared, window, w_strides, y_extents[2], tid)
         acc, af, bf = cuda.local.array(NACC, f32), cuda.local.array(NA, u32), cuda.local.array(2, u32)
         at = cuda.local.array(MT, u32)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         staged = (rows + count_h - 1) * i32(wide[0])
         for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
             rest, column = divide_remainder(tile, across)

@@ -22,12 +22,16 @@ from ...device.numeric import permute_bytes
 from ...device.unroll import unrolled
 from ...device.vec import address, load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note
-from ...engine.ampere_cost import SUM_LAUNCH
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
+from ...engine.ampere_cost import sum_seconds
 from ...host.launch import Argument, Launch
 from .._gather import refusal, view_of
 from .._gather.store import output_of, pitch_of, sum_launch, sums_bytes
 from .rows import (Window, are_copies, buffer_bytes, issue_cycles, make_place, make_shift, make_split, make_stage, rows_of, staging,
                    tile_of, window_of, window_refusal)
+
+COST = constants("conv/small_c_filter")
 
 UNIT = 16  # pixels of a product
 
@@ -134,11 +138,14 @@ def estimate(problem, device, config):
     units = ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
     copies, waits = staging(p, rows, columns, config.threads)
     chunks = ceil_div(rows * columns * config.filters * 2, config.threads)
-    copies, waits = copies + (56 if _dy_copies(p) else 400) * chunks, waits + (0 if _dy_copies(p) else 2800) * chunks
-    work = 250 + copies + units * (45 + 10.5 * _groups(window, config) * config.filters)
+    if _dy_copies(p):
+        copies += COST.copy * chunks
+    else:
+        copies, waits = copies + COST.load * chunks, waits + COST.load_wait * chunks
+    work = COST.tile + copies + units * (COST.unit + COST.group * _groups(window, config) * config.filters)
     cycles = issue_cycles(work, config.threads // 32, blocks) + waits
-    seconds = 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth))
-    return seconds + SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
+    work = overlap(issue=each * cycles / device.clock_hz, memory=p.bytes / (COST.rate * device.bandwidth))
+    return Cost(launch=COST.start) + work + sum_seconds(workspace(problem, device, config), device)
 
 
 def _dy_copies(problem):

@@ -17,17 +17,22 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
+from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
 from ...device.vec import load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
 from .._gather import make_gather, refusal, view_of
 from .._gather.plan import largest, swapped
 from .._gather.store import Destination, Output, make_store, output_of
 from .rows import (UNIT, Window, are_copies, buffer_bytes, issue_cycles, make_place, make_places, make_shift, make_split, make_stage,
                    make_word, masked_slots, rows_of, staging, tile_of, window_of, window_refusal)
+
+COST = constants("conv/small_c_fwd")
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,9 @@ def estimate(problem, device, config):
     each = ceil_div(tiles * filters, device.sms * blocks)
     units = ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
     copies, waits = staging(p, rows, columns, config.threads)
-    cycles = issue_cycles(250 + copies + units * (270 + 40 * window.steps), config.threads // 32, blocks) + waits
-    return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth))
+    work = COST.tile + copies + units * (COST.unit + COST.step * window.steps)
+    cycles = issue_cycles(work, config.threads // 32, blocks) + waits
+    return Cost(launch=COST.start) + overlap(issue=each * cycles / device.clock_hz, memory=p.bytes / (COST.rate * device.bandwidth))
 
 
 @functools.cache
@@ -232,7 +238,7 @@ def kernel(full):
         places(offsets, masks, t, step_h * pitch)
         cuda.syncthreads()
         product = setup(0, gather)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         tile = cuda.blockIdx.x
         n, p0, q0 = locate(tile, counts, down, across)
         buffer = 0

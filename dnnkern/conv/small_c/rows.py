@@ -15,6 +15,9 @@ from ...device.cp_async import copy_async16
 from ...device.index import ceil_div, divide_remainder
 from ...device.numeric import permute_bytes
 from ...device.vec import address, load1_nc_if, load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
+from ...engine.constants import constants
+
+COST = constants("conv/small_c_rows")
 
 MOST_STEPS = 14
 CHANNELS = 4
@@ -130,15 +133,15 @@ def staging(problem, rows, columns, threads):
     window = window_of(problem)
     elements = rows_of(problem, rows) * window.pitch(columns)
     if are_copies(problem):
-        return ceil_div(elements // 8, threads) * (60 if window.copies == 1 else 100), 0
+        return ceil_div(elements // 8, threads) * (COST.copy if window.copies == 1 else COST.copies), 0
     turns = ceil_div(elements // 2, threads)
-    return turns * 90, turns * 700
+    return turns * COST.load, turns * COST.load_wait
 
 
 def issue_cycles(instructions, warps, blocks):
     """Cycles in which a multiprocessor issues so many instructions of each of a block's warps, `blocks` of them at once: fitted to first
     layers of 3x3 and 7x7, both directions (bench/results/h200-conv.md)."""
-    return instructions * warps * blocks * (warps * blocks + 3) / (3 * warps * blocks)
+    return instructions * warps * blocks * (warps * blocks + COST.alone) / (COST.schedulers * warps * blocks)
 
 
 def masked_slots(window):

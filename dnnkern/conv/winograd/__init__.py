@@ -30,12 +30,14 @@ from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ...device.dot import make_outer
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import (address, advance, load1_nc_if, load_shared_4f32, load_shared_f32, shared_address, store_shared_4f32,
                            store_shared_f32)
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...engine.loaders import log2
 from ...engine.stores import make_group_store
 from ...host.launch import Argument, Launch
@@ -44,6 +46,8 @@ from .filter import filter_launch
 from .problem import channels_last, correlation, float_bytes, refusal, tile_grid
 from .stages import RowStrides, make_row_store, row_vector
 from .transforms import make_square, transform
+
+COST = constants("conv/winograd")
 
 DTYPES = ("float32", "float16", "bfloat16")
 F2X3 = transform(2, 3)
@@ -97,8 +101,7 @@ class Tile:
 
 
 # Tile: cycles of a block outside its steps, fraction of a step's instructions that are multiply-adds. From the compiled kernels; measured
-# times were SLOWER times longer, for the first tile on seven layers (bench/results/h200-conv-fwd-float32_3x3-float32.jsonl).
-SLOWER = 1.34
+# times were `COST.slower` times longer, for the first tile on seven layers.
 TILES = {
     Tile(64, 32): (7000, 0.80),
     Tile(64, 32, threads=512): (6000, 0.80),
@@ -164,7 +167,8 @@ def estimate(problem, device, tile):
     waves = ceil_div(blocks * blocks_k, device.sms * tile.blocks)
     each = steps * 16 * tile.bc * tile.bk * tile.bt / 128 / share + around
     work = waves * tile.blocks * each / device.clock_hz
-    return 6e-6 + 3 * workspace(problem, device, tile) / device.bandwidth + max(SLOWER * work, problem.bytes / device.bandwidth)
+    return (Cost(launch=COST.start, transform=COST.filter * workspace(problem, device, tile) / device.bandwidth)
+            + overlap(math=COST.slower * work, memory=problem.bytes / device.bandwidth))
 
 
 @functools.cache
@@ -306,8 +310,8 @@ def _store(config):
     @device_function
     def advance_addends(e, at, residual_at):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-        return (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                residual_column)
+        return ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
+                              residual_column)
 
     @device_function
     def store(products, channel, channels, p, q, P, Q, y, at, residual_at, stride, residual_stride, e):
@@ -444,7 +448,7 @@ def kernel(config):
         # output transform and write back
         row4, column4 = (lt, lk) if result_last else (lk, lt)
         at = smem + u32(warp * (MATS * EXCHANGE)) + u32((row4 * EXCHANGE_ROW + column4) * 16)
-        e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
+        e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
         finish_all(0, (acc, smem, at, tid, tile0, k0, tiles, per_image, per_row, K, P, Q, y, y_stride, residual_stride, e))
     return conv_winograd
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec, make_epilogue
+from ...device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load1_nc_if, store2, store4
@@ -182,8 +182,9 @@ def make_row_store(spec, count, vector):
     @device_function
     def one(x, j, channel, at, residual_at, stride, e):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-        return epilogue(x, 0, channel, (alpha, beta, bias, bias_stride, advance(prior, at + j * stride.w), row, column,
-                                        advance(residual, residual_at + j * stride.residual_w), residual_row, residual_column))
+        e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at + j * stride.w), row, column,
+                           advance(residual, residual_at + j * stride.residual_w), residual_row, residual_column)
+        return epilogue(x, 0, channel, e)
 
     if not vector:
         @device_function
@@ -269,7 +270,7 @@ def result_kernel(config):
                 p, q = p * M, q * M
                 y_at = y_first + n * stride.n + p * stride.h + q * stride.w
                 residual_at = n * residual_stride.n + p * residual_stride.h + q * residual_stride.w
-                e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
+                e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
                 store_lines(0, (values, k, p, q, P, Q, y, y_at, residual_at, stride, residual_stride, e))
     return conv_winograd_results
 

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f64, i32, i64, jit, u32, u64
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import address, advance
+from ...engine.constants import constants
+from ...engine.cost import issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import COMPUTE, element, make_words
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import divisions_seconds, moved_seconds, sector_waste, tail
 from ._borders import make_locate, make_places, place_arguments
 from ._shift import WORDS, make_shift
+
+COST = constants("transform/rows")
 
 THREADS = 256
 WITHOUT_ARITHMETIC = ("int16", "uint16", "uint32", "int64", "uint64")
@@ -75,12 +78,12 @@ def rows_seconds(form, alignment, config, read_bytes, device):
     written = math.prod(d.size for d in form.dims) * size
     waste = sector_waste(row.size * size, size)
     spread = 1 if config.dense else min(max(abs(row.x), 1) * size, 32) / size
-    moved = moved_seconds(read_bytes * max(spread, waste) + written * waste, device)
-    gathered = min(count, 64 * count // chunks_of_row(form, alignment)) if config.dense else count
-    issue = divisions_seconds(count, 60 + 12 * config.dims, device) + divisions_seconds(gathered, 8 * config.elements, device)
-    lines = 0 if config.dense else count * config.elements / 8 / (device.sms * device.clock_hz)
-    few = 1.03 if config.chunks == 1 else 1.0
-    return max(moved * few, issue, lines) * tail(ceil_div(count, THREADS * config.chunks), 8, device)
+    moved = memory_seconds(read_bytes * max(spread, waste) + written * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
+    gathered = min(count, COST.gathered * count // chunks_of_row(form, alignment)) if config.dense else count
+    issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
+    issue += issue_seconds(gathered, COST.element * config.elements, device)
+    lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
+    return overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
 
 
 def value_type(dtype):

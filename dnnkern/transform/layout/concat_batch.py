@@ -11,10 +11,10 @@ from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.index import ceil_div, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.cost import LAUNCH
 from ...engine.offsets import LIMIT
 from ...engine.vectors import word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH
 from ._rows import THREADS, Config, chunk_count, chunks_of_row, make_move, rows_refusal, rows_seconds
 
 MOST = 8

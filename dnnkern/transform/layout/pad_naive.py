@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from ...device import cuda, i64, jit, u32
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._borders import make_places, place_arguments64
 from ._pad_problem import PADS
 from ._rows import make_fill
+
+COST = constants("transform/naive")
 
 THREADS = 256
 
@@ -42,8 +45,8 @@ def estimate(problem, device, config):
     """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
     form = problem.form
     spread = min(32, max(abs(form.dims[-1].x), 1) * form.itemsize) // form.itemsize
-    divisions = divisions_seconds(problem.y.size, 80 * len(form.dims), device)
-    return LAUNCH + max(divisions, moved_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
+    divisions = issue_seconds(problem.y.size, COST.pad * len(form.dims), device)
+    return LAUNCH + overlap(issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
 
 
 @functools.cache

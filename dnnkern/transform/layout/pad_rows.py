@@ -5,8 +5,8 @@ borders altogether is the value 16 bytes long, and is not loaded; chunks across 
 So `edge` and `reflect` gather what is mirrored, and move the rest as a copy does. Without an x it fills an array.
 """
 from ...dispatch import Algorithm
+from ...engine.cost import LAUNCH
 from ...host.launch import Argument
-from .._estimate import LAUNCH
 from ._pad_problem import PADS
 from ._rows import Config, rows_launch, rows_refusal, rows_seconds
 

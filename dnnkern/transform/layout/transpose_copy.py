@@ -12,12 +12,15 @@ from ...device import cuda, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.canonical import Canonical, Dim
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from .._problem import MOVES
+
+COST = constants("transform/copy")
 
 THREADS = 256
 
@@ -74,10 +77,10 @@ def estimate(problem, device, config):
     """Sectors, and what short units cost to find."""
     count = _units(problem).size
     run = problem.canonical.dims[-1].size * config.itemsize
-    seconds = moved_seconds(problem.read_bytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
-    in_flight = min(1.0, config.unit * config.units / 16) ** 0.5
-    issue = divisions_seconds(count, 10 + 12 * config.dims, device)
-    return LAUNCH + max(seconds / in_flight, issue) * tail(ceil_div(count, THREADS * config.units), 8, device)
+    moved = memory_seconds(problem.read_bytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
+    work = overlap(memory=moved / flight_rate(config.unit * config.units, COST.in_flight),
+                   issue=issue_seconds(count, COST.thread + COST.dimension * config.dims, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS * config.units), COST.blocks, device))
 
 
 @functools.cache

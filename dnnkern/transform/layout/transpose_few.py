@@ -13,14 +13,17 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.pack_words import make_pack
 from ...engine.vectors import UNITS, make_unit_moves, unit_of, word_of
 from ...host.canonical import Dim
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from .._problem import MOVES
 from .transpose_tiled import split
+
+COST = constants("transform/few")
 
 THREADS = 256
 MOST = 64  # elements of a thread: more do not stay in registers
@@ -92,9 +95,10 @@ def estimate(problem, device, config):
     """The bytes, more where chunks are short; about four instructions an element."""
     config = _config(problem)
     threads = problem.units.size // (config.short * config.elements)
-    issue = divisions_seconds(threads, 30 + 12 * config.dims + config.short * (10 + 4 * config.elements), device)
-    memory = moved_seconds(problem.bytes, device) * max(1.1, (8 / config.unit) ** 0.5)
-    return LAUNCH + max(memory, issue) * tail(ceil_div(threads, THREADS), 5, device)
+    a_thread = COST.thread + COST.dimension * config.dims + config.short * (COST.access + COST.element * config.elements)
+    memory = memory_seconds(problem.bytes, device) * max(COST.slower, (COST.chunk / config.unit) ** 0.5)
+    work = overlap(memory=memory, issue=issue_seconds(threads, a_thread, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 
 
 @functools.cache

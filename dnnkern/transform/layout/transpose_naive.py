@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from ...device import cuda, i64, jit
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.offsets import make_offsets64, offset_arguments64
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._problem import MOVES
+
+COST = constants("transform/naive")
 
 THREADS = 256
 
@@ -38,8 +41,8 @@ def estimate(problem, device, config):
     """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
     form = problem.canonical
     spread = min(32, max(abs(form.dims[-1].x), 1) * form.itemsize) // form.itemsize
-    divisions = divisions_seconds(form.size, 70 * len(form.dims), device)
-    return LAUNCH + max(divisions, moved_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
+    divisions = issue_seconds(form.size, COST.dimension * len(form.dims), device)
+    return LAUNCH + overlap(issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
 
 
 @functools.cache

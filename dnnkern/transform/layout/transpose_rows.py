@@ -7,8 +7,8 @@ elements, all of them loaded before the first is stored. `copy` is better where 
 apart in x.
 """
 from ...dispatch import Algorithm
+from ...engine.cost import LAUNCH
 from ...host.launch import Argument
-from .._estimate import LAUNCH
 from .._problem import MOVES
 from ._rows import Config, rows_launch, rows_refusal, rows_seconds
 

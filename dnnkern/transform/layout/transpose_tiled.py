@@ -20,12 +20,15 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load_shared_4u32, shared_address, store_shared_4u32
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from .._problem import MOVES
 from ._micro import make_column
+
+COST = constants("transform/tiled")
 
 # Chunks of 16 bytes along i and along j that a tile has. Squares of single bytes are 16 x 16 and take 64 registers: fewer threads.
 TILES = {1: ((8, 8), (8, 16), (16, 8)), 2: ((16, 16), (8, 16), (16, 8), (8, 8)), 4: ((16, 16), (8, 32), (32, 8), (8, 8)),
@@ -119,10 +122,10 @@ def estimate(problem, device, config):
         tiles *= d.size
     waste_x = sector_waste(min(i.size, across) * config.itemsize if i.x == 1 else config.itemsize, config.unit_x)
     waste_y = sector_waste(min(j.size, down) * config.itemsize if j.y == 1 else config.itemsize, config.unit_y)
-    memory = moved_seconds(problem.read_bytes * waste_x + problem.y.nbytes * waste_y, device)
-    chunk = 60 + sum(0 if u == 16 else 16 // u * 12 for u in (config.unit_x, config.unit_y))
-    issue = divisions_seconds(tiles * config.threads * config.side, chunk, device)
-    return LAUNCH + max(memory * max(1.0, 0.75 * waste), issue) * tail(tiles, config.blocks, device)
+    memory = memory_seconds(problem.read_bytes * waste_x + problem.y.nbytes * waste_y, device) * max(1.0, COST.waste * waste)
+    chunk = COST.chunk + sum(0 if u == 16 else 16 // u * COST.narrow for u in (config.unit_x, config.unit_y))
+    work = overlap(memory=memory, issue=issue_seconds(tiles * config.threads * config.side, chunk, device))
+    return LAUNCH + work.slowed(tail=tail(tiles, config.blocks, device))
 
 
 @functools.cache

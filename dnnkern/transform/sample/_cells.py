@@ -15,11 +15,15 @@ from ...device import cuda, device_function, i32, jit, u32
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import extents, grid_strides
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_cells")
 
 THREADS, SPREAD, ITEMS, SCAN, AHEAD, TOGETHER = 256, 128, 8, 512, 8, 4
 CHUNK, MOST_BUCKETS, MOST_PARTS = SPREAD * ITEMS, 2048, 64
@@ -98,8 +102,9 @@ def seconds(problem, device):
     """Time of the four launches: instructions of a place, whose places are computed once and found again three times, and bytes."""
     cells, p = cells_of(problem), problem
     every = cells.images * cells.places
-    moved = every * (p.dims * (p.grid.itemsize + 5 * ITEMSIZE[p.compute]) + 5 * 4) + 8 * cells.images * cells.count
-    return 4 * LAUNCH + max(moved_seconds(moved, device), divisions_seconds(every, 450, device))
+    a_position = p.dims * (p.grid.itemsize + COST.sort_values * ITEMSIZE[p.compute]) + COST.sort_numbers
+    moved = every * a_position + COST.cell * cells.images * cells.count
+    return 4 * LAUNCH + overlap(memory=memory_seconds(moved, device), issue=issue_seconds(every, COST.output, device))
 
 
 @functools.cache
@@ -110,16 +115,16 @@ def make_cell(kind):
     @device_function
     def cell(w, h, d, sizes):
         first, _ = split(w)
-        cell_w, cells_w = first + more, sizes[2] + more
+        cell_w, cells_w = first + more, sizes.w + more
         first, _ = split(h)
-        cell_h, cells_h = first + more, sizes[1] + more
+        cell_h, cells_h = first + more, sizes.h + more
         found = -1
         if cell_w >= 0 and cell_w < cells_w and cell_h >= 0 and cell_h < cells_h:
             found = cell_h * cells_w + cell_w
             if DIMS > 2:
                 first, _ = split(d)
                 cell_d = i32(first + more)
-                if cell_d >= 0 and cell_d < i32(sizes[0] + more):
+                if cell_d >= 0 and cell_d < i32(sizes.d + more):
                     found = i32(found + i32(cell_d * i32(cells_h * cells_w)))
                 else:
                     found = i32(-1)
@@ -152,7 +157,7 @@ def locate_kernel(kind, shift, bits):
     where, cell, HELD, DIMS = make_corners(kind).where, make_cell(kind), 1 << bits, kind.dims
 
     @jit(launch_bounds=(THREADS, 4))
-    def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_strides):
+    def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_stride):
         counters, thread = cuda.shared.array(HELD, i32), cuda.threadIdx.x
         n, part = divide_remainder(cuda.blockIdx.x, parts)
         for b in range(thread, buckets, THREADS):
@@ -162,8 +167,8 @@ def locate_kernel(kind, shift, bits):
         for i in range(first + thread, min(first + part_places, places), THREADS):
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
-            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
             to = n * places + i
             at_w[to] = w
             at_h[to] = h
@@ -286,7 +291,7 @@ def order_kernel(kind, shift):
 
     @jit(launch_bounds=32 * WARPS)
     def grid_sample_order(at_w, at_h, at_d, order, buckets_at, starts, offsets, to_w, to_h, to_d, jobs, buckets, places, cells, height,
-                          width, sizes, dy_strides):
+                          width, sizes, dy_stride):
         counters, lane = cuda.shared.array(ALL, i32), lane_id()
         lows, numbers = cuda.local.array(TOGETHER, i32), cuda.local.array(TOGETHER, i32)
         ws, hs, ds = cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T)
@@ -343,7 +348,7 @@ def order_kernel(kind, shift):
                         to = to + rank
                         row, q = divide_remainder(numbers[k], width)
                         o, p = divide_remainder(row, height)
-                        offsets[to] = o * dy_strides[0] + p * dy_strides[1] + q * dy_strides[2]
+                        offsets[to] = o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
                         to_w[to] = ws[k]
                         to_h[to] = hs[k]
                         if DIMS > 2:
@@ -364,15 +369,15 @@ def launches(problem):
     located = [Argument(f"{p.compute}*", "workspace", layout.get(f"located_{axis}", layout["located_h"])) for axis in "whd"]
     counts, buckets_at, order = (Argument("int32*", "workspace", layout[name]) for name in ("counts", "buckets", "order"))
     places, buckets, part = Argument("int32", cells.places), Argument("int32", cells.buckets), Argument("int32", cells.part)
-    parts, sizes = Argument("uint32x3", divisor(cells.parts)), Argument("int32x3", p.image)
-    extents = [Argument("uint32x3", divisor(n)) for n in p.out[1:]]
-    locate = (Argument(element(p.grid.dtype).pointer, "grid"), *located, counts, places, parts, part, buckets, *extents, sizes,
-              Argument("int64x5", p.grid_strides(p.grid)))
+    parts, sizes = Argument("uint32x3", divisor(cells.parts)), extents(p.image, False)
+    divisors = [Argument("uint32x3", divisor(n)) for n in p.out[1:]]
+    locate = (Argument(element(p.grid.dtype).pointer, "grid"), *located, counts, places, parts, part, buckets, *divisors, sizes,
+              grid_strides(p.grid_strides(p.grid)))
     starts = (counts, buckets_at, Argument("int32", cells.parts), buckets)
     spread = (*located, counts, buckets_at, order, places, parts, part, buckets, sizes)
     jobs, warps = cells.images * cells.buckets, _bucket_warps(cells.shift)
     sort = (*located, order, buckets_at, *list_arguments(p), Argument("int32", jobs), Argument("uint32x3", divisor(cells.buckets)),
-            places, Argument("int32", cells.count), *extents, sizes, Argument("int32x3", p.strides_of(p.dy)[2:]))
+            places, Argument("int32", cells.count), *divisors, sizes, extents(p.strides_of(p.dy)[2:], False))
     blocks = cells.images * cells.parts
     return (Launch(locate_kernel(kind, cells.shift, cells.bits), (blocks, 1, 1), (THREADS, 1, 1), locate),
             Launch(starts_kernel(), (cells.images, 1, 1), (SCAN, 1, 1), starts),

@@ -29,8 +29,26 @@ NORMALISED = ("area", "antialias-bilinear", "antialias-bicubic")
 SUPPORT = {"bicubic": 2, "antialias-bilinear": 1, "antialias-bicubic": 2}
 
 
+class FilterAxis(NamedTuple):
+    """A dimension: a, b and d, the extent of the image and that of the resampled one."""
+    a: i64
+    b: i64
+    d: i64
+    inner: i64
+    outer: i64
+
+
+class FilterAxis32(NamedTuple):
+    """`FilterAxis` in 32 bits."""
+    a: i32
+    b: i32
+    d: i32
+    inner: i32
+    outer: i32
+
+
 class Filter(NamedTuple):
-    """Device functions of a filter; `axis` is (a, b, d, n, m) of a dimension and `inverse` the number of `inverses_of`.
+    """Device functions of a filter; `axis` is a `FilterAxis` and `inverse` the number of `inverses_of`.
 
     taps(i, axis)
         The pixels (first, past the last) that place i is made of.
@@ -57,51 +75,51 @@ def make_filter(kind, compute, any_size=False):
     @device_function
     def quotient(n, d):
         # rounded down; 0 of what is negative
-        return Int(n // d) if n > 0 else Int(0)
+        return n // d if n > 0 else Int(0)
 
     @device_function
     def quotient_up(n, d):
-        return quotient(Int(n + d - 1), d)
+        return quotient(n + d - 1, d)
 
     @device_function
     def unit(axis):
         # what 1 is among the distances
         if CLAMPED:
-            return Int(axis[2])
-        return Int(axis[0] if axis[0] > axis[2] else axis[2])
+            return axis.d
+        return axis.a if axis.a > axis.d else axis.d
 
     @device_function
     def radius(axis):
-        return Int(S * unit(axis))
+        return S * unit(axis)
 
     @device_function
     def taps(i, axis):
-        a, b, d, n, _ = axis
-        at = Int(i * a + b)
+        a, d = axis.a, axis.d
+        at = i * a + axis.b
         if AREA:
-            first, end = quotient(at, d), quotient_up(Int(at + a), d)
+            first, end = quotient(at, d), quotient_up(at + a, d)
         elif CLAMPED:
-            middle = Int(quotient(Int(at + d), d) - 1)
-            first, end = Int(middle - 1), Int(middle + 3)
+            middle = quotient(at + d, d) - 1
+            first, end = middle - 1, middle + 3
         else:
-            first, end = quotient(Int(at - radius(axis) + d), d), quotient_up(Int(at + radius(axis)), d)
-        return first if first > 0 else Int(0), end if end < n else n
+            first, end = quotient(at - radius(axis) + d, d), quotient_up(at + radius(axis), d)
+        return first if first > 0 else Int(0), end if end < axis.inner else axis.inner
 
     @device_function
     def reach(j, axis):
-        a, b, d, n, m = axis
-        if n == 1:
-            return Int(0), m
-        at = Int(j * d - b)
+        a, d = axis.a, axis.d
+        if axis.inner == 1:
+            return Int(0), axis.outer
+        at = j * d - axis.b
         if AREA:
-            first, end = quotient(at, a), quotient_up(Int(at + d), a)
+            first, end = quotient(at, a), quotient_up(at + d, a)
         else:
-            first, end = quotient(Int(at - radius(axis) + a), a), quotient_up(Int(at + radius(axis)), a)
+            first, end = quotient(at - radius(axis) + a, a), quotient_up(at + radius(axis), a)
         if CLAMPED and j == 0:
             first = Int(0)
-        if CLAMPED and j == n - 1:
-            end = m
-        return first, end if end < m else m
+        if CLAMPED and j == axis.inner - 1:
+            end = axis.outer
+        return first, end if end < axis.outer else axis.outer
 
     @device_function
     def linear(n, one, inverse):
@@ -112,7 +130,7 @@ def make_filter(kind, compute, any_size=False):
         x = T(T(n) * inverse)
         if n < one:
             return T(T(T(T(T(A + 2) * x) - T(A + 3)) * x) * x + T(1))
-        if one < n and n < Int(2 * one):
+        if one < n and n < 2 * one:
             y = T(x - T(2))
             return T(T(T(T(A) * T(x - T(1))) * y) * y)
         return T(0)
@@ -121,21 +139,21 @@ def make_filter(kind, compute, any_size=False):
 
     @device_function
     def at_distance(n, one, inverse):
-        return profile(n if n > 0 else Int(-n), one, inverse)
+        return profile(n if n > 0 else -n, one, inverse)
 
     @device_function
     def weight(i, j, axis, inverse):
         if AREA:
             return T(1)
-        a, b, d, n, _ = axis
-        distance = Int(j * d - Int(i * a + b))
+        d = axis.d
+        distance = j * d - (i * axis.a + axis.b)
         one = unit(axis)
         w = at_distance(distance, one, inverse)
         if CLAMPED:
             if j == 0:
-                w = T(w + T(at_distance(Int(distance - d), one, inverse) + at_distance(Int(distance - 2 * d), one, inverse)))
-            if j == n - 1:
-                w = T(w + T(at_distance(Int(distance + d), one, inverse) + at_distance(Int(distance + 2 * d), one, inverse)))
+                w = T(w + T(at_distance(distance - d, one, inverse) + at_distance(distance - 2 * d, one, inverse)))
+            if j == axis.inner - 1:
+                w = T(w + T(at_distance(distance + d, one, inverse) + at_distance(distance + 2 * d, one, inverse)))
         return w
 
     @device_function
@@ -147,7 +165,7 @@ def make_filter(kind, compute, any_size=False):
             return T(end - first)
         found = T(0)
         for j in range(first, end):
-            found = T(found + weight(i, Int(j), axis, inverse))
+            found = T(found + weight(i, j, axis, inverse))
         return found
     return Filter(taps, reach, weight, total)
 
@@ -161,8 +179,8 @@ def sums_kernel(kind, compute, any_size):
 
     @jit(launch_bounds=THREADS)
     def resample_sums(sums, axis, inverse):
-        i = Int(Int(i64(cuda.blockIdx.x) * THREADS) + cuda.threadIdx.x)
-        if i < axis[4]:
+        i = Int(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if i < axis.outer:
             sums[i] = total(i, axis, inverse)
     return resample_sums
 
@@ -194,7 +212,8 @@ def sums_launches(problem, dimensions, any_size=False):
 
 def axis_argument(axis, any_size=False):
     """Kernel parameter `axis`."""
-    return Argument("int64x5" if any_size else "int32x5", (axis.a, axis.b, axis.d, axis.inner, axis.outer))
+    kind = FilterAxis if any_size else FilterAxis32
+    return Argument(kind, kind(axis.a, axis.b, axis.d, axis.inner, axis.outer))
 
 
 def inverse_argument(problem, axis):

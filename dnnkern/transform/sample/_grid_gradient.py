@@ -11,11 +11,15 @@ from ...device.convert import element
 from ...device.index import divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import shuffle_xor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._channels import make_channels, make_pixel, share_of, tile_of
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_gradient")
 
 THREADS, CHANNELS = 128, 4
 
@@ -42,9 +46,9 @@ def seconds(problem, device):
     """Time of the launch: bytes, or what a place takes and each of its channels, of which a load is mostly the L1's time."""
     p, share = problem, grid_share(problem, device)
     places, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
-    a_load = 6 + 20 / share.channels if share.unit else 22
-    issue = divisions_seconds(places * (700 + p.channels * (1 + taps) * a_load), 1, device)
-    return LAUNCH + max(issue, moved_seconds(p.bytes - p.dx.nbytes, device))
+    a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
+    issue = issue_seconds(places * (COST.output + p.channels * (1 + taps) * a_load), 1, device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(p.bytes - p.dx.nbytes, device))
 
 
 @functools.cache
@@ -66,8 +70,8 @@ def kernel(kind, share, tile, wide):
         return max(0, min(i, size - 1))
 
     @jit(launch_bounds=(THREADS, 5))
-    def grid_sample_dgrid(dy, x, grid, dgrid, tile_rows, tile_columns, rows, columns, height, channels, sizes, dy_strides, x_strides,
-                          grid_strides, dgrid_strides):
+    def grid_sample_dgrid(dy, x, grid, dgrid, tile_rows, tile_columns, rows, columns, height, channels, sizes, dy_stride, x_stride,
+                          grid_stride, dgrid_stride):
         sums, values, given = cuda.local.array(CORNERS, T), cuda.local.array(HELD, T), cuda.local.array(K, T)
         one, offsets, slopes = cuda.local.array(K, T), cuda.local.array(CORNERS, Int), cuda.local.array(3, T)
         n, row, q, first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
@@ -77,24 +81,24 @@ def kernel(kind, share, tile, wide):
         o, p = divide_remainder(row, height)
         slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
         if BILINEAR:
-            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-            w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_stride, sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
             for k in range(CORNERS):
-                at_w, at_h = clamped(w0 + (k & 1), sizes[2]), clamped(h0 + (k >> 1 & 1), sizes[1])
-                offsets[k] = Int(Int(at_h) * x_strides[3] + Int(at_w) * x_strides[4])
+                at_w, at_h = clamped(w0 + (k & 1), sizes.w), clamped(h0 + (k >> 1 & 1), sizes.h)
+                offsets[k] = at_h * x_stride.h + at_w * x_stride.w
                 if DIMS > 2:
-                    offsets[k] = Int(offsets[k] + Int(clamped(i32(d0 + (k >> 2)), sizes[0])) * x_strides[2])
+                    offsets[k] = offsets[k] + (clamped(i32(d0 + (k >> 2)), sizes.d)) * x_stride.d
                 sums[k] = T(0)
-            here = Int(Int(n) * dy_strides[0] + Int(o) * dy_strides[2] + Int(p) * dy_strides[3] + Int(q) * dy_strides[4])
-            image = Int(Int(n) * x_strides[0])
+            here = n * dy_stride.n + o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
+            image = n * x_stride.n
             for c in range(first, channels, STEP):
                 left = channels - c
-                fetch(given, advance(dy, Int(here + Int(c) * dy_strides[1])), Int(dy_strides[1]), left)
+                fetch(given, advance(dy, here + c * dy_stride.c), dy_stride.c, left)
                 for j in range(CORNERS):
-                    fetch(one, advance(x, Int(image + Int(c) * x_strides[1] + offsets[j])), Int(x_strides[1]), left)
+                    fetch(one, advance(x, image + c * x_stride.c + offsets[j]), x_stride.c, left)
                     for k in range(K):
                         values[j * K + k] = one[k]
                 for k in range(K):
@@ -106,9 +110,9 @@ def kernel(kind, share, tile, wide):
                     sums[k] = T(sums[k] + shuffle_xor(sums[k], lane))
                     lane = lane * 2
             for k in range(CORNERS):
-                there = inside(w0 + (k & 1), sizes[2]) & inside(h0 + (k >> 1 & 1), sizes[1])
+                there = inside(w0 + (k & 1), sizes.w) & inside(h0 + (k >> 1 & 1), sizes.h)
                 if DIMS > 2:
-                    there = there & inside(i32(d0 + (k >> 2)), sizes[0])
+                    there = there & inside(i32(d0 + (k >> 2)), sizes.d)
                 value = sums[k] if there else T(0)
                 in_w = w_share if k & 1 else T(T(1) - w_share)
                 in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
@@ -120,9 +124,9 @@ def kernel(kind, share, tile, wide):
                 slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
             slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
         if ok and first == 0:
-            to = Int(Int(n) * dgrid_strides[0] + Int(o) * dgrid_strides[1] + Int(p) * dgrid_strides[2] + Int(q) * dgrid_strides[3])
+            to = n * dgrid_stride.n + o * dgrid_stride.d + p * dgrid_stride.h + q * dgrid_stride.w
             for k in range(DIMS):
-                store(dgrid, Int(to + k * dgrid_strides[4]), slopes[k])
+                store(dgrid, to + k * dgrid_stride.coordinate, slopes[k])
     return grid_sample_dgrid
 
 
@@ -132,12 +136,11 @@ def launch(problem, device):
     tile = tile_of(THREADS // share.lanes, p.out)
     tile_rows, tile_columns = tile.counts(p.out)
     pointer, numbers = element(p.x.dtype).pointer, element(p.grid.dtype).pointer
-    integer = "int64x5" if p.is_wide else "int32x5"
     arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
                  Argument("uint32x3", divisor(tile_rows)), Argument("uint32x3", divisor(tile_columns)),
                  Argument("int32", p.out[0] * p.out[1]), Argument("int32", p.out[2]), Argument("uint32x3", divisor(p.out[1])),
-                 Argument("int32", p.channels), Argument("int32x3", p.image), Argument(integer, p.strides_of(p.dy)),
-                 Argument(integer, p.strides_of(p.x)), Argument("int64x5", p.grid_strides(p.grid)),
-                 Argument(integer, p.grid_strides(p.dgrid)))
+                 Argument("int32", p.channels), extents(p.image, False), image_strides(p.strides_of(p.dy), p.is_wide),
+                 image_strides(p.strides_of(p.x), p.is_wide), grid_strides(p.grid_strides(p.grid)),
+                 grid_strides(p.grid_strides(p.dgrid), p.is_wide))
     blocks = p.x.shape[0] * tile_rows * tile_columns
     return Launch(kernel(config_of(p), share, tile, p.is_wide), (blocks, 1, 1), (THREADS, 1, 1), arguments)

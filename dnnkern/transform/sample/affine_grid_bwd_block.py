@@ -7,10 +7,13 @@ from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.index import divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, memory_seconds, overlap
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, moved_seconds
 from .affine_grid_naive import common_arguments, make_base
+
+COST = constants("transform/affine_bwd")
 
 THREADS, LIMIT = 512, 2 ** 31 - 2 ** 20
 SCRATCH = THREADS // 16
@@ -32,7 +35,8 @@ def estimate(problem, device, config):
     """Bytes, at the rate of as many multiprocessors as there are samples; a turn of a block."""
     samples = problem.theta.shape[0]
     share = min(1.0, samples / device.sms)
-    return LAUNCH + 3e-6 + max(moved_seconds(problem.bytes, device) / share, problem.places / THREADS * 0.1e-6)
+    return LAUNCH + Cost(waves=COST.sum) + overlap(memory=memory_seconds(problem.bytes, device) / share,
+                                                   waits=problem.places / THREADS * COST.turn)
 
 
 @functools.cache
@@ -43,9 +47,7 @@ def kernel(dtype, dims):
     SUMS = dims * COLUMNS
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_block(dgrid, dtheta, places, height, width, out, grid_strides, theta_strides, d_step, d_first, h_step, h_first, w_step,
-                          w_first):
-        bases = d_step, d_first, h_step, h_first, w_step, w_first
+    def affine_grid_block(dgrid, dtheta, places, height, width, out, grid_stride, theta_stride, centres):
         scratch, sums = cuda.shared.array(SCRATCH, T), cuda.local.array(SUMS, T)
         thread, n = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         for s in range(SUMS):
@@ -53,15 +55,15 @@ def kernel(dtype, dims):
         for i in range(thread, places, THREADS):
             rest, w = divide_remainder(i, width)
             d, h = divide_remainder(rest, height)
-            at = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
+            at = n * grid_stride.n + d * grid_stride.d + h * grid_stride.h + w * grid_stride.w
             for k in range(dims):
-                g = T(load(dgrid, at + k * grid_strides[4]))
+                g = T(load(dgrid, at + k * grid_stride.coordinate))
                 for j in range(COLUMNS):
-                    sums[k * COLUMNS + j] = fma(g, base(j, d, h, w, bases), sums[k * COLUMNS + j])
+                    sums[k * COLUMNS + j] = fma(g, base(j, d, h, w, centres), sums[k * COLUMNS + j])
         for s in range(SUMS):
             total = reduce(sums[s], scratch, s & 1)
             if thread == 0:
-                store(dtheta, n * theta_strides[0] + (s // COLUMNS) * theta_strides[1] + (s % COLUMNS) * theta_strides[2], total)
+                store(dtheta, n * theta_stride.n + (s // COLUMNS) * theta_stride.row + (s % COLUMNS) * theta_stride.column, total)
     return affine_grid_block
 
 

@@ -6,10 +6,13 @@ from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from .affine_grid_naive import common_arguments, make_base
+
+COST = constants("transform/affine_fwd")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
@@ -29,7 +32,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes written, and a few instructions a coordinate."""
     blocks = ceil_div(problem.grid.size // problem.dims, THREADS)
-    return LAUNCH + max(moved_seconds(problem.bytes, device), divisions_seconds(problem.grid.size, 40, device)) * tail(blocks, 8, device)
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(problem.grid.size, COST.coordinate, device))
+    return LAUNCH + work.slowed(tail=tail(blocks, COST.blocks, device))
 
 
 @functools.cache
@@ -39,20 +43,18 @@ def kernel(dtype, dims):
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_places(theta, grid, places, depth, height, width, out, theta_strides, grid_strides, d_step, d_first, h_step,
-                           h_first, w_step, w_first):
-        bases = d_step, d_first, h_step, h_first, w_step, w_first
+    def affine_grid_places(theta, grid, places, depth, height, width, out, theta_stride, grid_stride, centres):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < places:
             rest, w = divide_remainder(i, width)
             rest, h = divide_remainder(rest, height)
             n, d = divide_remainder(rest, depth)
-            to = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
+            to = n * grid_stride.n + d * grid_stride.d + h * grid_stride.h + w * grid_stride.w
             for k in range(dims):
-                at, value = n * theta_strides[0] + k * theta_strides[1], T(0)
+                at, value = n * theta_stride.n + k * theta_stride.row, T(0)
                 for j in range(COLUMNS):
-                    value = fma(T(load(theta, at + j * theta_strides[2])), base(j, d, h, w, bases), value)
-                store(grid, to + k * grid_strides[4], value)
+                    value = fma(T(load(theta, at + j * theta_stride.column)), base(j, d, h, w, centres), value)
+                store(grid, to + k * grid_stride.coordinate, value)
     return affine_grid_places
 
 

@@ -3,17 +3,22 @@
 Any strides, any number of elements; each coordinate costs a division of 64-bit integers.
 """
 import functools
+from typing import NamedTuple
 
-from ...device import cuda, device_function, i64, jit
+from ...device import cuda, device_function, f32, f64, i64, jit
 from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.index import ceil_div
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import extents, grid_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._grid_problem import AFFINES
+
+COST = constants("transform/affine_naive")
 
 THREADS = 128
 
@@ -30,24 +35,52 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Divisions; backward the walk of few threads."""
-    walk = 0.0 if problem.is_forward else problem.places * 60e-9
-    return LAUNCH + max(walk, divisions_seconds(problem.grid.size, 500, device), moved_seconds(problem.bytes, device))
+    walk = 0.0 if problem.is_forward else problem.places * COST.walk
+    return LAUNCH + overlap(waits=walk, issue=issue_seconds(problem.grid.size, COST.coordinate, device),
+                            memory=memory_seconds(problem.bytes, device))
+
+
+class ThetaStrides(NamedTuple):
+    """Of theta[n, row, column]."""
+    n: i64
+    row: i64
+    column: i64
+
+
+class Centres(NamedTuple):
+    """Pixel centres along d, h and w: that of the first pixel, and the step to the next."""
+    d_step: f32
+    d_first: f32
+    h_step: f32
+    h_first: f32
+    w_step: f32
+    w_first: f32
+
+
+class Centres64(NamedTuple):
+    """`Centres` in float64."""
+    d_step: f64
+    d_first: f64
+    h_step: f64
+    h_first: f64
+    w_step: f64
+    w_first: f64
 
 
 @functools.cache
 def make_base(compute, dims):
-    """Device function ``base(j, d, h, w, bases)``: number j of (x, y[, z], 1) at a place."""
+    """Device function ``base(j, d, h, w, centres)``: number j of (x, y[, z], 1) at a place."""
     T = COMPUTE[compute]
 
     @device_function
-    def base(j, d, h, w, bases):
+    def base(j, d, h, w, centres):
         value = T(1)
         if j == 0:
-            value = fma(T(w), bases[4], bases[5])
+            value = fma(T(w), centres.w_step, centres.w_first)
         elif j == 1:
-            value = fma(T(h), bases[2], bases[3])
+            value = fma(T(h), centres.h_step, centres.h_first)
         elif dims > 2 and j == 2:
-            value = fma(T(d), bases[0], bases[1])
+            value = fma(T(d), centres.d_step, centres.d_first)
         return value
     return base
 
@@ -59,20 +92,18 @@ def forward_kernel(dtype, dims):
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_naive(theta, grid, elements, out, theta_strides, grid_strides, d_step, d_first, h_step, h_first, w_step,
-                          w_first):
-        bases = d_step, d_first, h_step, h_first, w_step, w_first
+    def affine_grid_naive(theta, grid, elements, out, theta_stride, grid_stride, centres):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, k = divided(i, i64(dims))
-            i, w = divided(i, out[2])
-            i, h = divided(i, out[1])
-            n, d = divided(i, out[0])
-            at, value = n * theta_strides[0] + k * theta_strides[1], T(0)
+            i, w = divided(i, out.w)
+            i, h = divided(i, out.h)
+            n, d = divided(i, out.d)
+            at, value = n * theta_stride.n + k * theta_stride.row, T(0)
             for j in range(COLUMNS):
-                value = fma(T(load(theta, at + j * theta_strides[2])), base(j, d, h, w, bases), value)
-            to = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
-            store(grid, to + k * grid_strides[4], value)
+                value = fma(T(load(theta, at + j * theta_stride.column)), base(j, d, h, w, centres), value)
+            to = n * grid_stride.n + d * grid_stride.d + h * grid_stride.h + w * grid_stride.w
+            store(grid, to + k * grid_stride.coordinate, value)
     return affine_grid_naive
 
 
@@ -83,30 +114,29 @@ def backward_kernel(dtype, dims):
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_bwd_naive(dgrid, dtheta, elements, out, grid_strides, theta_strides, d_step, d_first, h_step, h_first, w_step,
-                              w_first):
-        bases = d_step, d_first, h_step, h_first, w_step, w_first
+    def affine_grid_bwd_naive(dgrid, dtheta, elements, out, grid_stride, theta_stride, centres):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, j = divided(i, i64(COLUMNS))
             n, k = divided(i, i64(dims))
             total = T(0)
-            for d in range(out[0]):
-                for h in range(out[1]):
-                    at, row = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + k * grid_strides[4], T(0)
-                    for w in range(out[2]):
-                        row = fma(T(load(dgrid, at + w * grid_strides[3])), base(j, d, h, w, bases), row)
+            for d in range(out.d):
+                for h in range(out.h):
+                    at, row = n * grid_stride.n + d * grid_stride.d + h * grid_stride.h + k * grid_stride.coordinate, T(0)
+                    for w in range(out.w):
+                        row = fma(T(load(dgrid, at + w * grid_stride.w)), base(j, d, h, w, centres), row)
                     total = T(total + row)
-            store(dtheta, n * theta_strides[0] + k * theta_strides[1] + j * theta_strides[2], total)
+            store(dtheta, n * theta_stride.n + k * theta_stride.row + j * theta_stride.column, total)
     return affine_grid_bwd_naive
 
 
 def common_arguments(problem):
-    """Kernel parameters `out`, the strides of what is read and of what is written, and steps and firsts along d, h, w."""
+    """Kernel parameters `out`, the strides of what is read and of what is written, and the pixel centres."""
     p = problem
-    theta, grid = Argument("int64x3", p.theta.strides), Argument("int64x5", p.grid_strides)
+    theta, grid = Argument(ThetaStrides, ThetaStrides(*p.theta.strides)), grid_strides(p.grid_strides)
     strides = (theta, grid) if p.is_forward else (grid, theta)
-    return Argument("int64x3", p.out), *strides, *(Argument(p.compute, number) for number in p.bases)
+    kind = Centres64 if p.compute == "float64" else Centres
+    return extents(p.out), *strides, Argument(kind, kind(*p.bases))
 
 
 def build(problem, device, config):

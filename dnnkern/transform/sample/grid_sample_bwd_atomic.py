@@ -16,15 +16,19 @@ from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.moves import cast_launches, fill_launches
+from ...engine.strides import grid_strides, image_strides
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from . import _grid_gradient
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners, sizes_arguments
+
+COST = constants("transform/grid_atomic")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
@@ -85,14 +89,14 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Additions, of which an H200 does 0.8 a cycle and multiprocessor whatever the channels of a thread, the copies, the gradient by the
-    grid."""
+    """Additions, of which a multiprocessor does so many a cycle whatever the channels of a thread, the copies, the gradient by the grid."""
     p, corners = problem, 2 ** problem.dims if problem.mode == "bilinear" else 1
     elements = _places(p) * p.channels
-    issue = divisions_seconds(elements, 60 / config.channels + 12 * corners, device)
-    additions = elements * corners / (0.8 * device.sms * device.clock_hz)
+    issue = issue_seconds(elements, COST.thread / config.channels + COST.corner * corners, device)
+    additions = elements * corners / (COST.additions * device.sms * device.clock_hz)
     copies = p.dx.size * ITEMSIZE[p.compute] * (1 if in_place(p) else 3)
-    return 3 * LAUNCH + max(issue, additions) + moved_seconds(copies, device) + _grid_gradient.seconds(p, device)
+    return (3 * LAUNCH + overlap(issue=issue, atomics=additions) + Cost(memory=memory_seconds(copies, device))
+            + _grid_gradient.seconds(p, device))
 
 
 @functools.cache
@@ -104,8 +108,8 @@ def kernel(config, across):
     DIMS, CORNERS = kind.dims, 2 ** kind.dims if kind.mode == "bilinear" else 1
 
     @jit(launch_bounds=(THREADS, 4))
-    def grid_sample_scatter(dy, grid, sums, threads, depth, height, width, groups, channels, sizes, out, dy_strides, grid_strides,
-                            sums_strides):
+    def grid_sample_scatter(dy, grid, sums, threads, depth, height, width, groups, channels, sizes, out, dy_stride, grid_stride,
+                            sums_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             group = 0
@@ -116,31 +120,31 @@ def kernel(config, across):
             n, o = divide_remainder(i, depth)
             if not across:
                 n, group = divide_remainder(n, groups)
-            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
             first = i64(group) * CHANNELS
-            at = i64(n * dy_strides[0] + first * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3]
-                     + q * dy_strides[4])
+            at = i64(n * dy_stride.n + first * dy_stride.c + o * dy_stride.d + p * dy_stride.h
+                     + q * dy_stride.w)
             values = cuda.local.array(CHANNELS, T)
             for k in range(CHANNELS):
-                values[k] = T(load(dy, at + k * dy_strides[1])) if first + k < channels else T(0)
+                values[k] = T(load(dy, at + k * dy_stride.c)) if first + k < channels else T(0)
             for corner in range(CORNERS):
                 right, down, deep = corner & 1, corner >> 1 & 1, corner >> 2
                 pixel_w, pixel_h, pixel_d = i64(w0 + right), i64(h0 + down), i64(d0 + deep)
                 share = T(T(w_share if right else T(T(1) - w_share)) * T(h_share if down else T(T(1) - h_share)))
                 if DIMS > 2:
                     share = T(share * T(d_share if deep else T(T(1) - d_share)))
-                inside = (pixel_w >= 0 and pixel_w < sizes[2] and pixel_h >= 0 and pixel_h < sizes[1] and pixel_d >= 0
-                          and pixel_d < sizes[0])
+                inside = (pixel_w >= 0 and pixel_w < sizes.w and pixel_h >= 0 and pixel_h < sizes.h and pixel_d >= 0
+                          and pixel_d < sizes.d)
                 if inside and share > T(0):
-                    to = i64(n * sums_strides[0] + first * sums_strides[1] + pixel_d * sums_strides[2] + pixel_h * sums_strides[3]
-                             + pixel_w * sums_strides[4])
+                    to = i64(n * sums_stride.n + first * sums_stride.c + pixel_d * sums_stride.d + pixel_h * sums_stride.h
+                             + pixel_w * sums_stride.w)
                     for k in range(CHANNELS):
                         if first + k < channels:
-                            add(advance(sums, to + k * sums_strides[1]), T(share * values[k]))
+                            add(advance(sums, to + k * sums_stride.c), T(share * values[k]))
     return grid_sample_scatter
 
 
@@ -152,7 +156,7 @@ def build(problem, device, config):
     threads = _places(p) * groups
     scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(f"{p.compute}*", place[0]),
                Argument("int32", threads), *(Argument("uint32x3", divisor(n)) for n in (*p.out, groups)), channels, sizes, out,
-               *(Argument("int64x5", s) for s in (p.strides_of(p.dy), p.grid_strides(p.grid), p.strides_of(added))))
+               image_strides(p.strides_of(p.dy)), grid_strides(p.grid_strides(p.grid)), image_strides(p.strides_of(added)))
     return (*fill_launches(added, 0.0, device, place),
             Launch(kernel(config, _across(p)), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), scatter),
             *(() if direct else cast_launches(added, p.dx, device, place, ("dx", 0))), _grid_gradient.launch(p, device))

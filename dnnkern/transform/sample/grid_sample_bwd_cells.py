@@ -18,13 +18,17 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import ballot, broadcast, lane_id, shuffle_xor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap
+from ...engine.strides import extents, image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from . import _cells, _grid_gradient
 from ._channels import Share, Tile, make_channels, make_pixel, share_of, tile_of
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_gather")
 
 THREADS, LONG, NOWHERE = 256, 96, -2 ** 31
 
@@ -82,13 +86,14 @@ def estimate(problem, device, config):
     timed."""
     p, share, dims = problem, config.share, problem.dims
     taps, places = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
-    a_load = 6 + 20 / share.channels if share.unit else 22
-    work = 1.2 * taps * places * p.channels * (60 / share.channels + a_load) + p.dx.size * (5 + 60 / (share.channels * config.turns))
+    a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
+    work = COST.work * taps * places * p.channels * (COST.find / share.channels + a_load)
+    work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
-    warps = 1.1 if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
-    gather = divisions_seconds(work, 1, device) * warps / min(1.0, blocks / (2 * device.sms))
-    return (LAUNCH + _cells.seconds(p, device) + max(gather, moved_seconds(p.dy.nbytes + p.dx.nbytes, device))
+    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
+    gather = issue_seconds(work, 1, device) * warps / occupied(blocks, COST.enough, device)
+    return (LAUNCH + _cells.seconds(p, device) + overlap(issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device))
             + _grid_gradient.seconds(p, device))
 
 
@@ -112,8 +117,8 @@ def kernel(kind, share, tile, wide):
     def run(starts, begins, ends, image, r, d, h, w, sizes):
         row = h + (r & 1)
         if DEEP:
-            row = i32(row + i32(d + (r >> 1)) * i32(sizes[1] + MORE))
-        at = image + row * (sizes[2] + MORE) + w
+            row = i32(row + i32(d + (r >> 1)) * i32(sizes.h + MORE))
+        at = image + row * (sizes.w + MORE) + w
         before = ends[r - 1] if r else 0
         begin = starts[at]
         begins[r] = begin - before  # so that entry t of all runs together is at t + begins[r]
@@ -141,7 +146,7 @@ def kernel(kind, share, tile, wide):
 
     @jit(launch_bounds=(THREADS, _blocks_resident(kind, share)))
     def grid_sample_cells(dy, starts, offsets, at_w, at_h, at_d, dx, tile_rows, tile_columns, rows, columns, height, groups, turns, cells,
-                          channels, sizes, dy_strides, dx_strides):
+                          channels, sizes, dy_stride, dx_stride):
         total, begins, ends = cuda.local.array(K, T), cuda.local.array(RUNS, i32), cuda.local.array(RUNS, i32)
         other_begins, other_ends = cuda.local.array(RUNS, i32), cuda.local.array(RUNS, i32)
         rest, row, w, lane_first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
@@ -155,17 +160,17 @@ def kernel(kind, share, tile, wide):
         count = ends[RUNS - 1] if ok else 0
         many = count > LONG and GROUPS > 1
         own = 0 if many else count
-        to = Int(Int(n) * dx_strides[0] + Int(d) * dx_strides[2] + Int(h) * dx_strides[3] + Int(w) * dx_strides[4])
-        dy = advance(dy, Int(Int(n) * dy_strides[0]))
+        to = n * dx_stride.n + d * dx_stride.d + h * dx_stride.h + w * dx_stride.w
+        dy = advance(dy, n * dy_stride.n)
         first = group * (turns * STEP)
         for c in range(first + lane_first, min(first + turns * STEP, channels + lane_first), STEP):
             left = channels - c
-            here = advance(dy, Int(Int(c) * dy_strides[1]))
+            here = advance(dy, c * dy_stride.c)
             for k in range(K):
                 total[k] = T(0)
-            add(total, here, offsets, at_w, at_h, at_d, begins, ends, 0, own, 1, d, h, w, Int(dy_strides[1]), left)
+            add(total, here, offsets, at_w, at_h, at_d, begins, ends, 0, own, 1, d, h, w, dy_stride.c, left)
             if ok and not many:
-                put(advance(dx, Int(to + Int(c) * dx_strides[1])), total, Int(dx_strides[1]), left)
+                put(advance(dx, to + c * dx_stride.c), total, dx_stride.c, left)
             if GROUPS > 1:
                 waiting = ballot(i32(many))
                 while waiting != 0:
@@ -177,14 +182,14 @@ def kernel(kind, share, tile, wide):
                     for k in range(K):
                         total[k] = T(0)
                     add(total, here, offsets, at_w, at_h, at_d, other_begins, other_ends, lane_id() >> LANE_BITS, other_ends[RUNS - 1],
-                        GROUPS, other_d, other_h, other_w, Int(dy_strides[1]), left)
+                        GROUPS, other_d, other_h, other_w, dy_stride.c, left)
                     for k in range(K):
                         lane = LANES
                         while lane < 32:
                             total[k] = T(total[k] + shuffle_xor(total[k], lane))
                             lane = lane * 2
                     if lane_id() >> LANE_BITS == who >> LANE_BITS:
-                        put(advance(dx, Int(to + Int(c) * dx_strides[1])), total, Int(dx_strides[1]), left)
+                        put(advance(dx, to + c * dx_stride.c), total, dx_stride.c, left)
     return grid_sample_cells
 
 
@@ -192,12 +197,12 @@ def build(problem, device, config):
     """Six launches: four that sort, the gradient by the image, that by the grid."""
     p, pointer, share = problem, element(problem.x.dtype).pointer, config.share
     tile, tile_rows, tile_columns = _grid(p, share)
-    groups, integer = ceil_div(p.channels, share.step * config.turns), "int64x5" if p.is_wide else "int32x5"
+    groups = ceil_div(p.channels, share.step * config.turns)
     arguments = (Argument(pointer, "dy"), *_cells.list_arguments(p), Argument(pointer, "dx"), Argument("uint32x3", divisor(tile_rows)),
                  Argument("uint32x3", divisor(tile_columns)), Argument("int32", p.image[0] * p.image[1]), Argument("int32", p.image[2]),
                  Argument("uint32x3", divisor(p.image[1])), Argument("uint32x3", divisor(groups)), Argument("int32", config.turns),
-                 Argument("int32", _cells.cells_of(p).count), Argument("int32", p.channels), Argument("int32x3", p.image),
-                 Argument(integer, p.strides_of(p.dy)), Argument(integer, p.strides_of(p.dx)))
+                 Argument("int32", _cells.cells_of(p).count), Argument("int32", p.channels), extents(p.image, False),
+                 image_strides(p.strides_of(p.dy), p.is_wide), image_strides(p.strides_of(p.dx), p.is_wide))
     blocks = tile_rows * tile_columns * groups * p.x.shape[0]
     gather = Launch(kernel(config.kind, share, tile, p.is_wide), (blocks, 1, 1), (THREADS, 1, 1), arguments)
     return (*_cells.launches(p), gather, _grid_gradient.launch(p, device))

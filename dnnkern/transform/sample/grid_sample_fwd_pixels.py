@@ -10,11 +10,15 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
+from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners, make_find
+
+COST = constants("transform/grid_pixels")
 
 THREADS, TOGETHER, LIMIT = 128, 4, 2 ** 31 - 2 ** 20
 
@@ -57,12 +61,13 @@ def estimate(problem, device, config):
     """Bytes, and what a place and each of its channels take, in instructions: fitted to H200, where what bounds it is the L1's rate."""
     p, (blocks, groups) = problem, _grid(problem, config)
     places, taps = p.y.size // p.channels, 2 ** p.dims if p.mode == "bilinear" else 1
-    a_tap = 30 if p.x.itemsize == 2 else 25
-    issue = divisions_seconds(places * groups * (100 + 15 * taps) + p.y.size * (20 + a_tap * taps), 1, device)
+    a_tap = COST.channel_tap_16 if p.x.itemsize == 2 else COST.channel_tap
+    issue = issue_seconds(places * groups * (COST.thread + COST.tap * taps) + p.y.size * (COST.channel + a_tap * taps), 1, device)
     waste = sector_waste(p.x.itemsize, p.x.itemsize) if abs(p.y.strides[-1]) > 1 else 1.0
-    share = min(1.0, blocks * groups * p.x.shape[0] * THREADS / (512 * device.sms))
-    moved = moved_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
-    return LAUNCH + max(1.2 * moved, issue) / share * tail(blocks * groups * p.x.shape[0], 8, device)
+    moved = memory_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue).slowed(
+        idle=1 / occupied(blocks * groups * p.x.shape[0] * THREADS, COST.enough, device),
+        tail=tail(blocks * groups * p.x.shape[0], COST.blocks, device))
 
 
 @functools.cache
@@ -85,7 +90,7 @@ def kernel(config, wide):
         return near
 
     @jit(launch_bounds=(THREADS, 4))
-    def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_strides, grid_strides, y_strides):
+    def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_stride, grid_stride, y_stride):
         values = cuda.local.array(HELD, T)
         offsets, inside = cuda.local.array(CORNERS, Int), cuda.local.array(CORNERS, i32)
         rest, part = divide_remainder(cuda.blockIdx.x, blocks)
@@ -94,24 +99,24 @@ def kernel(config, wide):
         if i < places:
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
-            at = Int(Int(n) * grid_strides[0] + Int(o) * grid_strides[1] + Int(p) * grid_strides[2] + Int(q) * grid_strides[3])
-            w, h, d, _, _, _ = where(grid, i64(at), i64(grid_strides[4]), sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
-            find(offsets, inside, sizes, x_strides, d0, h0, w0)
-            to = Int(Int(n) * y_strides[0] + Int(o) * y_strides[2] + Int(p) * y_strides[3] + Int(q) * y_strides[4])
-            start, first = Int(Int(n) * x_strides[0]), group * CHANNELS
+            find(offsets, inside, sizes, x_stride, d0, h0, w0)
+            to = n * y_stride.n + o * y_stride.d + p * y_stride.h + q * y_stride.w
+            start, first = n * x_stride.n, group * CHANNELS
             for c in range(first, min(first + CHANNELS, channels), TOGETHER):
                 for k in range(TOGETHER):
-                    image = Int(start + Int(c + k) * x_strides[1])
+                    image = start + (c + k) * x_stride.c
                     for j in range(CORNERS):
                         values[k * CORNERS + j] = T(0)
                         if inside[j] and c + k < channels:
                             values[k * CORNERS + j] = T(load(x, Int(image + offsets[j])))
                 for k in range(TOGETHER):
                     if c + k < channels:
-                        store(y, Int(to + Int(c + k) * y_strides[1]), mixed(values, k * CORNERS, w_share, h_share, d_share))
+                        store(y, to + (c + k) * y_stride.c, mixed(values, k * CORNERS, w_share, h_share, d_share))
     return grid_sample_pixels
 
 
@@ -120,11 +125,12 @@ def build(problem, device, config):
     p, pointer = problem, element(problem.x.dtype).pointer
     blocks, groups = _grid(p, config)
     places = p.y.size // (p.x.shape[0] * p.channels)
-    strides = p.strides_of(p.x), p.grid_strides(p.grid), p.strides_of(p.y)
+    strides = (image_strides(p.strides_of(p.x), p.is_wide), grid_strides(p.grid_strides(p.grid), p.is_wide),
+               image_strides(p.strides_of(p.y), p.is_wide))
     arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"), Argument("int32", places),
                  Argument("int32", p.channels), Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(groups)),
-                 Argument("uint32x3", divisor(p.out[1])), Argument("uint32x3", divisor(p.out[2])), Argument("int32x3", p.image),
-                 *(Argument("int64x5" if p.is_wide else "int32x5", s) for s in strides))
+                 Argument("uint32x3", divisor(p.out[1])), Argument("uint32x3", divisor(p.out[2])), extents(p.image, False),
+                 *strides)
     return (Launch(kernel(config, p.is_wide), (blocks * groups * p.x.shape[0], 1, 1), (THREADS, 1, 1), arguments),)
 
 

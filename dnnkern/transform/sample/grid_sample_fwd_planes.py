@@ -7,17 +7,21 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, i32, jit, u32
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import shared_address
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE, make_unpack
 from ...engine.vectors import make_unit_moves
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, make_corners
+
+COST = constants("transform/grid_planes")
 
 UNITS, LIMIT = (16, 8, 4), 2 ** 31 - 2 ** 20
 
@@ -99,17 +103,17 @@ def estimate(problem, device, config):
     groups, taps = ceil_div(p.channels, channels), 2 ** p.dims if p.mode == "bilinear" else 1
     slots, blocks = _resident(p, config.unit, device) * device.sms, p.x.shape[0] * groups * config.parts
     rounds = ceil_div(blocks, slots) * slots / blocks
-    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (30 + 18 * channels)
-                                    + _places(p) * (60 + 10 * taps + channels * (10 + 10 * taps)))
-    moved = moved_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
-    return LAUNCH + max(1.2 * moved, divisions_seconds(work, 1, device)) * rounds
+    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (COST.pixel + COST.pixel_channel * channels)
+                                    + _places(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
+    moved = memory_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds)
 
 
 @functools.cache
-def kernel(kind, UNIT, THREADS, wide):
-    """y at the places of a grid, of the channels that fill so many bytes. `wide`: offsets of 64 bits."""
+def kernel(kind, UNIT, THREADS):
+    """y at the places of a grid, of the channels that fill so many bytes."""
     dtype, DIMS, BILINEAR = kind.dtype, kind.dims, kind.mode == "bilinear"
-    corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
+    corners, T = make_corners(kind), COMPUTE[kind.compute]
     where, split, mix = corners.where, corners.split, corners.mix
     load, store, CHANNELS = element(dtype).load, element(dtype).store, UNIT // element(dtype).storage.itemsize
     (unpack, pack), TOGETHER = make_unpack(dtype, CHANNELS), max(1, 16 // CHANNELS)
@@ -119,8 +123,8 @@ def kernel(kind, UNIT, THREADS, wide):
     @device_function
     def pixel(values, memory, base, sizes, outside, d, h, w):
         words, at = cuda.local.array(WORDS, u32), outside
-        if w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0]:
-            at = (d * sizes[1] + h) * sizes[2] + w
+        if w >= 0 and w < sizes.w and h >= 0 and h < sizes.h and d >= 0 and d < sizes.d:
+            at = (d * sizes.h + h) * sizes.w + w
         load_shared(words, 0, memory, base, at * UNIT)
         unpack(values, words)
 
@@ -143,8 +147,8 @@ def kernel(kind, UNIT, THREADS, wide):
                 values[k] = mix(values[k], below[k], h_share)
 
     @jit(launch_bounds=(THREADS, 1024 // THREADS))
-    def grid_sample_planes(x, grid, y, pixels, places, channels, groups, parts, in_height, in_width, height, width, sizes, x_strides,
-                           grid_strides, y_strides):
+    def grid_sample_planes(x, grid, y, pixels, places, channels, groups, parts, in_height, in_width, height, width, sizes, x_stride,
+                           grid_stride, y_stride):
         memory = cuda.shared.array(0, u32, alignment=16)
         values, deeper, words = cuda.local.array(CHANNELS, T), cuda.local.array(CHANNELS, T), cuda.local.array(WORDS, u32)
         held = cuda.local.array(HELD, T)
@@ -152,17 +156,17 @@ def kernel(kind, UNIT, THREADS, wide):
         rest, part = divide_remainder(cuda.blockIdx.x, parts)
         n, group = divide_remainder(rest, groups)
         first = group * CHANNELS
-        start = Int(Int(n) * x_strides[0] + Int(first) * x_strides[1])
+        start = n * x_stride.n + first * x_stride.c
         for begin in range(thread, pixels + 1, THREADS * TOGETHER):
             for t in range(TOGETHER):
                 i = begin + t * THREADS
                 row_of, w = divide_remainder(i, in_width)
                 d, h = divide_remainder(row_of, in_height)
-                at = Int(start + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
+                at = start + d * x_stride.d + h * x_stride.h + w * x_stride.w
                 for k in range(CHANNELS):
                     held[t * CHANNELS + k] = T(0)
                     if i < pixels and first + k < channels:
-                        held[t * CHANNELS + k] = T(load(x, Int(at + Int(k) * x_strides[1])))
+                        held[t * CHANNELS + k] = T(load(x, at + k * x_stride.c))
             for t in range(TOGETHER):
                 i = begin + t * THREADS
                 if i <= pixels:
@@ -175,8 +179,8 @@ def kernel(kind, UNIT, THREADS, wide):
         while i < places:  # a range whose step is no constant would divide
             row_of, q = divide_remainder(i, width)
             o, p = divide_remainder(row_of, height)
-            at = Int(Int(n) * grid_strides[0] + Int(o) * grid_strides[1] + Int(p) * grid_strides[2] + Int(q) * grid_strides[3])
-            w, h, d, _, _, _ = where(grid, i64(at), i64(grid_strides[4]), sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
@@ -185,11 +189,10 @@ def kernel(kind, UNIT, THREADS, wide):
                 plane(deeper, memory, base, sizes, outside, i32(d0 + 1), h0, h_share, w0, w_share)
                 for k in range(CHANNELS):
                     values[k] = mix(values[k], deeper[k], d_share)
-            to = Int(Int(n) * y_strides[0] + Int(first) * y_strides[1] + Int(o) * y_strides[2] + Int(p) * y_strides[3]
-                     + Int(q) * y_strides[4])
+            to = n * y_stride.n + first * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w
             for k in range(CHANNELS):
                 if first + k < channels:
-                    store(y, Int(to + Int(k) * y_strides[1]), values[k])
+                    store(y, to + k * y_stride.c, values[k])
             i = i + step
     return grid_sample_planes
 
@@ -198,15 +201,16 @@ def build(problem, device, config):
     """One launch."""
     p, pointer = problem, element(problem.x.dtype).pointer
     groups = ceil_div(p.channels, _channels(p, config.unit))
-    strides = p.strides_of(p.x), p.grid_strides(p.grid), p.strides_of(p.y)
-    extents = p.image[1], p.image[2], p.out[1], p.out[2]
+    strides = (image_strides(p.strides_of(p.x), p.is_wide), grid_strides(p.grid_strides(p.grid), p.is_wide),
+               image_strides(p.strides_of(p.y), p.is_wide))
+    divisors = p.image[1], p.image[2], p.out[1], p.out[2]
     arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"),
                  Argument("int32", math.prod(p.image)), Argument("int32", _places(p)), Argument("int32", p.channels),
                  Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(config.parts)),
-                 *(Argument("uint32x3", divisor(n)) for n in extents), Argument("int32x3", p.image),
-                 *(Argument("int64x5" if p.is_wide else "int32x5", s) for s in strides))
+                 *(Argument("uint32x3", divisor(n)) for n in divisors), extents(p.image, False),
+                 *strides)
     blocks = p.x.shape[0] * groups * config.parts
-    return (Launch(kernel(config.kind, config.unit, config.threads, p.is_wide), (blocks, 1, 1), (config.threads, 1, 1), arguments,
+    return (Launch(kernel(config.kind, config.unit, config.threads), (blocks, 1, 1), (config.threads, 1, 1), arguments,
                    shared=_shared(p, config.unit)),)
 
 

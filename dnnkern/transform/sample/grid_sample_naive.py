@@ -12,11 +12,15 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._grid import make_places
 from ._grid_problem import SAMPLES
+
+COST = constants("transform/grid_naive")
 
 THREADS = 256
 
@@ -53,21 +57,21 @@ def estimate(problem, device, config):
     """Loads and divisions; backward every pixel looks at every place of its image."""
     p = problem
     places = max(1, p.grid.size // p.dims // max(1, p.x.shape[0]))
-    issue = divisions_seconds(p.outputs[0].size, 700 if p.is_forward else 60 * places, device)
-    return LAUNCH * (2 - p.is_forward) + max(issue, moved_seconds(p.bytes, device))
+    issue = issue_seconds(p.outputs[0].size, COST.element if p.is_forward else COST.look * places, device)
+    return LAUNCH * (2 - p.is_forward) + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
 class Corners(NamedTuple):
     """Device functions of places and of the pixels round them.
 
-    where(grid, at, step, sizes) -> three places and three slopes, of w, h, d
+    where(grid, at, stride, sizes) -> three places and three slopes, of w, h, d
     split, tent
         Those of `Places`.
-    pixel(x, at, steps, sizes, d, h, w)
+    pixel(x, at, stride, sizes, d, h, w)
         One of the image, 0 outside it.
     mix(a, b, share)
         Between two values.
-    mixed(x, at, steps, sizes, d, d_share, h, h_share, w, w_share)
+    mixed(x, at, stride, sizes, d, d_share, h, h_share, w, w_share)
         The image at a place.
     """
     where: Callable
@@ -86,19 +90,19 @@ def make_corners(config) -> Corners:
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
 
     @device_function
-    def where(grid, at, step, sizes):
-        w, w_slope = locate(T(load_grid(grid, at)), sizes[2])
-        h, h_slope = locate(T(load_grid(grid, at + step)), sizes[1])
+    def where(grid, at, stride, sizes):
+        w, w_slope = locate(T(load_grid(grid, at)), sizes.w)
+        h, h_slope = locate(T(load_grid(grid, at + stride.coordinate)), sizes.h)
         d, d_slope = T(0), T(0)
         if DIMS > 2:
-            d, d_slope = locate(T(load_grid(grid, i64(at + step + step))), sizes[0])
+            d, d_slope = locate(T(load_grid(grid, at + 2 * stride.coordinate)), sizes.d)
         return w, h, d, w_slope, h_slope, d_slope
 
     @device_function
-    def pixel(x, at, steps, sizes, d, h, w):
+    def pixel(x, at, stride, sizes, d, h, w):
         value = T(0)
-        if w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0]:
-            value = T(load(x, at + d * steps[2] + h * steps[3] + w * steps[4]))
+        if w >= 0 and w < sizes.w and h >= 0 and h < sizes.h and d >= 0 and d < sizes.d:
+            value = T(load(x, at + d * stride.d + h * stride.h + w * stride.w))
         return value
 
     @device_function
@@ -106,24 +110,24 @@ def make_corners(config) -> Corners:
         return T(T(a * T(T(1) - share)) + T(b * share))
 
     @device_function
-    def row(x, at, steps, sizes, d, h, w, w_share):
-        value = pixel(x, at, steps, sizes, d, h, w)
+    def row(x, at, stride, sizes, d, h, w, w_share):
+        value = pixel(x, at, stride, sizes, d, h, w)
         if BILINEAR:
-            value = mix(value, pixel(x, at, steps, sizes, d, h, w + 1), w_share)
+            value = mix(value, pixel(x, at, stride, sizes, d, h, w + 1), w_share)
         return value
 
     @device_function
-    def plane(x, at, steps, sizes, d, h, h_share, w, w_share):
-        value = row(x, at, steps, sizes, d, h, w, w_share)
+    def plane(x, at, stride, sizes, d, h, h_share, w, w_share):
+        value = row(x, at, stride, sizes, d, h, w, w_share)
         if BILINEAR:
-            value = mix(value, row(x, at, steps, sizes, d, h + 1, w, w_share), h_share)
+            value = mix(value, row(x, at, stride, sizes, d, h + 1, w, w_share), h_share)
         return value
 
     @device_function
-    def mixed(x, at, steps, sizes, d, d_share, h, h_share, w, w_share):
-        value = plane(x, at, steps, sizes, d, h, h_share, w, w_share)
+    def mixed(x, at, stride, sizes, d, d_share, h, h_share, w, w_share):
+        value = plane(x, at, stride, sizes, d, h, h_share, w, w_share)
         if BILINEAR and DIMS > 2:
-            value = mix(value, plane(x, at, steps, sizes, i32(d + 1), h, h_share, w, w_share), d_share)
+            value = mix(value, plane(x, at, stride, sizes, i32(d + 1), h, h_share, w, w_share), d_share)
         return value
     return Corners(where, split, tent, pixel, mix, mixed)
 
@@ -136,20 +140,20 @@ def forward_kernel(config):
     store = element(config.dtype).store
 
     @jit(launch_bounds=(THREADS, 2))
-    def grid_sample_naive(x, grid, y, elements, channels, sizes, out, x_strides, grid_strides, y_strides):
+    def grid_sample_naive(x, grid, y, elements, channels, sizes, out, x_stride, grid_stride, y_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
-            i, q = divided(i, out[2])
-            i, p = divided(i, out[1])
-            i, o = divided(i, out[0])
+            i, q = divided(i, out.w)
+            i, p = divided(i, out.h)
+            i, o = divided(i, out.d)
             n, c = divided(i, channels)
-            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+            w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
-            value = mixed(x, n * x_strides[0] + c * x_strides[1], x_strides, sizes, d0, d_share, h0, h_share, w0, w_share)
-            store(y, n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4], value)
+            value = mixed(x, n * x_stride.n + c * x_stride.c, x_stride, sizes, d0, d_share, h0, h_share, w0, w_share)
+            store(y, n * y_stride.n + c * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w, value)
     return grid_sample_naive
 
 
@@ -160,41 +164,41 @@ def image_kernel(config):
     load, store, T, DIMS = element(config.dtype).load, element(config.dtype).store, COMPUTE[config.compute], config.dims
 
     @jit(launch_bounds=(THREADS, 2))
-    def grid_sample_dx_naive(dy, grid, dx, elements, channels, sizes, out, dy_strides, grid_strides, dx_strides):
+    def grid_sample_dx_naive(dy, grid, dx, elements, channels, sizes, out, dy_stride, grid_stride, dx_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
-            i, w = divided(i, sizes[2])
-            i, h = divided(i, sizes[1])
-            i, d = divided(i, sizes[0])
+            i, w = divided(i, sizes.w)
+            i, h = divided(i, sizes.h)
+            i, d = divided(i, sizes.d)
             n, c = divided(i, channels)
             total = T(0)
-            for o in range(out[0]):
-                for p in range(out[1]):
-                    for q in range(out[2]):
-                        at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-                        there_w, there_h, there_d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            for o in range(out.d):
+                for p in range(out.h):
+                    for q in range(out.w):
+                        at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+                        there_w, there_h, there_d, _, _, _ = where(grid, at, grid_stride, sizes)
                         share = T(tent(there_w, i32(w)) * tent(there_h, i32(h)))
                         if DIMS > 2:
                             share = T(share * tent(there_d, i32(d)))
                         if share > T(0):
-                            here = n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4]
+                            here = n * dy_stride.n + c * dy_stride.c + o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
                             total = T(total + share * T(load(dy, here)))
-            store(dx, n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4], total)
+            store(dx, n * dx_stride.n + c * dx_stride.c + d * dx_stride.d + h * dx_stride.h + w * dx_stride.w, total)
     return grid_sample_dx_naive
 
 
 @functools.cache
 def make_find(config, Int):
-    """Device function ``find(offsets, inside, sizes, strides, d0, h0, w0)``: of the pixels round a place, from its first one on, where they
+    """Device function ``find(offsets, inside, sizes, stride, d0, h0, w0)``: of the pixels round a place, from its first one on, where they
     lie in their image, and whether they do."""
     CORNERS = 2 ** config.dims if config.mode == "bilinear" else 1
 
     @device_function
-    def find(offsets, inside, sizes, strides, d0, h0, w0):
+    def find(offsets, inside, sizes, stride, d0, h0, w0):
         for k in range(CORNERS):
             w, h, d = w0 + (k & 1), h0 + (k >> 1 & 1), d0 + (k >> 2)
-            inside[k] = i32(w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0])
-            offsets[k] = Int(Int(d) * strides[2] + Int(h) * strides[3] + Int(w) * strides[4])
+            inside[k] = i32(w >= 0 and w < sizes.w and h >= 0 and h < sizes.h and d >= 0 and d < sizes.d)
+            offsets[k] = d * stride.d + h * stride.h + w * stride.w
     return find
 
 
@@ -208,25 +212,25 @@ def grid_kernel(config):
     CORNERS = 2 ** config.dims
 
     @jit(launch_bounds=(THREADS, 2))
-    def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_strides, x_strides, grid_strides, dgrid_strides):
+    def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_stride, x_stride, grid_stride, dgrid_stride):
         slopes = cuda.local.array(3, T)
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < places:
-            i, q = divided(i, out[2])
-            i, p = divided(i, out[1])
-            n, o = divided(i, out[0])
+            i, q = divided(i, out.w)
+            i, p = divided(i, out.h)
+            n, o = divided(i, out.d)
             slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
             if BILINEAR:
-                at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
-                w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
+                at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
+                w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_stride, sizes)
                 w0, w_share = split(w)
                 h0, h_share = split(h)
                 d0, d_share = split(d)
-                here = n * dy_strides[0] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4]
+                here = n * dy_stride.n + o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
                 for c in range(channels):
-                    given, image = T(load(dy, here + c * dy_strides[1])), n * x_strides[0] + c * x_strides[1]
+                    given, image = T(load(dy, here + c * dy_stride.c)), n * x_stride.n + c * x_stride.c
                     for k in range(CORNERS):
-                        value = T(given * pixel(x, image, x_strides, sizes, d0 + (k >> 2), h0 + (k >> 1 & 1), w0 + (k & 1)))
+                        value = T(given * pixel(x, image, x_stride, sizes, d0 + (k >> 2), h0 + (k >> 1 & 1), w0 + (k & 1)))
                         in_w = w_share if k & 1 else T(T(1) - w_share)
                         in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
                         in_d = T(1)
@@ -236,25 +240,26 @@ def grid_kernel(config):
                         slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
                         slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
                 slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
-            to = n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3]
+            to = n * dgrid_stride.n + o * dgrid_stride.d + p * dgrid_stride.h + q * dgrid_stride.w
             for k in range(DIMS):
-                store(dgrid, to + k * dgrid_strides[4], slopes[k])
+                store(dgrid, to + k * dgrid_stride.coordinate, slopes[k])
     return grid_sample_dgrid_naive
 
 
 def sizes_arguments(problem):
     """Kernel parameters `channels`, `sizes` and `out`."""
     p = problem
-    return Argument("int64", p.channels), Argument("int64x3", p.image), Argument("int64x3", p.out)
+    return Argument("int64", p.channels), extents(p.image), extents(p.out)
 
 
 def grid_launch(problem):
     """The launch of the gradient by the grid."""
     p = problem
     pointer, numbers, places = element(p.x.dtype).pointer, element(p.grid.dtype).pointer, p.grid.size // p.dims
-    strides = p.strides_of(p.dy), p.strides_of(p.x), p.grid_strides(p.grid), p.grid_strides(p.dgrid)
+    strides = (image_strides(p.strides_of(p.dy)), image_strides(p.strides_of(p.x)), grid_strides(p.grid_strides(p.grid)),
+               grid_strides(p.grid_strides(p.dgrid)))
     arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
-                 Argument("int64", places), *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
+                 Argument("int64", places), *sizes_arguments(p), *strides)
     return Launch(grid_kernel(config_of(p)), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -264,9 +269,9 @@ def build(problem, device, config):
     pointer, numbers = element(p.x.dtype).pointer, element(p.grid.dtype).pointer
     given, result = (p.x, p.y) if p.is_forward else (p.dy, p.dx)
     names = ("x", "y") if p.is_forward else ("dy", "dx")
-    strides = p.strides_of(given), p.grid_strides(p.grid), p.strides_of(result)
+    strides = image_strides(p.strides_of(given)), grid_strides(p.grid_strides(p.grid)), image_strides(p.strides_of(result))
     arguments = (Argument(pointer, names[0]), Argument(numbers, "grid"), Argument(pointer, names[1]), Argument("int64", result.size),
-                 *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
+                 *sizes_arguments(p), *strides)
     make = forward_kernel if p.is_forward else image_kernel
     launches = ()
     if result.size:

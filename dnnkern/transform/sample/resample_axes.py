@@ -11,17 +11,21 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ...device import cuda, i64, jit
+from ...device import cuda, jit
 from ...device.convert import element
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import ceil_div
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.offsets import LIMIT
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._filters import NORMALISED, SUPPORT, axis_argument, inverse_argument, make_filter, sums_argument, sums_bytes, sums_launches
 from ._resample_problem import RESAMPLES
+from ._taps import extents_argument, unflatten
+
+COST = constants("transform/resample_axes")
 
 THREADS = 256
 ALIGNMENT = 256
@@ -88,14 +92,14 @@ def _width(problem, axis):
 
 def estimate(problem, device, config):
     """Bytes between the dimensions, and what weights cost."""
-    time, read = LAUNCH * (sums_bytes(problem) > 0), problem.dy.nbytes if not problem.is_forward else problem.x.nbytes
+    cost, read = LAUNCH * (sums_bytes(problem) > 0), problem.dy.nbytes if not problem.is_forward else problem.x.nbytes
     for p in passes(problem)[0]:
         count = problem.n * math.prod(p.sizes)
         written = count * (problem.x.itemsize if p.offset is None else ITEMSIZE[problem.compute])
-        issue = divisions_seconds(count, 190 + 43 * _width(problem, problem.axes[p.axis]), device)
-        time += LAUNCH + max(moved_seconds(read + written, device), issue)
+        issue = issue_seconds(count, COST.element + COST.tap * _width(problem, problem.axes[p.axis]), device)
+        cost += LAUNCH + overlap(memory=memory_seconds(read + written, device), issue=issue)
         read = written
-    return time
+    return cost
 
 
 @functools.cache
@@ -106,13 +110,10 @@ def pass_kernel(forward, given, made, compute, kind, position):
     taps, reach, weight = f.taps, f.reach, f.weight
 
     @jit(launch_bounds=THREADS)
-    def resample_pass(given, made, sums, count, sizes, given_strides, strides, axis, inverse):
+    def resample_pass(given, made, sums, count, extents, given_strides, strides, axis, inverse):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
-            rest, e3 = divide_remainder(index, (sizes[9], sizes[10], sizes[11]))
-            rest, e2 = divide_remainder(rest, (sizes[6], sizes[7], sizes[8]))
-            rest, e1 = divide_remainder(rest, (sizes[3], sizes[4], sizes[5]))
-            n, e0 = divide_remainder(rest, (sizes[0], sizes[1], sizes[2]))
+            n, e0, e1, e2, e3 = unflatten(index, extents)
             e = (e0, e1, e2, e3)
             own, step = e[position], given_strides[position + 1]
             at = n * given_strides[0] - own * step
@@ -131,10 +132,10 @@ def pass_kernel(forward, given, made, compute, kind, position):
                     if DIVIDED:
                         share = T(share / sums[other])
                 if share != 0:
-                    value = T(value + share * T(load(given, i64(at + other * step))))
+                    value = T(value + share * T(load(given, at + other * step)))
             if forward and DIVIDED:
                 value = T(value / whole)
-            store(made, i64(to), value)
+            store(made, to, value)
     return resample_pass
 
 
@@ -160,8 +161,7 @@ def build(problem, device, config):
         last, count = p.offset is None, problem.n * math.prod(p.sizes)
         made_type, strides = (problem.x.dtype, ends[1]) if last else (compute, _packed(p.sizes))
         made = Argument(element(made_type).pointer, names[1] if last else "workspace", 0 if last else p.offset)
-        divisors = tuple(v for n in p.sizes for v in divisor(n))
-        arguments = (given, made, sums_argument(problem, p.axis), Argument("int32", count), Argument("uint32x12", divisors),
+        arguments = (given, made, sums_argument(problem, p.axis), Argument("int32", count), extents_argument(p.sizes),
                      Argument("int32x5", given_strides), Argument("int32x5", strides), *numbers)
         launches.append(Launch(pass_kernel(forward, given_type, made_type, compute, problem.filter, p.position),
                                (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments))

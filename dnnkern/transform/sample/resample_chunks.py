@@ -16,18 +16,22 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT
+from ...engine.strides import image_strides
 from ...engine.values import COMPUTE, make_unpack, make_words
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._channels import Share, make_channels
 from ._resample_problem import RESAMPLES
-from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
+from ._taps import axes_arguments, extents_argument, make_mix, make_reach, make_source, make_weight, unflatten
+
+COST = constants("transform/resample_chunks")
 
 THREADS, MOST_APART, FEW = 256, 16, 2 ** 17
 
@@ -74,7 +78,7 @@ def _config(problem):
     if not problem.is_forward:
         elements = _apart(problem)
         return Config(channels=False, elements=elements, unit=size, whole=problem.c % elements == 0, **common)
-    if problem.y_strides[4] != 1:
+    if problem.y_strides[-1] != 1:
         return Config(channels=False, elements=1, unit=size, **common)
     aligned = unit_of(problem.y.alignment, *problem.y_strides[:4], itemsize=size) == 16
     return Config(channels=False, elements=16 // size, unit=16 if aligned else size, **common)
@@ -114,14 +118,16 @@ def estimate(problem, device, config):
     config = _config(problem)
     count, size = problem.n * math.prod(_sizes(problem, config)), problem.x.itemsize
     run = problem.c if config.channels else problem.outputs[0].shape[-1]
-    moved = moved_seconds(problem.bytes * sector_waste(run * size, size), device)
+    moved = memory_seconds(problem.bytes * sector_waste(run * size, size), device)
     taps = 2 ** config.taps
     if not problem.is_forward:
         taps = math.prod(max(1, (1 + (config.taps > 0)) * axis.outer / axis.inner) for axis in problem.axes)
-    an_element = 4 * taps if config.channels else 12 + 6 * taps if config.forward else 6 + 5 * taps
-    a_chunk = 90 + 20 * config.dims + an_element * config.elements + (0 if problem.is_forward else 30 * taps)
-    issue = divisions_seconds(count, a_chunk, device)
-    return LAUNCH + max(moved, issue) * tail(ceil_div(count, THREADS), 6, device)
+    an_element = (COST.channels_tap * taps if config.channels else COST.element + COST.tap * taps if config.forward
+                  else COST.element_bwd + COST.tap_bwd * taps)
+    a_chunk = COST.chunk + COST.dimension * config.dims + an_element * config.elements
+    a_chunk += 0 if problem.is_forward else COST.chunk_tap * taps
+    work = overlap(memory=moved, issue=issue_seconds(count, a_chunk, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS), COST.blocks, device))
 
 
 @functools.cache
@@ -141,67 +147,54 @@ def make_take(dtype, elements):
     return take, pack
 
 
-@device_function
-def split(index, sizes):
-    """(image, e0, e1, e2, e3) of a thread's index; `sizes` are four divisors."""
-    rest, e3 = divide_remainder(index, (sizes[9], sizes[10], sizes[11]))
-    rest, e2 = divide_remainder(rest, (sizes[6], sizes[7], sizes[8]))
-    rest, e1 = divide_remainder(rest, (sizes[3], sizes[4], sizes[5]))
-    n, e0 = divide_remainder(rest, (sizes[0], sizes[1], sizes[2]))
-    return n, e0, e1, e2, e3
-
-
 @functools.cache
 def forward_channels(config):
     """y[...] = resample(x)[...], a chunk of channels a thread."""
-    size, V, TAPS, Int = ITEMSIZE[config.dtype], config.elements, config.taps, i64 if config.wide else i32
+    size, V, TAPS = ITEMSIZE[config.dtype], config.elements, config.taps
     T = COMPUTE[config.compute]
     load, store, _, _, W = make_unit_moves(config.unit, size)
     take, put = make_take(config.dtype, V)
     source, mix, HELD = make_source(config.mode, config.compute), make_mix(config.compute), 4 * W
 
     @device_function
-    def plane(result, x, step_h, step_w, h0, h1, h_share, w0, w1, w_share):
+    def plane(result, x, stride, h0, h1, h_share, w0, w1, w_share):
         words, a, b, c = cuda.local.array(HELD, u32), cuda.local.array(V, T), cuda.local.array(V, T), cuda.local.array(V, T)
-        load(words, 0, advance(x, Int(h0 * step_h + w0 * step_w)), 1)
+        load(words, 0, advance(x, h0 * stride.h + w0 * stride.w), 1)
         if TAPS:
-            load(words, W, advance(x, Int(h0 * step_h + w1 * step_w)), 1)
+            load(words, W, advance(x, h0 * stride.h + w1 * stride.w), 1)
         if TAPS > 1:
-            load(words, 2 * W, advance(x, Int(h1 * step_h + w0 * step_w)), 1)
-            load(words, 3 * W, advance(x, Int(h1 * step_h + w1 * step_w)), 1)
+            load(words, 2 * W, advance(x, h1 * stride.h + w0 * stride.w), 1)
+            load(words, 3 * W, advance(x, h1 * stride.h + w1 * stride.w), 1)
         take(result, words, 0)
         if TAPS:
             take(a, words, W)
             for v in range(V):
-                result[v] = mix(T(result[v]), T(a[v]), w_share)
+                result[v] = mix(result[v], a[v], w_share)
         if TAPS > 1:
             take(b, words, 2 * W)
             take(c, words, 3 * W)
             for v in range(V):
-                result[v] = mix(T(result[v]), mix(T(b[v]), T(c[v]), w_share), h_share)
+                result[v] = mix(result[v], mix(b[v], c[v], w_share), h_share)
 
     @jit(launch_bounds=(THREADS, 2))
-    def resample_channels(x, y, count, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+    def resample_channels(x, y, axes, inverse_d, inverse_h, inverse_w, count, extents, x_stride, y_stride):
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             result, other, made = cuda.local.array(V, T), cuda.local.array(V, T), cuda.local.array(W, u32)
-            inverses = in_d, in_h, in_w
-            n, o, p, q, chunk = split(index, sizes)
-            d0, d1, d_share = source(o, 0, lines, divisors, inverses)
-            h0, h1, h_share = source(p, 1, lines, divisors, inverses)
-            w0, w1, w_share = source(q, 2, lines, divisors, inverses)
-            x = advance(x, Int(Int(n) * x_strides[0] + Int(chunk * V) * x_strides[1]))
-            step_h, step_w = Int(x_strides[3]), Int(x_strides[4])
-            near = advance(x, Int(Int(d0) * x_strides[2]))
-            plane(result, near, step_h, step_w, Int(h0), Int(h1), h_share, Int(w0), Int(w1), w_share)
+            n, o, p, q, chunk = unflatten(index, extents)
+            d0, d1, d_share = source(o, axes.d, inverse_d)
+            h0, h1, h_share = source(p, axes.h, inverse_h)
+            w0, w1, w_share = source(q, axes.w, inverse_w)
+            x = advance(x, n * x_stride.n + chunk * V * x_stride.c)
+            near = advance(x, d0 * x_stride.d)
+            plane(result, near, x_stride, h0, h1, h_share, w0, w1, w_share)
             if TAPS > 2:
-                far = advance(x, Int(Int(d1) * x_strides[2]))
-                plane(other, far, step_h, step_w, Int(h0), Int(h1), h_share, Int(w0), Int(w1), w_share)
+                far = advance(x, d1 * x_stride.d)
+                plane(other, far, x_stride, h0, h1, h_share, w0, w1, w_share)
                 for v in range(V):
-                    result[v] = mix(T(result[v]), T(other[v]), d_share)
+                    result[v] = mix(result[v], other[v], d_share)
             put(made, result)
-            at = Int(Int(n) * y_strides[0] + Int(chunk * V) * y_strides[1] + Int(o) * y_strides[2] + Int(p) * y_strides[3]
-                     + Int(q) * y_strides[4])
+            at = n * y_stride.n + chunk * V * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w
             store(advance(y, at), made, 0)
     return resample_channels
 
@@ -231,7 +224,7 @@ def forward_pixels(config):
             result[v] = one[0]
             if TAPS:
                 take(one, more, v * ONE)
-                result[v] = mix(T(result[v]), T(one[0]), shares[v])
+                result[v] = mix(result[v], one[0], shares[v])
 
     @device_function
     def plane(result, x, at0, at1, h_share, first, second, shares):
@@ -240,32 +233,30 @@ def forward_pixels(config):
         if TAPS > 1:
             row(other, advance(x, at1), first, second, shares)
             for v in range(V):
-                result[v] = mix(T(result[v]), T(other[v]), h_share)
+                result[v] = mix(result[v], other[v], h_share)
 
     @jit(launch_bounds=(THREADS, 3))
-    def resample_pixels(x, y, count, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
+    def resample_pixels(x, y, axes, inverse_d, inverse_h, inverse_w, count, extents, x_stride, y_stride):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             result, other, made, one = cuda.local.array(V, T), cuda.local.array(V, T), cuda.local.array(WORDS, u32), cuda.local.array(1, T)
             first, second, shares = cuda.local.array(V, Int), cuda.local.array(V, Int), cuda.local.array(V, T)
-            inverses = in_d, in_h, in_w
-            n, c, o, p, chunk = split(index, sizes)
+            n, c, o, p, chunk = unflatten(index, extents)
             q = chunk * V
-            left = lines[11] - q
-            d0, d1, d_share = source(o, 0, lines, divisors, inverses)
-            h0, h1, h_share = source(p, 1, lines, divisors, inverses)
+            left = axes.w.outer - q
+            d0, d1, d_share = source(o, axes.d, inverse_d)
+            h0, h1, h_share = source(p, axes.h, inverse_h)
             for v in range(V):
-                w0, w1, shares[v] = source(q + v if v < left else q, 2, lines, divisors, inverses)
-                first[v], second[v] = Int(Int(w0) * x_strides[4]), Int(Int(w1) * x_strides[4])
-            x = advance(x, Int(Int(n) * x_strides[0] + Int(c) * x_strides[1]))
-            at0, at1 = Int(Int(h0) * x_strides[3]), Int(Int(h1) * x_strides[3])
-            plane(result, advance(x, Int(Int(d0) * x_strides[2])), at0, at1, h_share, first, second, shares)
+                w0, w1, shares[v] = source(q + v if v < left else q, axes.w, inverse_w)
+                first[v], second[v] = w0 * x_stride.w, w1 * x_stride.w
+            x = advance(x, n * x_stride.n + c * x_stride.c)
+            at0, at1 = h0 * x_stride.h, h1 * x_stride.h
+            plane(result, advance(x, d0 * x_stride.d), at0, at1, h_share, first, second, shares)
             if TAPS > 2:
-                plane(other, advance(x, Int(Int(d1) * x_strides[2])), at0, at1, h_share, first, second, shares)
+                plane(other, advance(x, d1 * x_stride.d), at0, at1, h_share, first, second, shares)
                 for v in range(V):
-                    result[v] = mix(T(result[v]), T(other[v]), d_share)
-            y = advance(y, Int(Int(n) * y_strides[0] + Int(c) * y_strides[1] + Int(o) * y_strides[2] + Int(p) * y_strides[3]
-                               + Int(q) * y_strides[4]))
+                    result[v] = mix(result[v], other[v], d_share)
+            y = advance(y, n * y_stride.n + c * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w)
             if WHOLE and left >= V:
                 put(made, result)
                 store(y, made, 0)
@@ -281,7 +272,7 @@ def forward_pixels(config):
 @functools.cache
 def backward_channels(config):
     """dx[...] = the gradient, a chunk of contiguous channels a thread."""
-    size, V, T, Int = ITEMSIZE[config.dtype], config.elements, COMPUTE[config.compute], i64 if config.wide else i32
+    size, V, T = ITEMSIZE[config.dtype], config.elements, COMPUTE[config.compute]
     load, store, _, _, W = make_unit_moves(config.unit, size)
     take, put = make_take(config.dtype, V)
     reach, weight, HELD = make_reach(config.mode), make_weight(config.mode, config.compute), 2 * W
@@ -294,34 +285,32 @@ def backward_channels(config):
             total[v] = T(total[v] + share * values[v]) if share != 0 else total[v]
 
     @jit(launch_bounds=(THREADS, 3))
-    def resample_gradient(dy, dx, count, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+    def resample_gradient(dy, dx, axes, inverse_d, inverse_h, inverse_w, count, extents, dy_stride, dx_stride):
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             total, words, made = cuda.local.array(V, T), cuda.local.array(HELD, u32), cuda.local.array(W, u32)
-            inverses = in_d, in_h, in_w
-            n, d, h, w, chunk = split(index, sizes)
-            c = i32(chunk * V)
-            o0, o1 = reach(d, 0, lines, divisors)
-            p0, p1 = reach(h, 1, lines, divisors)
-            q0, q1 = reach(w, 2, lines, divisors)
+            n, d, h, w, chunk = unflatten(index, extents)
+            c = chunk * V
+            o0, o1 = reach(d, axes.d)
+            p0, p1 = reach(h, axes.h)
+            q0, q1 = reach(w, axes.w)
             for v in range(V):
                 total[v] = T(0)
-            dy = advance(dy, Int(Int(n) * dy_strides[0] + Int(c) * dy_strides[1]))
+            dy = advance(dy, n * dy_stride.n + c * dy_stride.c)
             for o in range(o0, o1):
-                d_share = weight(i32(o), d, 0, lines, divisors, inverses)
+                d_share = weight(o, d, axes.d, inverse_d)
                 for p in range(p0, p1):
-                    h_share = d_share * weight(i32(p), h, 1, lines, divisors, inverses)
-                    row = advance(dy, Int(Int(o) * dy_strides[2] + Int(p) * dy_strides[3]))
+                    h_share = d_share * weight(p, h, axes.h, inverse_h)
+                    row = advance(dy, o * dy_stride.d + p * dy_stride.h)
                     for q in range(q0, q1, 2):
-                        more = i32(q + 1) < q1
-                        load(words, 0, advance(row, Int(Int(q) * dy_strides[4])), 1)
-                        load(words, W, advance(row, Int(Int(q + 1) * dy_strides[4])), more)
-                        add(total, words, 0, h_share * weight(i32(q), w, 2, lines, divisors, inverses))
-                        share = h_share * weight(i32(q + 1), w, 2, lines, divisors, inverses)
+                        more = q + 1 < q1
+                        load(words, 0, advance(row, q * dy_stride.w), 1)
+                        load(words, W, advance(row, (q + 1) * dy_stride.w), more)
+                        add(total, words, 0, h_share * weight(q, w, axes.w, inverse_w))
+                        share = h_share * weight(q + 1, w, axes.w, inverse_w)
                         add(total, words, W, share if more else T(0))
             put(made, total)
-            at = Int(Int(n) * dx_strides[0] + Int(c) * dx_strides[1] + Int(d) * dx_strides[2] + Int(h) * dx_strides[3]
-                     + Int(w) * dx_strides[4])
+            at = n * dx_stride.n + c * dx_stride.c + d * dx_stride.d + h * dx_stride.h + w * dx_stride.w
             store(advance(dx, at), made, 0)
     return resample_gradient
 
@@ -329,38 +318,37 @@ def backward_channels(config):
 @functools.cache
 def backward_apart(config):
     """dx[...] = the gradient, a chunk of channels that lie apart a thread."""
-    V, T, Int = config.elements, COMPUTE[config.compute], i64 if config.wide else i32
+    V, T = config.elements, COMPUTE[config.compute]
     fetch, put = make_channels(config.dtype, config.compute, Share(V, 1, 0, config.whole), config.wide)
     reach, weight = make_reach(config.mode), make_weight(config.mode, config.compute)
 
     @jit(launch_bounds=(THREADS, 3))
-    def resample_gradient_apart(dy, dx, count, channels, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
+    def resample_gradient_apart(dy, dx, axes, inverse_d, inverse_h, inverse_w, count, channels, extents, dy_stride, dx_stride):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
-            total, values, inverses = cuda.local.array(V, T), cuda.local.array(V, T), (in_d, in_h, in_w)
-            n, chunk, d, h, w = split(index, sizes)
+            total, values = cuda.local.array(V, T), cuda.local.array(V, T)
+            n, chunk, d, h, w = unflatten(index, extents)
             first = chunk * V
             left = channels - first
-            o0, o1 = reach(d, 0, lines, divisors)
-            p0, p1 = reach(h, 1, lines, divisors)
-            q0, q1 = reach(w, 2, lines, divisors)
+            o0, o1 = reach(d, axes.d)
+            p0, p1 = reach(h, axes.h)
+            q0, q1 = reach(w, axes.w)
             for v in range(V):
                 total[v] = T(0)
-            dy = advance(dy, Int(Int(n) * dy_strides[0] + Int(first) * dy_strides[1]))
+            dy = advance(dy, n * dy_stride.n + first * dy_stride.c)
             for o in range(o0, o1):
-                d_share = weight(o, d, 0, lines, divisors, inverses)
+                d_share = weight(o, d, axes.d, inverse_d)
                 for p in range(p0, p1):
-                    h_share = d_share * weight(p, h, 1, lines, divisors, inverses)
-                    row = advance(dy, Int(Int(o) * dy_strides[2] + Int(p) * dy_strides[3]))
+                    h_share = d_share * weight(p, h, axes.h, inverse_h)
+                    row = advance(dy, o * dy_stride.d + p * dy_stride.h)
                     for q in range(q0, q1):
-                        share = h_share * weight(q, w, 2, lines, divisors, inverses)
+                        share = h_share * weight(q, w, axes.w, inverse_w)
                         if share != 0:
-                            fetch(values, advance(row, Int(Int(q) * dy_strides[4])), Int(dy_strides[1]), left)
+                            fetch(values, advance(row, q * dy_stride.w), dy_stride.c, left)
                             for v in range(V):
                                 total[v] = T(total[v] + share * values[v])
-            at = Int(Int(n) * dx_strides[0] + Int(first) * dx_strides[1] + Int(d) * dx_strides[2] + Int(h) * dx_strides[3]
-                     + Int(w) * dx_strides[4])
-            put(advance(dx, at), total, Int(dx_strides[1]), left)
+            at = n * dx_stride.n + first * dx_stride.c + d * dx_stride.d + h * dx_stride.h + w * dx_stride.w
+            put(advance(dx, at), total, dx_stride.c, left)
     return resample_gradient_apart
 
 
@@ -375,13 +363,12 @@ def build(problem, device, config):
     pointer, channels = name + "*", ()
     if kernel is backward_apart:  # which takes elements, not their words
         pointer, scale, channels = element(problem.x.dtype).pointer, 1, (Argument("int32", problem.c),)
-    count, integer = problem.n * math.prod(sizes), "int64" if config.wide else "int32"
+    count = problem.n * math.prod(sizes)
     names, strides = ("x", "y"), (problem.x_strides, problem.y_strides)
     if not config.forward:
         names, strides = ("dy", "dx"), strides[::-1]
-    arguments = (*(Argument(pointer, operand) for operand in names), Argument("int32", count), *channels,
-                 Argument("uint32x12", tuple(v for n in sizes for v in divisor(n))),
-                 *(Argument(f"{integer}x5", tuple(v * scale for v in s)) for s in strides), *axis_arguments(problem))
+    arguments = (*(Argument(pointer, operand) for operand in names), *axes_arguments(problem), Argument("int32", count), *channels,
+                 extents_argument(sizes), *(image_strides(s, config.wide, scale) for s in strides))
     return (Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

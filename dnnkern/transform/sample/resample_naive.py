@@ -6,17 +6,22 @@ elements; each coordinate costs a division of 64-bit integers.
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i64, jit
 from ...device.convert import element
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.strides import image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._filters import NORMALISED, axis_argument, inverse_argument, make_filter, sums_argument, sums_bytes, sums_launches
 from ._resample_problem import RESAMPLES
-from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
+from ._taps import axes_arguments, make_mix, make_reach, make_source, make_weight
+
+COST = constants("transform/resample_naive")
 
 THREADS = 256
 
@@ -48,9 +53,17 @@ def estimate(problem, device, config):
     if problem.filter:
         taps = math.prod(max(4, 4 * axis.inner // max(axis.outer, 1)) for axis in problem.axes[-len(problem.window):])
     taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
-    an_element = 500 + 60 * taps if problem.is_forward or problem.filter else 1500 + 200 * taps
-    issue = divisions_seconds(problem.outputs[0].size, an_element, device)
-    return LAUNCH + max(issue, moved_seconds(problem.bytes, device))
+    an_element = COST.output + COST.tap * taps if problem.is_forward or problem.filter else COST.bwd + COST.bwd_tap * taps
+    issue = issue_seconds(problem.outputs[0].size, an_element, device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(problem.bytes, device))
+
+
+class Sizes(NamedTuple):
+    """Channels and extents of what is computed."""
+    c: i64
+    d: i64
+    h: i64
+    w: i64
 
 
 @functools.cache
@@ -60,12 +73,12 @@ def make_coordinates(LAST):
     def coordinates(i, sizes):
         c = i64(0)
         if LAST:
-            i, c = divided(i, sizes[0])
-        i, w = divided(i, sizes[3])
-        i, h = divided(i, sizes[2])
-        i, d = divided(i, sizes[1])
+            i, c = divided(i, sizes.c)
+        i, w = divided(i, sizes.w)
+        i, h = divided(i, sizes.h)
+        i, d = divided(i, sizes.d)
         if not LAST:
-            i, c = divided(i, sizes[0])
+            i, c = divided(i, sizes.c)
         return i, c, d, h, w
     return coordinates
 
@@ -92,27 +105,27 @@ def filter_kernel(forward, dtype, compute, kind, last):
         return T(w / sums[other]) if DIVIDED else w
 
     @jit(launch_bounds=THREADS)
-    def resample_filter_naive(given, made, elements, sizes, given_strides, strides, of_d, of_h, of_w, in_d, in_h, in_w, sums_d,
-                              sums_h, sums_w):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+    def resample_filter_naive(given, made, elements, sizes, given_stride, stride, axis_d, axis_h, axis_w, inverse_d, inverse_h, inverse_w,
+                              sums_d, sums_h, sums_w):
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             n, c, d, h, w = coordinates(i, sizes)
-            d0, d1 = others(d, of_d)
-            h0, h1 = others(h, of_h)
-            w0, w1 = others(w, of_w)
+            d0, d1 = others(d, axis_d)
+            h0, h1 = others(h, axis_h)
+            w0, w1 = others(w, axis_w)
             value = T(0)
             for o in range(d0, d1):
-                d_share = share(d, i64(o), of_d, in_d, sums_d)
+                d_share = share(d, o, axis_d, inverse_d, sums_d)
                 for p in range(h0, h1):
-                    h_share = T(d_share * share(h, i64(p), of_h, in_h, sums_h))
-                    at = i64(n * given_strides[0] + c * given_strides[1] + o * given_strides[2] + p * given_strides[3])
+                    h_share = T(d_share * share(h, p, axis_h, inverse_h, sums_h))
+                    at = n * given_stride.n + c * given_stride.c + o * given_stride.d + p * given_stride.h
                     for q in range(w0, w1):
-                        one = T(h_share * share(w, i64(q), of_w, in_w, sums_w))
+                        one = T(h_share * share(w, q, axis_w, inverse_w, sums_w))
                         if one != 0:
-                            value = T(value + one * T(load(given, i64(at + q * given_strides[4]))))
+                            value = T(value + one * T(load(given, at + q * given_stride.w)))
             if forward:
-                value = T(value / T(T(total(d, of_d, in_d) * total(h, of_h, in_h)) * total(w, of_w, in_w)))
-            store(made, i64(n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4]), value)
+                value = T(value / T(T(total(d, axis_d, inverse_d) * total(h, axis_h, inverse_h)) * total(w, axis_w, inverse_w)))
+            store(made, n * stride.n + c * stride.c + d * stride.d + h * stride.h + w * stride.w, value)
     return resample_filter_naive
 
 
@@ -131,48 +144,46 @@ def kernel(config):
         return mix(one, T(load(x, at + w1 * step)), share) if BILINEAR else one
 
     @device_function
-    def plane(x, at, steps, h0, h1, h_share, w0, w1, w_share):
-        one = row(x, at + h0 * steps[3], steps[4], w0, w1, w_share)
+    def plane(x, at, stride, h0, h1, h_share, w0, w1, w_share):
+        one = row(x, at + h0 * stride.h, stride.w, w0, w1, w_share)
         if TAPS > 1:
-            return mix(one, row(x, at + h1 * steps[3], steps[4], w0, w1, w_share), h_share)
+            return mix(one, row(x, at + h1 * stride.h, stride.w, w0, w1, w_share), h_share)
         return one
 
     if config.forward:
         @jit(launch_bounds=THREADS)
-        def resample_naive(x, y, elements, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
+        def resample_naive(x, y, elements, sizes, x_stride, y_stride, axes, inverse_d, inverse_h, inverse_w):
             i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-            inverses = in_d, in_h, in_w
             if i < elements:
                 n, c, o, p, q = coordinates(i, sizes)
-                at = n * x_strides[0] + c * x_strides[1]
-                d0, d1, d_share = source(o, 0, lines, divisors, inverses)
-                h0, h1, h_share = source(p, 1, lines, divisors, inverses)
-                w0, w1, w_share = source(q, 2, lines, divisors, inverses)
-                value = plane(x, at + d0 * x_strides[2], x_strides, h0, h1, h_share, w0, w1, w_share)
+                at = n * x_stride.n + c * x_stride.c
+                d0, d1, d_share = source(o, axes.d, inverse_d)
+                h0, h1, h_share = source(p, axes.h, inverse_h)
+                w0, w1, w_share = source(q, axes.w, inverse_w)
+                value = plane(x, at + d0 * x_stride.d, x_stride, h0, h1, h_share, w0, w1, w_share)
                 if TAPS > 2:
-                    value = mix(value, plane(x, i64(at + d1 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share), d_share)
-                store(y, n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4], value)
+                    value = mix(value, plane(x, at + d1 * x_stride.d, x_stride, h0, h1, h_share, w0, w1, w_share), d_share)
+                store(y, n * y_stride.n + c * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w, value)
     else:
         @jit(launch_bounds=THREADS)
-        def resample_naive(dy, dx, elements, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
+        def resample_naive(dy, dx, elements, sizes, dy_stride, dx_stride, axes, inverse_d, inverse_h, inverse_w):
             i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-            inverses = in_d, in_h, in_w
             if i < elements:
                 n, c, d, h, w = coordinates(i, sizes)
-                o0, o1 = reach(d, 0, lines, divisors)
-                p0, p1 = reach(h, 1, lines, divisors)
-                q0, q1 = reach(w, 2, lines, divisors)
+                o0, o1 = reach(d, axes.d)
+                p0, p1 = reach(h, axes.h)
+                q0, q1 = reach(w, axes.w)
                 total = T(0)
                 for o in range(o0, o1):
-                    d_share = weight(o, d, 0, lines, divisors, inverses)
+                    d_share = weight(o, d, axes.d, inverse_d)
                     for p in range(p0, p1):
-                        h_share = d_share * weight(p, h, 1, lines, divisors, inverses)
-                        at = n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3]
+                        h_share = d_share * weight(p, h, axes.h, inverse_h)
+                        at = n * dy_stride.n + c * dy_stride.c + o * dy_stride.d + p * dy_stride.h
                         for q in range(q0, q1):
-                            share = h_share * weight(q, w, 2, lines, divisors, inverses)
+                            share = h_share * weight(q, w, axes.w, inverse_w)
                             if share != 0:
-                                total += share * T(load(dy, at + q * dy_strides[4]))
-                store(dx, n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4], total)
+                                total += share * T(load(dy, at + q * dy_stride.w))
+                store(dx, n * dx_stride.n + c * dx_stride.c + d * dx_stride.d + h * dx_stride.h + w * dx_stride.w, total)
     return resample_naive
 
 
@@ -183,8 +194,8 @@ def build(problem, device, config):
     if not forward:
         names, strides = ("dy", "dx"), strides[::-1]
     sizes, elements = (problem.c, *(problem.out if forward else problem.image)), problem.outputs[0].size
-    arguments = (*(Argument(pointer, name) for name in names), Argument("int64", elements), Argument("int64x4", sizes),
-                 *(Argument("int64x5", s) for s in strides))
+    arguments = (*(Argument(pointer, name) for name in names), Argument("int64", elements), Argument(Sizes, Sizes(*sizes)),
+                 *map(image_strides, strides))
     grid, block, last = (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), problem.layout == "NHWC"
     if problem.filter:
         arguments += (*(axis_argument(axis, True) for axis in problem.axes), *(inverse_argument(problem, axis) for axis in problem.axes),
@@ -192,7 +203,7 @@ def build(problem, device, config):
         main = Launch(filter_kernel(forward, problem.x.dtype, problem.compute, problem.filter, last), grid, block, arguments)
         return *sums_launches(problem, range(3), True), main
     config = Config(forward, problem.x.dtype, problem.compute, problem.pixels, len(problem.window), last)
-    return (Launch(kernel(config), grid, block, (*arguments, *axis_arguments(problem))),)
+    return (Launch(kernel(config), grid, block, (*arguments, *axes_arguments(problem))),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

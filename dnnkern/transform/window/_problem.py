@@ -1,8 +1,8 @@
-"""The problem of im2col and col2im: a window at each place of an image, as a row or a column of a matrix.
+"""The problem of im2col and col2im: each window of an image as a row or a column of a matrix.
 
-In canonical form an image has three spatial dimensions, whatever it had: missing ones lead, with extent 1. Element (n, c, tap, l) of the
-matrices is what tap number `tap` = (t, r, s) of the window at output pixel `l` = (o, p, q) sees of channel c of image n:
-``x[n, c, o * stride - before + t * dilation, ...]``, or 0 in the padding.
+In canonical form an image has three spatial dimensions; missing ones lead, with extent 1. Element (n, c, tap, l) of the columns is the
+element of channel c of image n that tap number `tap` = (t, r, s) of the window at output pixel `l` = (o, p, q) reads:
+``x[n, c, o * stride - padding + t * dilation, ...]``, or 0 in the padding.
 """
 import functools
 import math
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ...host.canonical import check_output
 from ...host.choices import one_of
-from ...host.launch import Argument
 from ...host.tensor import Tensor
 from ...host.window import LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
 from .._problem import check_moved
@@ -20,7 +19,7 @@ SUMMED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_
 
 @dataclass(frozen=True)
 class WindowProblem(Windows):
-    """im2col (x to columns) or col2im (columns to x): everything but the addresses.
+    """im2col (x to columns) or col2im (columns to x): all but the addresses.
 
     Attributes
     ----------
@@ -30,9 +29,9 @@ class WindowProblem(Windows):
     columns : Tensor
         (N, C * taps, pixels) for NCHW, (N * pixels, taps * C) for NHWC.
     window, stride, dilation : tuple of int
-        One entry a spatial dimension.
+        One entry per spatial dimension.
     padding : tuple of (int, int)
-        Before and after.
+        Leading and trailing.
     layout : "NCHW" or "NHWC"
     """
     op: str
@@ -60,7 +59,7 @@ class WindowProblem(Windows):
 
     @functools.cached_property
     def out(self):
-        """(O, P, Q): places of the window."""
+        """(O, P, Q): extents of the output."""
         return self.three(places(self.image[3 - len(self.window):], self.window, self.stride, self.padding, self.dilation), 1)
 
     @property
@@ -81,13 +80,13 @@ class WindowProblem(Windows):
 
     @property
     def is_wide(self):
-        """Whether an element's offset in an array, counted in words of up to 4 bytes, does not fit 32 bits."""
+        """Whether an offset in an array, counted in words of up to 4 bytes, needs 64 bits."""
         return any(max(map(abs, t.extent)) // min(t.itemsize, 4) >= 2 ** 31 for t in (self.x, self.columns))
 
-    def geometry(self) -> tuple:
-        """Kernel parameter: extents of image, window and places, strides, dilations and padding before, three of each."""
-        values = (*self.image, *self.taps, *self.out, *self.steps, *self.dilations, *self.before)
-        return Argument(f"int64x{len(values)}", values),
+    @property
+    def axes(self):
+        """Along d, h and w: extent, outputs, taps, stride, dilation and leading padding."""
+        return tuple(zip(self.image, self.out, self.taps, self.steps, self.dilations, self.before))
 
     @property
     def outputs(self):
@@ -99,12 +98,12 @@ class WindowProblem(Windows):
 
     @property
     def compute(self):
-        """What sums are made in."""
+        """Type of the accumulators."""
         return "float64" if self.op == "col2im" and self.x.dtype in ("float64", "int32") else "float32"
 
     @property
     def bytes(self):
-        """Bytes that must move: the image once, the columns once."""
+        """Bytes of memory traffic: the image once, the columns once."""
         return self.x.nbytes + self.columns.nbytes
 
     def __str__(self):

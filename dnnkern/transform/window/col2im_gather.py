@@ -1,35 +1,41 @@
-"""Each pixel gathers what the windows saw of it, in chunks of channels where they are last.
+"""Each pixel gathers its copies from the columns, in chunks of channels where they are last.
 
-A thread owns 16 bytes of the channels of a pixel, or a few neighbouring pixels of a channel where channels are first, and walks through the
-rows of the window. Of a row it loads, at once, what every tap of the row holds for its pixels, 0 where there is no place from which that
-tap sees one, and adds it up in the order of the taps; so loads are in flight together though sums are in order. Where a tap's place lies
-follows by one multiplication (`device.index`), and by none where the stride is 1. Each element of the columns is read once, coalesced
-either way, and no atomics are needed, since every pixel knows where its copies are.
+A thread takes 16 bytes of the channels of a pixel, or with channels first a few neighbouring pixels of a channel, and walks over the
+rows of the window. Of a row it loads at once what every tap holds for its pixels, 0 where no output reads the pixel by that tap, and adds
+it up in the order of the taps: loads are in flight together though sums are in order. The output of a tap follows by one multiplication
+(`device.index`), and by none at stride 1. Each element of the columns is read once, coalesced either way. No atomics, since every pixel
+knows where its copies are.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit, u32
 from ...device.convert import element
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor, unflatten4
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import make_words
+from ...engine.strides import image_strides
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ._axes import columns_strides, image_offset
+
+COST = constants("transform/col2im_gather")
 
 THREADS = 256
-MOST_LOADS = 24  # under way at once: the taps of a row of the window, of each of a thread's pixels
-MOST_BYTES = {1: 4, 2: 8, 4: 16, 8: 16}  # of neighbouring pixels that a thread owns: four, or two of 8 bytes
+MOST_LOADS = 24  # in flight: the taps of a row of the window, for each of a thread's pixels
+MOST_BYTES = {1: 4, 2: 8, 4: 16, 8: 16}  # of neighbouring pixels per thread: four, or two of 8 bytes
 
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, bytes a thread owns, taps along a row, whether the window's stride along it is not 1, channels last, 64-bit offsets."""
+    """Element type, bytes per thread, taps of a row, whether its stride is not 1, channels last, 64-bit offsets."""
     dtype: str
     unit: int
     taps: int
@@ -43,7 +49,7 @@ class Config:
 
     @property
     def batch(self):
-        """Taps loaded at once: the row in as few equal parts as can be."""
+        """Taps in flight: the row in as few equal parts as possible."""
         most = max(1, MOST_LOADS // (max(self.unit // 4, 1) if self.channels_last else self.elements))
         return ceil_div(self.taps, ceil_div(self.taps, most))
 
@@ -51,7 +57,7 @@ class Config:
 def _unit(problem):
     itemsize = problem.x.itemsize
     if problem.layout == "NCHW":
-        if problem.x_strides[4] != 1:
+        if problem.x_strides[-1] != 1:
             return itemsize
         largest = min(problem.x.alignment, MOST_BYTES[itemsize])
         return unit_of(largest, problem.image[2], *problem.x_strides[:4], itemsize=itemsize)
@@ -63,10 +69,10 @@ def _unit(problem):
 
 
 def supports(problem):
-    """All that 32-bit integers can count."""
+    """Sizes that fit 32-bit indices."""
     reach = max(n + b + d * t for n, b, d, t in zip(problem.image, problem.before, problem.dilations, problem.taps))
     if max(problem.x.size + 2 ** 20, reach) >= LIMIT:
-        return f"x has {problem.x.size} elements, the window reaches over {reach} pixels; expected fewer than 2**31 - 2**20"
+        return f"x has {problem.x.size} elements, the window spans {reach} pixels; expected fewer than 2**31 - 2**20"
     return None
 
 
@@ -79,14 +85,34 @@ def estimate(problem, device, config):
     """The bytes, or the instructions: of a row of the window, of a tap, of an element of it."""
     unit = _unit(problem)
     units, per = problem.x.size * problem.x.itemsize // unit, unit // problem.x.itemsize
-    each = (20 + 4 * per) if problem.layout == "NHWC" else (10 if problem.steps[2] == 1 else 18) * per
-    issue = divisions_seconds(units, 60 + problem.taps[0] * problem.taps[1] * (40 + problem.taps[2] * each), device)
-    return LAUNCH + max(issue, moved_seconds(problem.bytes, device)) * tail(ceil_div(units, THREADS), 6, device)
+    each = (COST.tap + COST.element * per if problem.layout == "NHWC"
+            else (COST.stride_1 if problem.steps[2] == 1 else COST.strided) * per)
+    a_thread = COST.thread + problem.taps[0] * problem.taps[1] * (COST.row + problem.taps[2] * each)
+    work = overlap(issue=issue_seconds(units, a_thread, device), memory=memory_seconds(problem.bytes, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
+
+
+class Axis(NamedTuple):
+    """The window along one dimension: extents of window and output; its dilation; the padding before the image; and what `divide` divides
+    by, the extent of the image in units of a thread and the stride. Multiplier and shift of a divisor lie at a multiple of 8 bytes."""
+    taps: i32
+    by_extent: Divisor
+    outputs: i32
+    by_stride: Divisor
+    dilation: i32
+    padding: i32
+
+
+class Axes(NamedTuple):
+    """Depth, height and width."""
+    d: Axis
+    h: Axis
+    w: Axis
 
 
 @functools.cache
 def kernel(config):
-    """`unit` bytes of x a thread."""
+    """`unit` bytes of x per thread."""
     itemsize = ITEMSIZE[config.dtype]
     LAST = config.channels_last
     loaded = config.unit if LAST else itemsize
@@ -94,64 +120,63 @@ def kernel(config):
     _, store, _, _, STORED = make_unit_moves(config.unit, itemsize)
     widen, narrow = make_words(config.dtype, loaded)
     Total = {"float32": f32, "float64": f64}[element(config.dtype).compute]
-    OWNED, S, STRIDED, Int = config.elements, config.taps, config.strided, i64 if config.wide else i32
-    V, PIXELS = (OWNED, 1) if LAST else (1, OWNED)           # elements of a load, pixels
-    BATCH = config.batch
+    V, PIXELS = (config.elements, 1) if LAST else (1, config.elements)  # elements per load, pixels per thread
+    ELEMENTS, S, BATCH = config.elements, config.taps, config.batch
     BATCHES, LOADED, NARROWED = ceil_div(S, BATCH), BATCH * PIXELS * WORDS, PIXELS * WORDS
     pack, PACKED = make_pack(itemsize, PIXELS) if not LAST else (None, STORED)
 
     @device_function
-    def place(pixel, before, tap, dilation, count, step):
-        """The place from which a tap sees a pixel, and whether there is one among `count`."""
-        seen = pixel + before - tap * dilation
-        inside = seen >= 0
-        q, rest = divide_remainder(seen if inside else 0, step)
-        return q, inside and rest == 0 and q < count
+    def output_of(pixel, tap, axis):
+        """The output that reads a pixel by a tap, and whether there is one."""
+        distance = pixel + axis.padding - tap * axis.dilation
+        reached = distance >= 0
+        output, rest = divide_remainder(distance if reached else 0, axis.by_stride)
+        return output, reached and rest == 0 and output < axis.outputs
 
     @device_function
-    def place_by_one(pixel, before, tap, dilation, count, step):
-        """`place` for a stride of 1."""
-        q = pixel + before - tap * dilation
-        return q, q >= 0 and q < count
-    place_w = place if STRIDED else place_by_one
+    def output_at_stride_1(pixel, tap, axis):
+        output = pixel + axis.padding - tap * axis.dilation
+        return output, output >= 0 and output < axis.outputs
+    output_of_w = output_of if config.strided else output_at_stride_1
 
     @jit(launch_bounds=(THREADS, 3))
-    def col2im_gather(columns, x, count, channels, image, steps, taps, out, dilations, before, x_strides, strides):
+    def col2im_gather(columns, x, threads, channels, axes, x_stride, stride):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if index < count:
-            total = cuda.local.array(OWNED, Total)
+        if index < threads:
+            total = cuda.local.array(ELEMENTS, Total)
             values = cuda.local.array(V, Total)
             words = cuda.local.array(LOADED, u32)
             c = 0
             if LAST:
                 index, c = divide_remainder(index, channels)
-            index, w = divide_remainder(index, (image[6], image[7], image[8]))
+            n, d, h, w = unflatten4(index, axes.d.by_extent, axes.h.by_extent, axes.w.by_extent)
             w = w * PIXELS
-            index, h = divide_remainder(index, (image[3], image[4], image[5]))
-            n, d = divide_remainder(index, (image[0], image[1], image[2]))
             if not LAST:
                 n, c = divide_remainder(n, channels)
-            matrix = advance(columns, i64(n) * strides[0] + c * i64(strides[1]))
-            for v in range(OWNED):
+            matrix = advance(columns, i64(n) * stride.n + c * i64(stride.c))
+            for v in range(ELEMENTS):
                 total[v] = Total(0)
-            for t in range(taps[0]):
-                o, o_seen = place(d, before[0], t, dilations[0], out[0], (steps[0], steps[1], steps[2]))
-                for r in range(taps[1]):
-                    p, p_seen = place(h, before[1], r, dilations[1], out[1], (steps[3], steps[4], steps[5]))
-                    row_seen = o_seen and p_seen
-                    tap, pixel = (t * taps[1] + r) * S, (o * out[1] + p) * out[2]
+            for t in range(axes.d.taps):
+                o, reads_d = output_of(d, t, axes.d)
+                for r in range(axes.h.taps):
+                    p, reads_h = output_of(h, r, axes.h)
+                    reads_row = reads_d and reads_h
+                    tap, row = (t * axes.h.taps + r) * S, (o * axes.h.outputs + p) * axes.w.outputs
                     for b in range(BATCHES):
+                        # load a batch of taps
                         for k in range(BATCH):
                             s = b * BATCH + k
                             for j in range(PIXELS):
-                                q, seen = place_w(w + j, before[2], s, dilations[2], out[2], (steps[6], steps[7], steps[8]))
-                                at = Int(Int(tap + s) * strides[2] + Int(pixel + q) * strides[3])
-                                load(words, (k * PIXELS + j) * WORDS, advance(matrix, at), i32(row_seen and seen and s < S))
+                                q, reads_w = output_of_w(w + j, s, axes.w)
+                                at = (tap + s) * stride.tap + (row + q) * stride.pixel
+                                load(words, (k * PIXELS + j) * WORDS, advance(matrix, at), reads_row and reads_w and s < S)
+                        # add them up
                         for k in range(BATCH):
                             for j in range(PIXELS):
                                 widen(values, words, (k * PIXELS + j) * WORDS)
                                 for v in range(V):
-                                    total[j * V + v] = Total(total[j * V + v] + values[v])
+                                    total[j * V + v] += values[v]
+            # write back
             result = cuda.local.array(PACKED, u32)
             if LAST:
                 narrow(result, total)
@@ -164,30 +189,27 @@ def kernel(config):
                     for part in range(WORDS):
                         parts[j * WORDS + part] = one[part]
                 pack(parts, result)
-            to = Int(Int(n) * x_strides[0] + Int(c) * x_strides[1] + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
-            store(advance(x, to), result, 0)
+            store(advance(x, n * x_stride.n + c * x_stride.c + image_offset(d, h, w, x_stride)), result, 0)
     return col2im_gather
 
 
 def build(problem, device, config, source=("columns", 0), target=("x", 0)):
-    """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
+    """One launch. `source` and `target`: the names of the two pointers, and byte offsets to them."""
     unit, itemsize, wide = _unit(problem), problem.x.itemsize, problem.is_wide
     _, name, scale = word_of(itemsize)
-    per, count = unit // itemsize, problem.x.size * itemsize // unit
+    per, threads = unit // itemsize, problem.x.size * itemsize // unit
     last = problem.layout == "NHWC"
     config = Config(problem.x.dtype, unit, problem.taps[2], problem.steps[2] != 1, last, wide)
-    image = problem.image if last else (*problem.image[:2], problem.image[2] // per)
-    divisors = (tuple(v for n in sizes for v in divisor(n)) for sizes in (image, problem.steps))
-    triples = problem.taps, problem.out, problem.dilations, problem.before
-    integer = "int64" if wide else "int32"
-    x_strides, strides = ([s * scale for s in strides] for strides in (problem.x_strides, problem.columns_strides))
+    extents = problem.image if last else (*problem.image[:2], problem.image[2] // per)
+    axes = Axes(*(Axis(taps, divisor(n), outputs, divisor(step), dilation, padding)
+                  for n, (_, outputs, taps, step, dilation, padding) in zip(extents, problem.axes)))
+    x_stride, stride = image_strides(problem.x_strides, wide, scale), columns_strides(problem, scale, wide)
     if last:  # a chunk of channels is `per` elements
-        x_strides[1], strides[1] = x_strides[1] * per, strides[1] * per
+        x_stride, stride = (Argument(a.type, a.value._replace(c=a.value.c * per)) for a in (x_stride, stride))
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),
-                 Argument("int32", count), Argument("uint32x3", divisor(problem.c // per if last else problem.c)),
-                 *(Argument("uint32x9", d) for d in divisors), *(Argument("int32x3", t) for t in triples),
-                 Argument(f"{integer}x5", tuple(x_strides)), Argument(f"{integer}x4", tuple(strides)))
-    return (Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+                 Argument("int32", threads), Argument(Divisor, divisor(problem.c // per if last else problem.c)),
+                 Argument(Axes, axes), x_stride, stride)
+    return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
 ALGORITHM = Algorithm(op="col2im", name="gather", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,29 +1,38 @@
-"""What an element of x is loaded for is done at once: a chunk of channels, or all taps of a window's row.
+"""Everything that an element of x is needed for is done at once: a chunk of channels, or all taps of a row of the window.
 
-*Channels last.* What a tap sees of a pixel is a run of channels in x and in the columns: a thread copies a chunk of up to 16 bytes of it,
-or writes zeros, several chunks in flight. The windows overlap, so x comes from memory once and from the caches as often as the window has
-taps.
+*Channels last.* A tap at an output position reads contiguous channels in x, and they are contiguous in the columns. A thread copies a chunk
+of up to 16 bytes of them, or writes zeros, with several chunks in flight. Windows overlap, so x comes from memory once, and from the caches
+as often as the window has taps.
 
-*Channels first.* The columns hold, for each channel and tap, one pixel after the other. A thread has a run of V pixels of one row of
-places, V elements being the largest unit of up to 16 bytes that divides rows. For each row of the window it loads the stretch of the image
-that its pixels see through any tap, ``(V - 1) * stride + (S - 1) * dilation + 1`` elements, and makes from these registers a chunk for each
-of the S taps: a third of the loads for a window of 3. Threads that store together have successive chunks, across rows too.
+*Channels first.* For each channel and tap the columns hold one output pixel after the other. A thread takes V pixels of one row of outputs,
+V elements being the largest vector of up to 16 bytes that divides rows. For each row of the window it loads the stretch of the image that
+any of its taps reads, ``(V - 1) * stride + (S - 1) * dilation + 1`` elements, and makes a vector for each of the S taps from these
+registers: a third of the loads for a window of 3::
 
-Both write each column once, in whole chunks, and a column is all there is to write: time is that of the columns' bytes.
+    stretch in registers    x0 x1 x2 x3 x4 x5
+    tap 0                   [--------]            stored to row `tap` of the columns
+    tap 1                      [--------]
+    tap 2                         [--------]
+
+Both write each column once, in whole vectors. The columns are nearly all the traffic, so time is that of their bytes.
 """
 import functools
 from dataclasses import dataclass
 
 from ...device import cuda, i32, i64, jit, u32
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor, unflatten3, unflatten4
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
+from ...engine.strides import image_strides
 from ...engine.vectors import UNITS, make_unit_moves, unit_of, word_of
 from ...host.launch import Argument, Launch
-from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from .im2col_gather import make_three, window_arguments
+from ._axes import axes_argument, columns_strides, image_offset, source
+
+COST = constants("transform/im2col_tiled")
 
 THREADS = 256
 MOST_SPAN, MOST_TAPS = 24, 11  # words of the image in a thread's registers, and taps made of them: more would spill
@@ -31,7 +40,7 @@ MOST_SPAN, MOST_TAPS = 24, 11  # words of the image in a thread's registers, and
 
 @dataclass(frozen=True)
 class Config:
-    """Bytes of an element and of a store, 64-bit offsets; channels last: chunks a thread; first: taps, stride, dilation along the row."""
+    """Bytes of an element and of a store, 64-bit offsets; channels last: chunks per thread; first: taps, stride, dilation of a row."""
     itemsize: int
     unit: int
     wide: bool
@@ -46,7 +55,7 @@ class Config:
 
     @property
     def span(self):
-        """Elements of a row of the image that a thread's pixels see through a row of the window."""
+        """Elements of a row of the image that a thread reads for a row of the window."""
         return (self.elements - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
     @property
@@ -55,7 +64,7 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks a multiprocessor that registers are to allow."""
+        """Resident blocks per multiprocessor that registers are to allow."""
         return 3 if self.span_words <= 16 and self.taps <= 7 else 2
 
     def __str__(self):
@@ -86,7 +95,7 @@ def _config(problem, unit, chunks):
 
 
 def _chunks(problem, unit):
-    """Threads' worth of work: chunks of the columns, for channels first those of one tap."""
+    """Chunks of the columns; with channels first, those of one tap."""
     per = unit // problem.x.itemsize
     return (problem.columns.size if _is_last(problem) else problem.n * problem.c * problem.pixels) // per
 
@@ -116,51 +125,50 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Channels last: several chunks a thread, and one where there are few."""
+    """Channels last: several chunks per thread, and one where there are few."""
     unit = _unit(problem)
     return [_config(problem, unit, n) for n in ((4 if unit < 16 else 2, 1) if _is_last(problem) else (0,))]
 
 
 def estimate(problem, device, config):
-    """The bytes, or the instructions: 70 a chunk where channels are last; else 6 a load, and those that put chunks together."""
+    """The bytes, or the instructions: of a chunk where channels are last; else of loads, and those that put chunks together."""
     chunks = _chunks(problem, config.unit)
     if config.chunks:
-        instructions, threads = 70, chunks / config.chunks
+        instructions, threads = COST.channels, chunks / config.chunks
     else:
         rows = problem.taps[0] * problem.taps[1]
-        instructions, threads = 60 + rows * (12 + 6 * config.span + config.taps * (8 + config.elements)), chunks
+        instructions = COST.taps + rows * (COST.row + COST.load * config.span + config.taps * (COST.tap + config.elements))
+        threads = chunks
     short = max(1.0, (4 / config.unit) ** 0.5, (8 / (config.unit * max(config.chunks, 1))) ** 0.5)
-    seconds = max(moved_seconds(problem.bytes, device) * short, divisions_seconds(chunks, instructions, device))
-    return LAUNCH + seconds * tail(ceil_div(int(threads), THREADS) or 1, 6, device)
+    work = overlap(memory=memory_seconds(problem.bytes, device) * short, issue=issue_seconds(chunks, instructions, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(int(threads), THREADS) or 1, COST.blocks, device))
 
 
 @functools.cache
 def kernel_last(config):
-    """Channels last: `chunks` chunks a thread, neighbouring threads neighbouring chunks."""
+    """Channels last: `chunks` chunks per thread, neighbouring threads with neighbouring chunks."""
     _, _, SCALE = word_of(config.itemsize)
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
     CHUNKS, Int = config.chunks, i64 if config.wide else i32
-    SIZE, SPAN, STEP = WORDS * CHUNKS, THREADS * CHUNKS, config.elements * SCALE
-    three = make_three()
+    SIZE, SPAN, CHUNK = WORDS * CHUNKS, THREADS * CHUNKS, config.elements * SCALE
 
     @jit(launch_bounds=(THREADS, 3))
-    def im2col_tiled(x, columns, count, chunks, out, taps, image, steps, dilations, before, x_strides, row, tap_stride):
+    def im2col_tiled(x, columns, count, chunks, axes, x_stride, pixel_stride, tap_stride):
         words = cuda.local.array(SIZE, u32)
         to = cuda.local.array(CHUNKS, Int)
         first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
+        # load chunks
         for k in range(CHUNKS):
             index = first + k * THREADS
             rest, chunk = divide_remainder(index, chunks)
-            m, t, r, s = three(rest, taps)
-            tap = rest - m * i32(taps[0]) * i32(taps[3]) * i32(taps[6])
-            n, o, p, q = three(m, out)
-            d = o * steps[0] + t * dilations[0] - before[0]
-            h = p * steps[1] + r * dilations[1] - before[1]
-            w = q * steps[2] + s * dilations[2] - before[2]
-            ok = i32(index < count and d >= 0 and d < image[0] and h >= 0 and h < image[1] and w >= 0 and w < image[2])
-            at = Int(Int(n) * x_strides[0] + Int(chunk * STEP) + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
-            to[k] = Int(Int(m) * row + Int(tap) * tap_stride + Int(chunk * STEP))
-            load(words, k * WORDS, advance(x, at), ok)
+            pixel, t, r, s = unflatten4(rest, axes.d.by_taps, axes.h.by_taps, axes.w.by_taps)
+            tap = rest - pixel * axes.d.taps * axes.h.taps * axes.w.taps
+            n, o, p, q = unflatten4(pixel, axes.d.by_outputs, axes.h.by_outputs, axes.w.by_outputs)
+            d, h, w = source(o, t, axes.d), source(p, r, axes.h), source(q, s, axes.w)
+            ok = index < count and d >= 0 and d < axes.d.extent and h >= 0 and h < axes.h.extent and w >= 0 and w < axes.w.extent
+            to[k] = pixel * pixel_stride + tap * tap_stride + chunk * CHUNK
+            load(words, k * WORDS, advance(x, n * x_stride.n + chunk * CHUNK + image_offset(d, h, w, x_stride)), ok)
+        # write back
         for k in range(CHUNKS):
             if first + k * THREADS < count:
                 store(advance(columns, to[k]), words, k * WORDS)
@@ -169,63 +177,62 @@ def kernel_last(config):
 
 @functools.cache
 def kernel_first(config):
-    """Channels first: `elements` pixels of one row of places, through every tap."""
+    """Channels first: `elements` pixels of one row of outputs, through every tap."""
     _, _, SCALE = word_of(config.itemsize)
     load, _, _, _, WORDS = make_unit_moves(config.itemsize, config.itemsize)
     _, store, _, _, _ = make_unit_moves(config.unit, config.itemsize)
-    V, S, STRIDE, DILATION, SPAN = config.elements, config.taps, config.stride, config.dilation, config.span
-    LOADED, PICKED, Int = SPAN * WORDS, V * WORDS, i64 if config.wide else i32
+    V, S, STRIDE, DILATION, STRETCH = config.elements, config.taps, config.stride, config.dilation, config.span
+    LOADED, PICKED = STRETCH * WORDS, V * WORDS
     pack, PACKED = make_pack(config.itemsize, V)
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def im2col_tiled(x, columns, count, chunks, channels, out, taps, image, steps, dilations, before, x_strides, strides):
+    def im2col_tiled(x, columns, threads, chunks, axes, x_stride, channels, stride):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if index < count:
-            seen = cuda.local.array(LOADED, u32)
+        if index < threads:
+            stretch = cuda.local.array(LOADED, u32)
             picked = cuda.local.array(PICKED, u32)
             words = cuda.local.array(PACKED, u32)
-            rest, chunk = divide_remainder(index, chunks)     # of a row of places
-            rest, p = divide_remainder(rest, (out[3], out[4], out[5]))
-            rest, o = divide_remainder(rest, (out[0], out[1], out[2]))
+            rest, chunk = divide_remainder(index, chunks)     # of a row of outputs
+            rest, o, p = unflatten3(rest, axes.d.by_outputs, axes.h.by_outputs)
             n, c = divide_remainder(rest, channels)
             q = chunk * V
-            pixel = (o * i32(out[3]) + p) * i32(out[6]) + q
-            plane = advance(x, i64(n) * x_strides[0] + i64(c) * x_strides[1])
-            to = advance(columns, i64(n) * strides[0] + i64(c) * strides[1] + pixel * i64(SCALE))
-            w = q * STRIDE - before[2]
-            for t in range(i32(taps[0])):
-                for r in range(i32(taps[3])):
-                    d, h = o * steps[0] + t * dilations[0] - before[0], p * steps[1] + r * dilations[1] - before[1]
-                    ok = d >= 0 and d < image[0] and h >= 0 and h < image[1]
-                    row = advance(plane, Int(Int(d) * x_strides[2] + Int(h) * x_strides[3]))
-                    for k in range(SPAN):
-                        column = w + k
-                        load(seen, k * WORDS, advance(row, Int(Int(column) * x_strides[4])),
-                             i32(ok and column >= 0 and column < image[2]))
+            pixel = (o * axes.h.outputs + p) * axes.w.outputs + q
+            plane = advance(x, i64(n) * x_stride.n + i64(c) * x_stride.c)
+            to = advance(columns, i64(n) * stride.n + i64(c) * stride.c + pixel * i64(SCALE))
+            w = q * STRIDE - axes.w.padding
+            for t in range(axes.d.taps):
+                for r in range(axes.h.taps):
+                    # load the stretch of a row
+                    d, h = source(o, t, axes.d), source(p, r, axes.h)
+                    ok = d >= 0 and d < axes.d.extent and h >= 0 and h < axes.h.extent
+                    row = advance(plane, d * x_stride.d + h * x_stride.h)
+                    for k in range(STRETCH):
+                        load(stretch, k * WORDS, advance(row, (w + k) * x_stride.w), ok and w + k >= 0 and w + k < axes.w.extent)
+                    # write a vector for each tap
                     for s in range(S):
                         for v in range(V):
                             for part in range(WORDS):
-                                picked[v * WORDS + part] = seen[(v * STRIDE + s * DILATION) * WORDS + part]
+                                picked[v * WORDS + part] = stretch[(v * STRIDE + s * DILATION) * WORDS + part]
                         pack(picked, words)
-                        tap = (t * i32(taps[3]) + r) * S + s
-                        store(advance(to, Int(Int(tap) * strides[2])), words, 0)
+                        tap = (t * axes.h.taps + r) * S + s
+                        store(advance(to, tap * stride.tap), words, 0)
     return im2col_tiled
 
 
 def build(problem, device, config, source=("x", 0), target=("columns", 0)):
-    """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
+    """One launch. `source` and `target`: the names of the two pointers, and byte offsets to them."""
     _, name, scale = word_of(config.itemsize)
     pointers = Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1])
-    window, integer = window_arguments(problem, config.wide, scale), "int64" if config.wide else "int32"
-    n, c, tap, pixel = (s * scale for s in problem.columns_strides)
+    window, integer = (axes_argument(problem), image_strides(problem.x_strides, config.wide, scale)), "int64" if config.wide else "int32"
     count = _chunks(problem, config.unit)
     if config.chunks:
-        arguments = (*pointers, Argument("int32", count), Argument("uint32x3", divisor(problem.c // config.elements)), *window,
+        _, _, tap, pixel = (s * scale for s in problem.columns_strides)
+        arguments = (*pointers, Argument("int32", count), Argument(Divisor, divisor(problem.c // config.elements)), *window,
                      Argument(integer, pixel), Argument(integer, tap))
         per, function = THREADS * config.chunks, kernel_last(config)
     else:
-        arguments = (*pointers, Argument("int32", count), Argument("uint32x3", divisor(problem.out[2] // config.elements)),
-                     Argument("uint32x3", divisor(problem.c)), *window, Argument(f"{integer}x3", (n, c, tap)))
+        arguments = (*pointers, Argument("int32", count), Argument(Divisor, divisor(problem.out[2] // config.elements)),
+                     *window, Argument(Divisor, divisor(problem.c)), columns_strides(problem, scale, config.wide))
         per, function = THREADS, kernel_first(config)
     return (Launch(function, (ceil_div(count, per), 1, 1), (THREADS, 1, 1), arguments),)
 

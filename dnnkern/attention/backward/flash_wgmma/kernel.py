@@ -7,8 +7,9 @@ from ....device.atomic import fetch_add_u32
 from ....device.barrier import barrier_sync
 from ....device.grid import add_released, load_acquired
 from ....device.index import ceil_div, divide_remainder, divisor
-from ....device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive,
-                                 mbarrier_arrive_expect, mbarrier_init, mbarrier_wait)
+from ....device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
+                                 mbarrier_init, mbarrier_wait)
+from ....device.pipeline import make_pipeline
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read,
@@ -66,7 +67,15 @@ def kernel(config, down):
     part_first = make_wgmma_wait(0 if CROWDED else 1, PARTS)
     sums_done, values_done, box_done, box_values_done = (make_wgmma_wait(0, n) for n in (SUMS, SUMS_V, BOX, BOX_V))
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
-    source_free, drained, advanced = make_bulk_wait_read(0), make_bulk_wait(0), make_advanced(STAGES)
+    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
+    # the tiles of k and v, which stay; those of rows, which every warp releases; do where it has one stage of its own
+    stay_pipe, pipe = make_pipeline(1, consumers=0), make_pipeline(STAGES, consumers=4 * GROUPS)
+    single_pipe = make_pipeline(1, consumers=4 * GROUPS)
+    ROW_BARS = stay_pipe.bytes
+    PART_BARS = ROW_BARS + pipe.bytes
+    SINGLE_BARS = PART_BARS + 24
+    BIAS_BARS = SINGLE_BARS + single_pipe.bytes
+    TOLD = BIAS_BARS + 32
     pack = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS)
     store, store_values = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
                               (config.d, config.e), config.pairs)
@@ -96,37 +105,36 @@ def kernel(config, down):
 
     @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        resident, full, empty, _, _, single_full, single_empty, _, _ = bars
+        resident, of_rows, _, _, single_bars, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
         image, images, key = 0 if PACKED else sequence, 1 if PACKED else batch, first_key + start
-        mbarrier_arrive_expect(resident, u32(RESIDENT))
-        load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image, images)
+        bar = stay_pipe.producer_expect(resident, stay_pipe.producer_start(), u32(RESIDENT))
+        load_tile(base, Q_BOXES, STAY, stay, bar, key, line_head, image, images)
         if OF_DK:
-            load_tile(base + SECOND, V_BOXES, STAY, stay_second, resident, key, line_head, image, images)
-        slot, phase, single_phase, at, member = u32(0), u32(1), u32(1), begin, i32(0)
+            load_tile(base + SECOND, V_BOXES, STAY, stay_second, bar, key, line_head, image, images)
+        state, single, at, member = pipe.producer_start(), single_pipe.producer_start(), begin, i32(0)
         while is_left(at, end) and member < members:
             h = other_head + member
             line = (image * heads + h) * i64(padded) + (place + at)
-            mbarrier_wait(empty + 8 * slot, phase)
-            bar, to = full + 8 * slot, base + RING + slot * STAGE
-            mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
+            pipe.producer_acquire(of_rows, state)
+            to = base + RING + state.stage * STAGE
+            bar = pipe.producer_expect(of_rows, state, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
-            bulk_load(base + NUMBERS + slot * NUMBER_BYTES, address(numbers, 2 * line), u32(NUMBER_BYTES), bar)
+            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), u32(NUMBER_BYTES), bar)
             if SINGLE:
-                bar = single_full
-                mbarrier_wait(single_empty, single_phase)
-                mbarrier_arrive_expect(bar, u32(SECOND_BYTES))
-                single_phase = u32(single_phase ^ u32(1))
+                single_pipe.producer_acquire(single_bars, single)
+                bar = single_pipe.producer_expect(single_bars, single, u32(SECOND_BYTES))
+                single = single_pipe.next(single)
             load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, first_row + at, h, image, images)
-            slot, phase = advanced(slot, phase)
+            state = pipe.next(state)
             at, member = following(at, member, begin, end, members)
 
     @device_function
     def produce_bias(array, strides, base, bars, where, members):
         """Brings a step's tile as soon as ds of two steps before has been multiplied."""
-        _, _, _, _, _, _, _, bias_full, bias_empty = bars
+        _, _, _, _, _, bias_full, bias_empty = bars
         image, _, other_head, start, begin, end = where
         image, at, member, turn, phase = image if strides.batch else 0, begin, i32(0), u32(1), u32(1)
         while is_left(at, end) and member < members:
@@ -144,7 +152,7 @@ def kernel(config, down):
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
-        _, _, _, part_full, part_empty, _, _, _, _ = bars
+        _, _, part_full, part_empty, _, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         image = 0 if PACKED else sequence
@@ -245,7 +253,7 @@ def kernel(config, down):
 
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        resident, full, empty, part_full, part_empty, single_full, single_empty, bias_full, bias_empty = bars
+        resident, of_rows, part_full, part_empty, single_bars, bias_full, bias_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
         all_keys = sizes[1]
@@ -265,8 +273,8 @@ def kernel(config, down):
         if OF_DV:
             for c in range(SUMS_V):
                 values[c] = f32(0)
-        slot, phase, single_phase, turn, bias_phase = u32(0), u32(0), u32(0), u32(1), u32(0)
-        mbarrier_wait(resident, u32(0))
+        state, single, turn, bias_phase = pipe.consumer_start(), single_pipe.consumer_start(), u32(1), u32(0)
+        stay_pipe.consumer_wait(resident, stay_pipe.consumer_start())
         if LIMITED_KEYS and start + HEIGHT > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             if OF_DK:
@@ -283,12 +291,11 @@ def kernel(config, down):
             bias_at = image * bias_strides.batch + h * bias_strides.head
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             drawing = (seed, head, threshold, factor)
-            mbarrier_wait(full + 8 * slot, phase)
-            tile = base + RING + slot * STAGE
+            pipe.consumer_wait(of_rows, state)
+            tile = base + RING + state.stage * STAGE
             second, of_ds = second_of(base, tile), slopes_of(base, turn)
             if SINGLE:
-                mbarrier_wait(single_full, single_phase)
-                single_phase = u32(single_phase ^ u32(1))
+                single_pipe.consumer_wait(single_bars, single)
             if LIMITED_ROWS and at + WIDTH > rows:
                 clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
@@ -324,20 +331,24 @@ def kernel(config, down):
             _, last = terms.key_range(at, rows, keys, bounds)
             if seen > start or last < start + HEIGHT:
                 apply_mask(x, line - shift, at, column, keys - line, bounds)
-            levels = base + NUMBERS + slot * NUMBER_BYTES
+            levels = base + NUMBERS + state.stage * NUMBER_BYTES
             deltas = levels + 4 * TOGETHER
             if CAPPED:
                 if OF_DK:
                     slopes_done(y)
                 if SINGLE:
-                    release(single_empty, u32(0), lane)
+                    cuda.syncwarp()
+                    single_pipe.consumer_release(single_bars, single, lane)
+                    single = single_pipe.next(single)
                 capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
             else:
                 exponentials(x, levels, column, softmax_scale)
                 if OF_DK:
                     slopes_done(y)
                 if SINGLE:
-                    release(single_empty, u32(0), lane)
+                    cuda.syncwarp()
+                    single_pipe.consumer_release(single_bars, single, lane)
+                    single = single_pipe.next(single)
                 slopes(x, y, deltas, column, kept, factor)
             if OF_DV:
                 pack(words_p, x)
@@ -393,8 +404,9 @@ def kernel(config, down):
                 sums_done(sums)
             if OF_DV and not SPLIT:
                 values_done(values)
-            release(empty, slot, lane)
-            slot, phase = advanced(slot, phase)
+            cuda.syncwarp()  # it has read a stage, its levels and deltas too
+            pipe.consumer_release(of_rows, state, lane)
+            state = pipe.next(state)
             own = member
             at, member = following(at, member, begin, end, members)
             if member != own:
@@ -430,27 +442,23 @@ def kernel(config, down):
         maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         of_bias = tensor_map_address(bias_map)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
-        resident = base + BARS
-        bars = (resident, resident + 8, resident + (8 + 8 * STAGES), resident + (8 + 16 * STAGES),
-                resident + (24 + 16 * STAGES), resident + (32 + 16 * STAGES), resident + (40 + 16 * STAGES),
-                resident + (48 + 16 * STAGES), resident + (64 + 16 * STAGES))
-        told = resident + (80 + 16 * STAGES)
+        first = base + BARS
+        bars = (stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
+                single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
+        told = first + TOLD
         sequences = of_rows, of_keys, row_step, key_step
         tid = cuda.threadIdx.x
         if tid == 0:
             for k in range(4):
                 prefetch_tensor_map(maps[k])
-            mbarrier_init(resident, u32(1))
-            for stage in range(STAGES):
-                mbarrier_init(bars[1] + u32(8 * stage), u32(1))
-                mbarrier_init(bars[2] + u32(8 * stage), u32(4 * GROUPS))
+            stay_pipe.init(bars[0])
+            pipe.init(bars[1])
+            single_pipe.init(bars[4])
             for k in range(2):
-                mbarrier_init(bars[3] + u32(8 * k), u32(4 * GROUPS))
-                mbarrier_init(bars[7] + u32(8 * k), u32(1))
-                mbarrier_init(bars[8] + u32(8 * k), u32(4 * GROUPS))
-            mbarrier_init(bars[4], u32(1))
-            mbarrier_init(bars[5], u32(1))
-            mbarrier_init(bars[6], u32(4 * GROUPS))
+                mbarrier_init(bars[2] + u32(8 * k), u32(4 * GROUPS))
+                mbarrier_init(bars[5] + u32(8 * k), u32(1))
+                mbarrier_init(bars[6] + u32(8 * k), u32(4 * GROUPS))
+            mbarrier_init(bars[3], u32(1))
             fence_mbarrier_init()
             tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
         cuda.syncthreads()

@@ -1,0 +1,293 @@
+"""Rows of the models of what mostly moves bytes, and of terms that several families share."""
+from ._row import COUNTED, GUESSED, h200, row
+
+# ---- what models of several families share
+
+row("device", h200("h200-bandwidth.md"),
+    "s of a launch of a small kernel; share of nominal bandwidth that a copy has (4.27 of 4.8 TB/s); share of its time by which a grid of "
+    "one wave is longer; bytes of an element that is loaded alone as fast as 16 bytes are", ("tail",),
+    launch=2.5e-6, copy_rate=0.89, tail=0.5, narrow=5)
+row("ring", h200("h200-bandwidth.md"),
+    "rings of rows: s of the first and last steps, least number of steps that count, s that a step waits, and with 256 threads more; "
+    "instructions a row; threads of a multiprocessor that are enough",
+    start=2e-6, least_steps=5.0, wait=0.34e-6, wait_256=0.3e-6, row=100, enough=256)
+
+# ---- act
+
+row("act/elements", h200("h200-act.jsonl"),
+    "instructions: of an element from load to store, of functions with a sum, a bound or a product, of those with one special function, "
+    "of gelu, of all others; of a thread, of a dimension of it, of an access", ("other", "thread"),
+    light=5, medium=12, heavy=19, other=30, thread=30, dimension=14, access=4)
+row("act/waits", h200("h200-act.jsonl"),
+    "chunks of a thread -> times as long, with heavy functions of 16-bit elements: little is loaded while others compute",
+    chunks_1=1.09, chunks_2=1.06, chunks_4=1.0)
+row("act/naive", GUESSED,
+    "instructions of a thread and of a dimension's division",
+    thread=30, dimension=70)
+row("act/rows", h200("h200-act.jsonl"),
+    "times as long as counted, and for each chunk of a thread more; blocks of a multiprocessor",
+    slower=1.005, slower_chunk=0.01, blocks=8)
+row("act/vector", h200("h200-act.jsonl"),
+    "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
+    chunk=2e-7, slower_chunk=0.005, blocks=8)
+
+# ---- dropout, optim
+
+row("dropout/naive", GUESSED,
+    "instructions of a thread and of a dimension's division",
+    thread=50, dimension=70)
+row("dropout/vector", h200("h200-training.md"),
+    "instructions of a thread, a dimension, a call of Philox, an element, an access; blocks of a multiprocessor",
+    ("thread", "dimension", "access", "blocks"),
+    thread=20, dimension=12, philox=70, element=5, access=4, blocks=6)
+row("optim/naive", GUESSED,
+    "instructions of an element and of a dimension's division",
+    thread=80, dimension=70)
+row("optim/chunks", h200("h200-training.md"),
+    "times as long with another number of elements a thread than suits; blocks of a multiprocessor", ("blocks",),
+    misfit=1.03, blocks=6)
+row("optim/grads_naive", GUESSED,
+    "instructions of an element and of a dimension's division; s for each turn of the block that adds up",
+    thread=40, dimension=70, turn=0.3e-6)
+
+# ---- pool
+
+row("pool/naive", GUESSED,
+    "instructions of a thread, of a tap; s that a tap waits",
+    thread=400, tap=60, latency=5e-7)
+row("pool/fwd_channels", h200("h200-bandwidth.md"),
+    "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
+    "are enough; share of overlapped times that shows; s of a tap where one thread has a million", ("exposed", "enough"),
+    thread=80, tap=6, channel=2, channel_index=4, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
+row("pool/fwd_rows", h200("h200-bandwidth.md"),
+    "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
+    "clock of the L1; threads that are enough; share that shows", ("exposed", "enough"),
+    thread=150, load=8, tap=1, tap_index=4, output=10, ragged=3, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4)
+row("pool/fwd_global", h200("h200-bandwidth.md"),
+    "instructions of a thread, an access, an element without and with an index; threads that are enough; share that shows",
+    ("exposed", "enough"),
+    thread=300, access=8, element=2, element_index=5, enough=1024, least_share=1e-3, exposed=0.5, blocks=4)
+row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
+    "instructions of a thread, a load, an element without and with an index; blocks that are enough; share that shows",
+    ("exposed", "enough"),
+    thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
+row("pool/bwd_channels", h200("h200-bandwidth.md"),
+    "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
+    "average; bytes a clock of the L1; share that shows", ("exposed",),
+    maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3)
+row("pool/bwd_rows", h200("h200-bandwidth.md"),
+    "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
+    "bytes a clock of the L1; share that shows", ("exposed",),
+    thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5, blocks=3)
+
+# ---- reduce
+
+row("reduce/naive", GUESSED,
+    "instructions of an element, of a dimension's division; cycles of a load, and of an instruction alone",
+    thread=30, dimension=70, load=400, alone=2)
+row("reduce/ways", h200("h200-reduce.jsonl"),
+    "share of memory's rate with accesses of 8, 4 bytes, of wide and narrow elements; s that a flight of loads takes; bytes in flight "
+    "that memory's rate takes; tail of one wave; s of the end of columns for each halving, of rows of a warp and of more; bytes fetched "
+    "over wanted with short rows, strided by 4, 8, other bytes",
+    words_2=0.9, words_1=0.7, wide=0.7, narrow=0.4, latency=8e-7, in_flight=32 << 10, tail=0.03, halving=5e-8, end_block=4e-7,
+    end_warp=1e-7, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
+
+# ---- softmax
+
+row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
+    "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a thread "
+    "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
+    "four of a warp, with rows in shared memory; exponent of the norm; s of a cluster's launch", ("access", "thread", "enough", "power"),
+    in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
+    shared=1.01, power=12, cluster_launch=2e-6)
+row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
+    "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
+    "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
+    alone=1.05e-6, element=55e-9, thread=3.2e-9, block=0.17e-6, cluster_element=0.0)
+row("softmax/waits_bwd", h200("h200-softmax-bwd-rows.jsonl"),
+    "as softmax/waits_fwd",
+    alone=1.0e-6, element=50e-9, thread=0.0, block=0.08e-6, cluster_element=60e-9)
+row("softmax/columns", h200("h200-bandwidth.md"),
+    "times that what does not fit is read; bytes in flight of a thread that memory's rate takes; instructions of an element forward, "
+    "backward, of a merge; threads that are enough", ("enough", "merge"),
+    again=1.6, in_flight=32, element=14, element_bwd=7, merge=4, enough=512, blocks=4)
+row("softmax/naive", GUESSED,
+    "instructions of an element; s that it waits; threads of a multiprocessor",
+    element=20, wait=100e-9, resident=1024)
+row("softmax/ring", COUNTED,
+    "instructions of 16 bytes forward, backward, times the elements in two bytes",
+    fwd=13, bwd=2)
+row("softmax/split", h200("h200-bandwidth.md"),
+    "share of time that reading from the L2 takes; threads that are enough; instructions of an element forward, backward, of a thread; s "
+    "between the launches", ("between",),
+    again=0.4, enough=1024, element=18, element_bwd=9, thread=400, between=2e-6)
+
+# ---- norm
+
+row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
+    "s of a block: at least, for each 16 bytes of a thread, in a cluster, and for each block of it: rows of 1024 to 65536; times that "
+    "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
+    "times as long for each unit beyond four of a warp; exponent of the norm; threads that are enough", ("enough", "power"),
+    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, power=12,
+    enough=512)
+row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
+    "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
+    "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
+    "cluster, one that finishes a step late, for each block of it, without a ring; bytes in flight; share of memory's rate with short "
+    "rings; times as long in clusters, for each register in sums; exponent of the norm", ("power",),
+    wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8, block_wait=0.3e-6,
+    warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.9e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
+    in_cluster=1.02, sums=0.01, power=4)
+row("norm/split_forward", h200("h200-bandwidth.md"),
+    "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s between "
+    "the launches", ("between",),
+    again=0.4, enough=1024, rate=0.9, single=0.5, between=2e-6)
+row("norm/split_backward", h200("h200-bandwidth.md"),
+    "share of time that reading from the L2 takes; threads that are enough; share of memory's rate; s between the launches", ("between",),
+    again=0.4, enough=768, rate=0.85, between=3e-6)
+row("norm/ring", COUNTED,
+    "instructions of an element of layer and RMS norm",
+    layer=12, rms=6)
+row("norm/naive", GUESSED,
+    "instructions of an element and pass; passes forward and backward; s that an element waits, and a row's column; threads of a "
+    "multiprocessor",
+    element=150, fwd=4, bwd=9, wait=100e-9, wait_row=300e-9, resident=1024)
+row("norm/channel_naive", GUESSED,
+    "instructions of an element and pass, of inference; passes forward and backward; s that an element waits; threads of a multiprocessor",
+    element=150, infer=400, fwd=4, bwd=9, wait=100e-9, resident=1024)
+row("norm/columns", h200("h200-batch-norm.jsonl"),
+    "share of memory's rate with accesses of 8, 4 bytes, of single elements for every two bytes, of the second pass, of the sums'; blocks "
+    "of a multiprocessor that are enough; s between launches", ("between", "enough"),
+    words_2=0.9, words_1=0.7, element=0.2, rate=0.95, sums_rate=0.9, enough=2, between=2e-6, blocks=4)
+row("norm/planes", h200("h200-batch-norm.jsonl"),
+    "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
+    "enough; s between launches", ("between", "enough"),
+    in_flight=64e3, heads=0.9, rate=0.95, sums_rate=0.9, enough=512, between=2e-6, blocks=4)
+row("norm/group", h200("h200-group-norm.jsonl"),
+    "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
+    "that are enough", ("enough",),
+    in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
+row("norm/lrn_naive", GUESSED,
+    "instructions of an element, of one of its window",
+    element=250, window=12)
+row("norm/lrn_window", GUESSED,
+    "share of memory's rate with accesses of 8, 4 bytes, of single elements; share of what neighbours load twice that is not free; "
+    "instructions of an element, of one of its window; windows backward",
+    words_2=0.95, words_1=0.7, element_rate=0.4, twice=0.2, element=16, window=2, bwd=2.5)
+
+# ---- loss
+
+row("loss/columns", h200("h200-training.md"),
+    "threads that are enough; bytes in flight of a thread that memory's rate takes; instructions of an element, with shares, of a row; s "
+    "of a batch of classes; blocks of a multiprocessor", ("enough", "blocks"),
+    enough=512, in_flight=64, element=14, shares=8, row=60, batch=0.8e-6, blocks=8)
+row("loss/rows", h200("h200-training.md"),
+    "bytes in flight that memory's rate takes; threads that are enough; instructions of an element, with shares, with weights, of a "
+    "thread; s of a block's turn and of its ends; exponent of the norm; times as long with unaligned rows, with large blocks",
+    ("enough", "power"),
+    in_flight=64e3, enough=512, element=12, shares=8, weight=12, thread=40, turn=0.8e-6, ends=1.6e-6, power=8, heads=1.02, large=1.1)
+row("loss/split", h200("h200-training.md"),
+    "threads that are enough; instructions of an element, with shares, of a thread; times as long of rows left whole, backward; s between "
+    "launches", ("between",),
+    enough=1024, element=14, shares=8, thread=300, whole=1.1, bwd=1.12, between=2e-6)
+row("loss/naive", GUESSED,
+    "instructions of an element and pass; s that it waits; threads of a multiprocessor",
+    element=20, wait=100e-9, resident=1024)
+row("loss/nll_naive", GUESSED,
+    "bytes of a row beside a sector; s of the second launch's block",
+    row=20, block=2e-6)
+row("loss/ctc_block", h200("h200-training.md"),
+    "s of a step, times as long for each further state of a thread; threads of a multiprocessor", ("step",),
+    step=0.15e-6, state=0.4, resident=2048)
+row("loss/ctc_naive", GUESSED,
+    "s of a state of a step; instructions of a state of a class, backward; threads of a multiprocessor",
+    state=0.8e-6, element=4, resident=1024)
+row("loss/mse_naive", GUESSED,
+    "bytes of an element of one array if dimensions are apart; share of memory's rate; instructions of an element, of a dimension's "
+    "division; s of the second launch's block",
+    spread=16, rate=0.5, element=30, dimension=90, block=2e-6)
+row("loss/mse_vector", h200("h200-training.md"),
+    "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
+    few=0.95, enough=512, element=8, blocks=8)
+
+# ---- transform
+
+row("transform/naive", GUESSED,
+    "instructions of a dimension's division, of a thread of cast, of a dimension of pad",
+    dimension=70, cast=30, pad=80)
+row("transform/cast_vector", COUNTED,
+    "instructions of a thread, a dimension, an element, an access",
+    thread=20, dimension=12, element=6, access=8, blocks=6)
+row("transform/rows", h200("h200-transpose.jsonl"),
+    "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
+    "serves; times as long with one chunk a thread", ("dimension", "blocks"),
+    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
+row("transform/copy", h200("h200-transpose.jsonl"),
+    "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
+    in_flight=16, thread=10, dimension=12, blocks=8)
+row("transform/few", h200("h200-transpose.jsonl"),
+    "instructions of a thread, a dimension, an access, an element; times as long as a copy; bytes of a chunk that are as fast",
+    ("thread", "dimension", "blocks"),
+    thread=30, dimension=12, access=10, element=4, slower=1.1, chunk=8, blocks=5)
+row("transform/tiled", h200("h200-transpose.jsonl"),
+    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
+    chunk=60, narrow=12, waste=0.75)
+row("transform/im2col_naive", GUESSED,
+    "instructions of an element",
+    element=600)
+row("transform/im2col_gather", COUNTED,
+    "instructions of an element, a store; elements of a block",
+    element=12, store=100, tile=2048, blocks=8)
+row("transform/im2col_tiled", COUNTED,
+    "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap",
+    channels=70, taps=60, row=12, load=6, tap=8, blocks=6)
+row("transform/col2im_naive", GUESSED,
+    "instructions of an element, a tap",
+    element=300, tap=220)
+row("transform/col2im_gather", COUNTED,
+    "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
+    thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
+row("transform/resample_naive", GUESSED,
+    "instructions of an output, a tap; of a pixel backward, a tap",
+    output=500, tap=60, bwd=1500, bwd_tap=200)
+row("transform/resample_axes", h200("h200-resample.jsonl"),
+    "instructions of an element, a tap",
+    element=190, tap=43)
+row("transform/resample_chunks", h200("h200-resample.jsonl"),
+    "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a tap of "
+    "a chunk backward", ("dimension",),
+    chunk=90, dimension=20, channels_tap=4, element=12, tap=6, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
+row("transform/affine_bwd", GUESSED,
+    "s of a block's sum; s of a turn of it",
+    sum=3e-6, turn=0.1e-6)
+row("transform/affine_fwd", GUESSED,
+    "instructions of a coordinate",
+    coordinate=40, blocks=8)
+row("transform/affine_naive", GUESSED,
+    "instructions of a coordinate; s of an output position backward",
+    coordinate=500, walk=60e-9)
+row("transform/grid_naive", GUESSED,
+    "instructions of an element, of one that looks at an output position",
+    element=700, look=60)
+row("transform/grid_pixels", h200("h200-training.md"),
+    "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; threads that are "
+    "enough", ("enough", "blocks"),
+    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=25, slower=1.2, enough=512, blocks=8)
+row("transform/grid_planes", h200("h200-training.md"),
+    "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long as a "
+    "copy",
+    pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+row("transform/grid_gradient", h200("h200-training.md"),
+    "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
+    output=700, load=6, address=20, load_first=22)
+row("transform/grid_cells", h200("h200-training.md"),
+    "instructions of an output position in four launches; bytes of sorting it, of values and of numbers; of a cell",
+    ("sort_values", "sort_numbers", "cell"),
+    output=450, sort_values=5, sort_numbers=20, cell=8)
+row("transform/grid_gather", h200("h200-training.md"),
+    "instructions of a load with channels last, of its address for a thread, of a load with channels first, of finding an output "
+    "position, of an element of dx; times that work; times as long with few warps; blocks of a multiprocessor that are enough", ("enough",),
+    load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, enough=2)
+row("transform/grid_atomic", h200("h200-training.md"),
+    "additions a clock and multiprocessor; instructions of a thread, of a corner", ("thread", "corner"),
+    additions=0.8, thread=60, corner=12)

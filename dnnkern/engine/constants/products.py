@@ -1,0 +1,150 @@
+"""Rows of the models of what mostly multiplies: matrix products, convolution, attention, recurrent networks."""
+from ._row import GUESSED, Source, h200, row
+
+# ---- matrix products; the times of single tiles stand beside the tiles: `hopper_plan.TILES`, `simt_plan.TILES`
+
+row("engine/hopper", h200("h200-wgmma-variants.json"),
+    "clock at which tiles were timed; share of the memory's rate that products bound by it reach, those of few rows, and what reading a "
+    "from the L2 again costs of reading it from memory; bytes a second of the L2 where lines cross its own; weight of whole waves; times "
+    "a step with 8-bit floats; share that shows of what overlaps; s of another tile than the one asked for; s of a copy's launch, passes "
+    "of aligned ones, by rows, others; s of a sum's launch, and bytes for each that it reads", ("fp8", "by_rows"),
+    clock=1.98e9, bandwidth=0.86, outside=0.72, again=0.2, crossing=6e12, whole=0.75, fp8=1.12, exposed=0.1, smaller=1e-7, copy=3e-6,
+    aligned=2.1, by_rows=2.5, unaligned=4.5, sum_launch=2e-6, sum_bytes=1.5)
+row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
+    "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
+    "1048576x64x2", ("half",),
+    clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9)
+row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
+    "s of a sum's launch, of a load from memory, of a block before its first and after its last product; share of the tensor cores' rate, "
+    "of the memory's; bytes a clock of shared memory; the L2's rate over the memory's; cycles of a warp's access to memory, that a warp "
+    "waits in a step, a stage, a narrow access; exponent of the norm",
+    ("sum_launch", "latency", "block", "math", "shared", "l2", "access", "step", "stage", "power"),
+    sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, shared=128, l2=1.4, access=2, step=40, stage=120, narrow=40,
+    power=4)
+row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
+    "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
+    "others; tf32, int8, float64, 16 bits",
+    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), halves=(2048, 2560, 1024))
+row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
+    "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; bytes of shared memory of a warp's multiply-add",
+    ("start", "blocks"),
+    start=4e-6, chain=900, blocks=8)
+row("matmul/naive", h200("h200-matmul-ladder-bfloat16.jsonl"),
+    "s of a launch and its ends; cycles of a step's chain; bytes a clock of the L1; threads of a multiprocessor", ("start",),
+    start=4e-6, chain=30, l1=16, resident=2048)
+row("matmul/grouped", GUESSED,
+    "cycles to search 32 groups, in the kernels of tiles and of wgmma",
+    search=800, wgmma_search=300)
+row("matmul/split_k", GUESSED,
+    "s of the sum's launch",
+    sum_launch=2.5e-6)
+row("matmul/stream_k", GUESSED,
+    "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
+    unmeasured=1.03)
+row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
+    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed halves; share of the rate at which they "
+    "are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
+    "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
+    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, halves=2.1, rate=0.8, block=62e9, wave=1.27e-6)
+
+# ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
+
+row("conv/naive", GUESSED,
+    "s of a launch and its ends; cycles of a step's chain, by the filter; bytes a clock of the L1; threads of a multiprocessor",
+    start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024)
+row("conv/direct", h200("h200-conv.md"),
+    "s of a launch and its ends; instructions over multiply-adds, of loads for each pixel, filter; instructions that bring an element in; "
+    "blocks of a multiprocessor, those that are enough; times as long with a strided gradient; share of the memory's rate",
+    ("start", "blocks", "stage"),
+    start=5e-6, slower=1.3, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
+row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
+    "s of a launch and its ends; instructions of a thread forward, of one by the filter, of a load; bytes a clock of the L1; share of "
+    "halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long as "
+    "counted; registers' blocks", ("start", "thread", "filter_thread"),
+    start=5e-6, thread=60, filter_thread=50, load=8, l1=100, halo=0.12, dynamic_halo=1.2, bytes_8=0.9, narrow=0.6, channels=0.54,
+    planes=0.88, slower=1.3)
+row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
+    "share of bytes read again by further slabs; of channels: share of bytes, and of those for each load of an output; share of the "
+    "memory's rate of channels, of planes; s of the sum's launch, of a turn of it", ("sum_launch", "turn"),
+    slab=0.3, own=0.4, load=0.2, channels=0.7, planes=0.85, sum_launch=2.5e-6, turn=2e-7)
+row("conv/depthwise_rows", h200("h200-conv-variants.json"),
+    "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
+    "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
+    "a step, of an output, by the filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s of "
+    "the sum's launch", ("start", "power", "sum_launch"),
+    start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42, output=1.0, filter_output=1.4, slower=1.3, warps=16.0,
+    tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+row("conv/bias_naive", GUESSED,
+    "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
+    start=4e-6, load=300, resident=2048)
+row("conv/bias_two_pass", GUESSED,
+    "s of a launch and its ends; share of memory's rate with accesses of 8, 4 bytes, of wide and narrow elements, of all; blocks that are "
+    "enough; s of a block; s of the sum's launch",
+    start=4e-6, words_2=0.85, words_1=0.6, wide=0.6, narrow=0.3, rate=0.9, enough=2, block=1.5e-6, sum_launch=2.5e-6)
+row("conv/small_c_fwd", h200("h200-conv.md"),
+    "s of a launch and its ends; instructions of a tile, a unit of pixels, a step of it; share of the memory's rate", ("start",),
+    start=4e-6, tile=250, unit=270, step=40, rate=0.85)
+row("conv/small_c_rows", h200("h200-conv.md"),
+    "instructions of a copy of 16 bytes, of several copies of pixels, of a load; cycles that a load waits; of warps of a multiprocessor, "
+    "those that issue alone and the schedulers' rate",
+    copy=60, copies=100, load=90, load_wait=700, alone=3, schedulers=3)
+row("conv/small_c_filter", h200("h200-conv.md"),
+    "s of a launch and its ends; instructions of a tile, a unit of pixels, its groups and filters, a copy of dy, a load of it; cycles "
+    "that it waits; share of the memory's rate", ("start",),
+    start=4e-6, tile=250, unit=45, group=10.5, copy=56, load=400, load_wait=2800, rate=0.85)
+row("conv/small_c_data", h200("h200-conv.md"),
+    "s of a launch and its ends; cycles of a fragment of dy, of w, of a product of a warp; warps that issue alone; cycles of a tile; "
+    "bytes a clock that staging copies, times without copies, times of one block; the L2's rate over the memory's; times as long for 16 "
+    "pixels, with one block; share of the memory's rate; s of a byte of the filter", ("start",),
+    start=4e-6, pixels=4, filters=2, product=7, alone=1.5, tile=1000, staging=48, loads=8, one_block=2, l2=1.4, wait=16, wait_one=1.3,
+    rate=0.85, filter=2e-10)
+row("conv/grouped", h200("h200-conv-fwd-grouped-float16.jsonl"),
+    "s of a launch and its ends; cycles of a product (half of wgmma's rate); bytes of a fragment and of taps; bytes a clock of the L1; "
+    "instructions of a warp, a row, less where unrolled, a step, a product; times as long as counted; share of halos read again; share of "
+    "the memory's rate", ("start",),
+    start=6e-6, product=2.2, fragment=1024, taps=256, l1=100, warp=500, row=30, unrolled=10, step=30, issue_product=4, slower=1.4,
+    halo=0.12, rate=0.85)
+row("conv/grouped_filter", GUESSED,
+    "s of a launch and its ends; cycles of a product; instructions of a unit, a thread's tile, for 512 bytes of copies; times as long as "
+    "counted; cycles of a product alone, of a group of rows, of a tile; times that lines of 64 bytes are read; the L2's rate over the "
+    "memory's; share of the memory's rate; s of its latency; times as long: no GPU has timed it",
+    start=4e-6, product=2.2, unit=25, thread=200, copies=5.5, slower=1.15, alone_product=9, alone_rows=150, alone_tile=500, lines=1.05,
+    l2=1.3, rate=0.85, latency=1e-6, unmeasured=1.05)
+row("conv/halo", h200("h200-conv-layers.jsonl"),
+    "s of a launch; cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little; of a line of "
+    "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
+    "consumer below four; cycles of a block, bytes of filters a cycle", ("start",),
+    start=2e-6, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25, consumer=0.015, block=4000,
+    filters=48)
+row("conv/implicit_gemm", GUESSED,
+    "times as long as a product, for the gathering; least share of k that counts",
+    gather=1.1, least_share=0.1)
+row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
+    "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
+    "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
+    l2=56e3, deeper=1.1, partly=1.6)
+row("conv/filter_wgmma", h200("h200-conv.md"),
+    "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
+    "with copies of half the width, a guess; s of a launch", ("narrow", "start"),
+    l2=24.5, narrow=0.1, start=3e-6)
+row("conv/slabs", h200("h200-conv.md"),
+    "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
+    "each time that there are twice as many; share of bytes of sums", ("start",),
+    start=5e-6, one_group=1.3, slower=1.05, twice=0.02, sum_bytes=1.5)
+row("conv/pointwise", GUESSED,
+    "s of the sum's launch",
+    sum_launch=2e-6)
+row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
+    "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
+    ("start", "filter"),
+    start=6e-6, filter=3, slower=1.34)
+row("conv/winograd_nonfused", GUESSED,
+    "s of launches, of a slice; share of the memory's rate; the L2's rate over the memory's; times a product in another order; share of "
+    "the rate of images in another order",
+    start=8e-6, slice=16e-6, rate=0.75, l2=2, order=1.1, image=0.7)
+row("conv/fft", GUESSED,
+    "s of a launch, of all; cycles of a block besides; share of the memory's rate of transforms; instructions of a pixel",
+    launch=2e-6, start=3e-6, block=1500, rate=0.6, pixel=45)
+row("conv/col2im", GUESSED,
+    "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
+    thread=110, element=6, row=40, tap=10, strided=10)
