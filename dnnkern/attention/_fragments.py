@@ -193,9 +193,9 @@ def make_add_bias(dtype, width, box):
     def add_floats(x, at, row, lane, scale):
         line = i32(lane >> 2)
         for j in range(width // 8):
-            piece = u32(u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * u32(16) + u32(lane & 1) * u32(8))
+            piece = u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * 16 + u32(lane & 1) * 8
             for h in range(2):
-                low, high = load_shared_2f32(u32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece))
+                low, high = load_shared_2f32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece)
                 x[4 * j + 2 * h] = fma(x[4 * j + 2 * h], scale, low)
                 x[4 * j + 2 * h + 1] = fma(x[4 * j + 2 * h + 1], scale, high)
     return add_floats if dtype == "float32" else add_halves

@@ -155,16 +155,16 @@ def make_leave(out, words, shape, over_rows, over_keys):
     def along(base, count, step):
         total = f32(0)
         for k in range(count):
-            total = f32(total + load_shared_f32(u32(base + u32(i32(k) * step))))
+            total = f32(total + load_shared_f32(base + u32(i32(k) * step)))
         return total
 
     @device_function
     def leave_sums(base, to, strides, i0, j0, rows, keys, thread):
         if over_rows:
             if thread < WIDTH:
-                total = along(u32(base + u32(thread * 4)), HEIGHT, PITCH)
+                total = along(base + u32(thread * 4), HEIGHT, PITCH)
                 if over_keys:
-                    store_shared_f32(u32(base + u32(thread * 4)), total)
+                    store_shared_f32(base + u32(thread * 4), total)
                 elif i32(j0 + thread) < keys:
                     store(to, i64(i64(i32(j0 + thread)) * strides.column), total)
             if over_keys:
@@ -172,7 +172,7 @@ def make_leave(out, words, shape, over_rows, over_keys):
                 if thread == 0:
                     store(to, i64(0), along(base, WIDTH, 4))
         elif thread < HEIGHT and i32(i0 + thread) < rows:
-            store(to, i64(i64(i32(i0 + thread)) * strides.row), along(u32(base + u32(thread * PITCH)), WIDTH, 4))
+            store(to, i64(i64(i32(i0 + thread)) * strides.row), along(base + u32(thread * PITCH), WIDTH, 4))
 
     @device_function
     def leave_rows(base, to, strides, i0, j0, rows, keys, thread):

@@ -212,7 +212,7 @@ def kernel(config):
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
                 load_pair(base + state.stage * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
-                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), u32(NUMBERS), bar)
+                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), NUMBERS, bar)
                 state = pipe.next(state)
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))

@@ -198,7 +198,7 @@ def kernel(config):
             after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
                 tile_state = tell(tile_bars, numbers_at, tile_state, t)
-                after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
+                after = i32(fetch_add_u32(counter, 1)) + i32(cuda.gridDim.x)
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
             left = count
@@ -220,7 +220,7 @@ def kernel(config):
                     bar = v_pipe.producer_expect(v_bars, v_state, u32(V_BYTES))
                     to = base + V_AT + v_state.stage * V_BYTES
                     if TURNED:
-                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), u32(V_BYTES), bar)
+                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), V_BYTES, bar)
                     else:
                         load_tile(to, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image, images)
                     v_state = v_pipe.next(v_state)
@@ -252,7 +252,7 @@ def kernel(config):
         """The sums of one more part of the columns, in the registers of the one before."""
         sums, before, tile, words, of_values = state
         collect(part - 1, sums, before, tile)
-        multiply_v(tile, words, descriptor(V_CONST, u32(of_values + u32(i32(part) * PART_BYTES))))
+        multiply_v(tile, words, descriptor(V_CONST, of_values + u32(i32(part) * PART_BYTES)))
         sums_done(tile)
     next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
 

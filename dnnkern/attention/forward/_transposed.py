@@ -62,7 +62,7 @@ def kernel(kind, elements, words):
         else:
             for b in range(4):
                 if there and i32(column + b) < elements:
-                    word = u32(word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b)))
+                    word = word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b))
         return word
 
     @jit(launch_bounds=THREADS)

@@ -139,7 +139,7 @@ def kernel(config):
                     put(y, first + half * pairs, values, half * WHOLE)
             else:
                 rest, some = cuda.local.array(COPY_LENGTH, COPY), cuda.local.array(COUNT, T)
-                at = i32(i32(2) * pairs + i32(item - chunks) * i32(COUNT))
+                at = 2 * pairs + i32(item - chunks) * COUNT
                 fetch_rest(rest, 0, x, at, i32(1))
                 unpack_rest(some, 0, rest, 0)
                 put_rest(y, at, some, 0)

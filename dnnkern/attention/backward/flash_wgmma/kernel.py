@@ -96,12 +96,12 @@ def kernel(config, down):
     @device_function
     def second_of(base, tile):
         """Where do of a stage is."""
-        return u32(base + u32(SINGLE_AT)) if SINGLE else tile + FIRST_BYTES
+        return base + SINGLE_AT if SINGLE else tile + FIRST_BYTES
 
     @device_function
     def slopes_of(base, turn):
         """Where ds of a step is, and before it the bias."""
-        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else u32(base + u32(SLOPES))
+        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else base + SLOPES
 
     @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
@@ -122,7 +122,7 @@ def kernel(config, down):
             to = base + RING + state.stage * STAGE
             bar = pipe.producer_expect(of_rows, state, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
-            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), u32(NUMBER_BYTES), bar)
+            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), NUMBER_BYTES, bar)
             if SINGLE:
                 single_pipe.producer_acquire(single_bars, single)
                 bar = single_pipe.producer_expect(single_bars, single, u32(SECOND_BYTES))
@@ -140,7 +140,7 @@ def kernel(config, down):
         while is_left(at, end) and member < members:
             h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bias_full + 8 * turn
             mbarrier_wait(bias_empty + 8 * turn, phase)
-            mbarrier_arrive_expect(bar, u32(SLOPE_BYTES))
+            mbarrier_arrive_expect(bar, SLOPE_BYTES)
             for b in range(BIAS_BOXES):
                 for g in range(GROUPS):
                     tma_load_4d(to + u32(b * SLOPE_BOX + g * BIAS_BOX), array, bar, start + 64 * g, at + 64 * b, h, image)
@@ -164,7 +164,7 @@ def kernel(config, down):
             if step & 1 == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
                 m = first + member * tiles_of_rows + m
-                mbarrier_wait(part_full + u32(8 * own), u32((step >> 1) & 1))
+                mbarrier_wait(part_full + u32(8 * own), (step >> 1) & 1)
                 to = address(sums, m * i64(PART_BYTES // 4))
                 if ORDERED:
                     low, high = tiles_of(at, rows, keys, bounds)
@@ -173,17 +173,17 @@ def kernel(config, down):
                         pass
                     fence_async_global()
                     if before == 0:
-                        bulk_store(to, source, u32(PART_BYTES))
+                        bulk_store(to, source, PART_BYTES)
                     else:
-                        bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                        bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
                     mbarrier_arrive(part_empty)
                     drained()
                     fence_async_global()
-                    add_released(advance(counts, i64(m)), u32(1))
+                    add_released(advance(counts, i64(m)), 1)
                 else:
-                    bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                    bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
                     mbarrier_arrive(part_empty)
@@ -196,7 +196,7 @@ def kernel(config, down):
         """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
         for unit in range(max(behind, 0) * 8 + thread, rows * 8, 128 * GROUPS):
             for b in range(PIECES * boxes):
-                store_shared_4u32(to + u32(b * box) + u32(unit * 16), u32(0), u32(0), u32(0), u32(0))
+                store_shared_4u32(to + u32(b * box) + u32(unit * 16), 0, 0, 0, 0)
 
     @device_function
     def add_box(sums, first, passed, count):
@@ -248,7 +248,7 @@ def kernel(config, down):
             if block < BLOCKS_TURNED:
                 for j in range(WIDTH // 8):
                     k = tile * SCORES + 4 * j
-                    store_shared_4f32(u32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16)), part[k], part[k + 1], part[k + 2],
+                    store_shared_4f32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16), part[k], part[k + 1], part[k + 2],
                                       part[k + 3])
 
     @device_function
@@ -280,7 +280,7 @@ def kernel(config, down):
             if OF_DK:
                 clear_rows(base + SECOND, V_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             fence_async_shared()
-            barrier_sync(u32(1), u32(128 * GROUPS))
+            barrier_sync(1, 128 * GROUPS)
         mine = base + u32(group) * (64 * ROW)
         own_keys = base + u32(group) * (COLUMNS_BEFORE // COLUMNS * STAY) if COUNTS[-1] else base
         a, a_second = descriptor(by_row, mine), descriptor(by_row, mine + SECOND)
@@ -300,12 +300,12 @@ def kernel(config, down):
                 clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 if STAGED:
-                    mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
+                    mbarrier_wait(bias_full + 8 * turn, bias_phase)
                     for b in range(BIAS_BOXES):
-                        clear_rows(u32(of_ds + u32(b * SLOPE_BOX)), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
+                        clear_rows(of_ds + u32(b * SLOPE_BOX), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
                                    i32(group * 128 + thread))
                 fence_async_shared()
-                barrier_sync(u32(1), u32(128 * GROUPS))
+                barrier_sync(1, 128 * GROUPS)
             if DROPOUT:
                 find_kept(kept, drawing, line, at, lane)
             score(x, a, descriptor(by_row, tile))
@@ -326,7 +326,7 @@ def kernel(config, down):
                 add_bias(x, of_ds + u32(group) * BIAS_BOX, warp, lane, f32(1) if ADJUSTED else scale)
                 if not OF_DK:
                     release(bias_empty, turn, lane)
-                    turn = u32(turn ^ u32(1))
+                    turn = turn ^ 1
             seen, _ = terms.key_range(min(at + WIDTH, rows) - 1, rows, keys, bounds)
             _, last = terms.key_range(at, rows, keys, bounds)
             if seen > start or last < start + HEIGHT:
@@ -362,12 +362,12 @@ def kernel(config, down):
                 by_second(values, words_p, descriptor(by_column, second), 1)
             if OF_DK:
                 if TURNS == 1:  # until all have read the former one
-                    barrier_sync(u32(1), u32(128 * GROUPS))
+                    barrier_sync(1, 128 * GROUPS)
                 elif STAGED:  # until the warpgroup has read the bias
-                    barrier_sync(u32(group + 2), u32(128))
+                    barrier_sync(group + 2, 128)
                 put_slopes(words, of_ds, group, warp, lane)
                 fence_async_shared()
-                barrier_sync(u32(1), u32(128 * GROUPS))
+                barrier_sync(1, 128 * GROUPS)
                 if SPLIT and not CROWDED:
                     add_values(values, passed, words_p, second)
                 if TURNED:
@@ -455,12 +455,12 @@ def kernel(config, down):
             pipe.init(bars[1])
             single_pipe.init(bars[4])
             for k in range(2):
-                mbarrier_init(bars[2] + u32(8 * k), u32(4 * GROUPS))
-                mbarrier_init(bars[5] + u32(8 * k), u32(1))
-                mbarrier_init(bars[6] + u32(8 * k), u32(4 * GROUPS))
-            mbarrier_init(bars[3], u32(1))
+                mbarrier_init(bars[2] + u32(8 * k), 4 * GROUPS)
+                mbarrier_init(bars[5] + u32(8 * k), 1)
+                mbarrier_init(bars[6] + u32(8 * k), 4 * GROUPS)
+            mbarrier_init(bars[3], 1)
             fence_mbarrier_init()
-            tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
+            tell(told, i32(fetch_add_u32(ticket, 1)), order, sequences, sizes)
         cuda.syncthreads()
         members, heads = counts_of_heads[0], counts_of_heads[1]
         # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers

@@ -157,7 +157,7 @@ def kernel(config):
             for box in range(K_BOXES):
                 store_shared_4u32(to + u32(box * BOX), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
         fence_async_shared()
-        barrier_sync(u32(1), u32(128 * GROUPS))
+        barrier_sync(1, 128 * GROUPS)
 
     def make_values(first_box, boxes, barrier):
         """Device function ``values(base, full, slot, phase, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
@@ -171,9 +171,9 @@ def kernel(config):
                     j = at + (part >> 3)
                     if j >= last or j < least:
                         for box in range(boxes):
-                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
+                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), 0, 0, 0, 0)
                 fence_async_shared()
-                barrier_sync(u32(barrier), u32(128))
+                barrier_sync(barrier, 128)
             return descriptor(V_CONST, to)
         return values
     first_values, other_values = make_values(0, FIRST_BOXES, 2), make_values(FIRST_BOXES, V_BOXES - FIRST_BOXES, 3)
@@ -211,7 +211,7 @@ def kernel(config):
         """The second warpgroup has what it needs of these rows: their factors, and before them what this warp has written."""
         if lane & 3 == 0:
             store_shared_f32(factors_at, factors[0])
-            store_shared_f32(u32(factors_at + u32(32)), factors[1])
+            store_shared_f32(factors_at + 32, factors[1])
         fence_async_shared()
         cuda.syncwarp()
         if lane == 0:
@@ -223,10 +223,10 @@ def kernel(config):
         mbarrier_wait(heard, phase)
         mine = i32(warp * 16 + (lane & 15))
         for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            stmatrix_x4(u32(base + u32(P_AT) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
+            piece = u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * 16
+            stmatrix_x4(base + P_AT + u32(mine * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
         tell(told, rescale, factors_at, lane)
-        return u32(phase ^ u32(1))
+        return phase ^ 1
 
     @device_function
     def leave(sums, columns, first_column, partial, part, r, row, many, column):
@@ -342,15 +342,15 @@ def kernel(config):
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
         row = i32(row0 + r)
-        factors_at, of_p = u32(told + u32(16) + u32(4 * r)), descriptor(by_row, u32(base + u32(P_AT)))
-        of_late = descriptor(by_row, u32(base + u32(P_AT + 2 * PIECE)))
+        factors_at, of_p = told + 16 + u32(4 * r), descriptor(by_row, base + P_AT)
+        of_late = descriptor(by_row, base + (P_AT + 2 * PIECE))
         for i in range(MORE_SUMS):
             sums[i] = f32(0)
         v_slot, v_phase, p_phase = u32(0), u32(0), u32(0)
         while left > 0:
             mbarrier_wait(told, p_phase)
-            p_phase = u32(p_phase ^ u32(1))
-            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
+            p_phase = p_phase ^ 1
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
             if any_lane(rescale[0] != f32(1) or rescale[1] != f32(1)):
                 scale_rows(sums, OTHER_COLUMNS // 8, rescale)
             early, (late, late_phase) = v_slot, next_piece(v_slot, v_phase)
@@ -371,7 +371,7 @@ def kernel(config):
             upper, _ = row_place(b, g, row, many, per, group, o_strides)
             lower, _ = row_place(b, g, i32(row + 8), many, per, group, o_strides)
             mbarrier_wait(told, p_phase)
-            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
             step = i64(FIRST_COLUMNS * o_strides.column)
             store_others(sums, rescale, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides.column, row < many,
                          i32(row + 8) < many, column)
@@ -391,13 +391,13 @@ def kernel(config):
             prefetch_tensor_map(k_map)
             prefetch_tensor_map(v_map)
             for slot in range(K_SLOTS):
-                mbarrier_init(bars[0] + u32(8 * slot), u32(1))
-                mbarrier_init(bars[1] + u32(8 * slot), u32(1))
+                mbarrier_init(bars[0] + u32(8 * slot), 1)
+                mbarrier_init(bars[1] + u32(8 * slot), 1)
             for slot in range(V_SLOTS):
-                mbarrier_init(bars[2] + u32(8 * slot), u32(1))
-                mbarrier_init(bars[3] + u32(8 * slot), u32(GROUPS))
-            mbarrier_init(told, u32(4))
-            mbarrier_init(bars[5], u32(4))
+                mbarrier_init(bars[2] + u32(8 * slot), 1)
+                mbarrier_init(bars[3] + u32(8 * slot), GROUPS)
+            mbarrier_init(told, 4)
+            mbarrier_init(bars[5], 4)
             fence_mbarrier_init()
         cuda.syncthreads()
         wait_for_previous_grid()

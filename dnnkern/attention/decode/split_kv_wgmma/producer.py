@@ -58,7 +58,7 @@ def make_produce(config):
                 for box in range(K_BOXES):
                     mbarrier_wait(k_empty + 8 * k_slot, k_phase)
                     bar = k_full + 8 * k_slot
-                    mbarrier_arrive_expect(bar, u32(BOX))
+                    mbarrier_arrive_expect(bar, BOX)
                     to = base + K_AT + k_slot * BOX
                     for u in range(PAGES):
                         load_box(to + u32(u * K_ROWS * ROW), k_map, bar, box * COLUMNS, at + u * K_ROWS, g, b, ahead[u],
@@ -68,7 +68,7 @@ def make_produce(config):
                 for piece in range(WIDTH // PIECE):
                     mbarrier_wait(v_empty + 8 * v_slot, v_phase)
                     bar = v_full + 8 * v_slot
-                    mbarrier_arrive_expect(bar, u32(STAGE))
+                    mbarrier_arrive_expect(bar, STAGE)
                     to = base + V_AT + v_slot * STAGE
                     for box in range(V_BOXES):
                         for u in range(PIECE // V_ROWS):
