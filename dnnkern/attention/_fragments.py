@@ -191,7 +191,7 @@ def make_add_bias(dtype, width, box):
 
     @device_function
     def add_floats(x, at, row, lane, scale):
-        line = i32(lane >> 2)
+        line = lane >> 2
         for j in range(width // 8):
             piece = u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * 16 + u32(lane & 1) * 8
             for h in range(2):

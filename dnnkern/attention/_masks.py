@@ -75,10 +75,10 @@ def make_apply_boolean_mask(width, transposed=False):
         for j in range(width // 8):
             for h in range(2):
                 for e in range(2):
-                    row, key = i32(line + 8 * h), i32(at + column + 8 * j + e)
+                    row, key = line + 8 * h, at + column + 8 * j + e
                     if transposed:
                         row, key = key, row
-                    here = i64(i64(min(row, last_row)) * mask_strides.row + i64(min(key, last_key)) * mask_strides.column)
+                    here = min(row, last_row) * mask_strides.row + min(key, last_key) * mask_strides.column
                     if mask[i64(mask_at + here)] == u8(0):
                         x[4 * j + 2 * h + e] = f32(NEG_INF)
     return apply_boolean_mask

@@ -155,7 +155,7 @@ def make_leave(out, words, shape, over_rows, over_keys):
     def along(base, count, step):
         total = f32(0)
         for k in range(count):
-            total = f32(total + load_shared_f32(base + u32(i32(k) * step)))
+            total = f32(total + load_shared_f32(base + u32(k * step)))
         return total
 
     @device_function
@@ -166,13 +166,13 @@ def make_leave(out, words, shape, over_rows, over_keys):
                 if over_keys:
                     store_shared_f32(base + u32(thread * 4), total)
                 elif i32(j0 + thread) < keys:
-                    store(to, i64(i64(i32(j0 + thread)) * strides.column), total)
+                    store(to, i32(j0 + thread) * strides.column, total)
             if over_keys:
                 cuda.syncthreads()
                 if thread == 0:
                     store(to, i64(0), along(base, WIDTH, 4))
         elif thread < HEIGHT and i32(i0 + thread) < rows:
-            store(to, i64(i64(i32(i0 + thread)) * strides.row), along(base + u32(thread * PITCH), WIDTH, 4))
+            store(to, i32(i0 + thread) * strides.row, along(base + u32(thread * PITCH), WIDTH, 4))
 
     @device_function
     def leave_rows(base, to, strides, i0, j0, rows, keys, thread):
@@ -238,9 +238,9 @@ def kernel(config):
                 b, _, i0, j0 = place_of(item, tile, spread)
                 _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
                 first, last, _, _ = seen_of(i0, rows, keys, bounds)
-                hidden = i0 >= rows or max(first, j0) >= min(last, i32(j0 + WIDTH))
+                hidden = i0 >= rows or max(first, j0) >= min(last, j0 + WIDTH)
                 if hidden:
-                    item = i32(item + 1)
+                    item = item + 1
                     hidden = item < end
         return item
 
@@ -343,9 +343,9 @@ def kernel(config):
             add(x, softmax_scale, bias_here)
             add(x_low, softmax_scale, bias_here + BIAS_BYTES)
             if MASK:
-                mask_at = i64(i64(b) * mask_strides.batch + i64(h) * mask_strides.head)
-                apply_boolean_mask(x, row, first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
-                apply_boolean_mask(x_low, i32(row + 16), first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                mask_at = b * mask_strides.batch + h * mask_strides.head
+                apply_boolean_mask(x, row, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+                apply_boolean_mask(x_low, row + 16, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
             _, _, last_begin, first_end = seen_of(i0, rows, keys, bounds)
             if j0 + WIDTH > first_end or j0 < last_begin:
                 apply_mask(x, row + shift, first_key, column, keys, bounds)

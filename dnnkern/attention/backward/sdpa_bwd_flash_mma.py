@@ -220,7 +220,7 @@ def rows_kernel(config):
                 if ADJUSTED:
                     adjust(x, derivatives, row, at, column, scoring)
                 if MASK:
-                    apply_boolean_mask(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                    apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if at + WIDTH > first_end or at < last_begin:
                     apply_mask(x, row + shift, at, column, keys, bounds)
                 slopes(x, y, levels, deltas, derivatives, row, at, column, softmax_scale, (seed, head, threshold, factor))
@@ -327,7 +327,7 @@ def keys_kernel(config):
                     if ADJUSTED:
                         adjust(x, derivatives, key, i0, column, scoring)
                     if MASK:
-                        apply_boolean_mask(x, key, i32(i0), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                        apply_boolean_mask(x, key, i0, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                     begin, _ = terms.key_range(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
                     _, end = terms.key_range(i0, rows, keys, bounds)
                     if begin > j0 or end < j0 + HEIGHT:

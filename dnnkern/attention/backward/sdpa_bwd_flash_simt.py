@@ -187,7 +187,7 @@ def rows_kernel(config):
             j, at = j0 + c * LANES, i64(0)
             visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
             if MASK and visible:
-                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides.row + i64(j) * mask_strides.column))
+                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if BIAS and visible:
                 at = bias_at + i * bias_strides.row + j * bias_strides.column
             value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
@@ -302,7 +302,7 @@ def keys_kernel(config):
             i, at = i0 + c * LANES, i64(0)
             visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
             if MASK and visible:
-                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides.row + i64(j) * mask_strides.column))
+                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if BIAS and visible:
                 at = bias_at + i * bias_strides.row + j * bias_strides.column
             value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],

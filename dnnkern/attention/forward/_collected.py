@@ -198,7 +198,7 @@ def kernel(config):
             after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
                 tile_state = tell(tile_bars, numbers_at, tile_state, t)
-                after = i32(fetch_add_u32(counter, 1)) + i32(cuda.gridDim.x)
+                after = i32(fetch_add_u32(counter, 1)) + cuda.gridDim.x
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
             left = count
@@ -252,7 +252,7 @@ def kernel(config):
         """The sums of one more part of the columns, in the registers of the one before."""
         sums, before, tile, words, of_values = state
         collect(part - 1, sums, before, tile)
-        multiply_v(tile, words, descriptor(V_CONST, of_values + u32(i32(part) * PART_BYTES)))
+        multiply_v(tile, words, descriptor(V_CONST, of_values + u32(part * PART_BYTES)))
         sums_done(tile)
     next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
 
@@ -363,7 +363,7 @@ def kernel(config):
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
                     rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
-                if i32(row + 8) >= rows:
+                if row + 8 >= rows:
                     rescale[1], row_sum[1] = f32(0), f32(NEG_INF)
             of_o = advance(o, image * o_strides.batch + h * o_strides.head)
             store(sums, rescale, of_o, o_strides, row, all_rows, column)

@@ -229,7 +229,7 @@ def kernel(config):
                 if ADJUSTED:
                     adjust(x, row, own, at, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
                 if MASK:
-                    apply_boolean_mask(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                    apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if following > first_end or at < last_begin:
                     apply_mask(x, own, at, column, keys, bounds)
                 if online_softmax(x, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack):

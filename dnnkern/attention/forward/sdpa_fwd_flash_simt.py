@@ -153,7 +153,7 @@ def kernel(config):
             j, value = j0 + c * LANES, T(NEG_INF)
             visible = whole or attends(i, j, shift, keys, bounds)
             if MASK and visible:
-                visible = i < rows and terms.permits(mask, i64(mask_at + i64(i) * mask_strides.row + i64(j) * mask_strides.column))
+                visible = i < rows and terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if visible:
                 at = row_at
                 if BIAS:  # rows beyond the last are computed, too

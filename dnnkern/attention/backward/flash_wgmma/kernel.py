@@ -303,7 +303,7 @@ def kernel(config, down):
                     mbarrier_wait(bias_full + 8 * turn, bias_phase)
                     for b in range(BIAS_BOXES):
                         clear_rows(of_ds + u32(b * SLOPE_BOX), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
-                                   i32(group * 128 + thread))
+                                   group * 128 + thread)
                 fence_async_shared()
                 barrier_sync(1, 128 * GROUPS)
             if DROPOUT:

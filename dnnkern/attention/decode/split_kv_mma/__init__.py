@@ -311,7 +311,7 @@ def kernel(config, dependent):
                             if ALIKE:
                                 seen = j + group < last
                                 if WINDOWED:
-                                    seen = seen and i32(j + group) >= least
+                                    seen = seen and j + group >= least
                             else:
                                 seen = j >= lows[2 * n + p] and j < highs[2 * n + p]
                             if seen:

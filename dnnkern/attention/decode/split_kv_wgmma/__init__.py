@@ -221,9 +221,9 @@ def kernel(config):
     def tell_step(words, rescale, base, told, heard, phase, factors_at, warp, lane):
         """A step's probabilities in shared memory, and what sums are multiplied by before."""
         mbarrier_wait(heard, phase)
-        mine = i32(warp * 16 + (lane & 15))
+        mine = warp * 16 + (lane & 15)
         for i in range(WIDTH // 16):
-            piece = u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * 16
+            piece = u32(i32(i * 2 + (lane >> 4)) ^ (mine & 7)) * 16
             stmatrix_x4(base + P_AT + u32(mine * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
         tell(told, rescale, factors_at, lane)
         return phase ^ 1
@@ -339,9 +339,9 @@ def kernel(config):
         b, g, row0, many, part, _ = where
         at, left, least, last, _, _ = ends
         sums, rescale = cuda.local.array(MORE_SUMS, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        row = i32(row0 + r)
+        lane, warp = thread & 31, thread >> 5
+        r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
+        row = row0 + r
         factors_at, of_p = told + 16 + u32(4 * r), descriptor(by_row, base + P_AT)
         of_late = descriptor(by_row, base + (P_AT + 2 * PIECE))
         for i in range(MORE_SUMS):
@@ -355,7 +355,7 @@ def kernel(config):
                 scale_rows(sums, OTHER_COLUMNS // 8, rescale)
             early, (late, late_phase) = v_slot, next_piece(v_slot, v_phase)
             multiply_other(sums, of_p, other_values(base, v_full, early, v_phase, at, least, last, thread), i32(1))
-            multiply_other(sums, of_late, other_values(base, v_full, late, late_phase, i32(at + PIECE), least, last, thread), i32(1))
+            multiply_other(sums, of_late, other_values(base, v_full, late, late_phase, at + PIECE, least, last, thread), i32(1))
             v_slot, v_phase = next_piece(late, late_phase)
             older_done(sums)
             give_back(v_empty, early, thread)
@@ -364,17 +364,17 @@ def kernel(config):
             cuda.syncwarp()
             if lane == 0:
                 mbarrier_arrive(heard)
-            at, left = i32(at + WIDTH), i32(left - 1)
+            at, left = at + WIDTH, left - 1
         if SPLIT:
             leave(sums, OTHER_COLUMNS, FIRST_COLUMNS, partial, part, r, row, many, column)
         else:
             upper, _ = row_place(b, g, row, many, per, group, o_strides)
-            lower, _ = row_place(b, g, i32(row + 8), many, per, group, o_strides)
+            lower, _ = row_place(b, g, row + 8, many, per, group, o_strides)
             mbarrier_wait(told, p_phase)
             rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
-            step = i64(FIRST_COLUMNS * o_strides.column)
+            step = FIRST_COLUMNS * o_strides.column
             store_others(sums, rescale, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides.column, row < many,
-                         i32(row + 8) < many, column)
+                         row + 8 < many, column)
 
     @jit(launch_bounds=(THREADS, c.blocks))
     def sdpa_decode_split_kv_wgmma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits,
