@@ -114,8 +114,8 @@ def make_extent(kind):
         if not PACKED or b < batch:
             first_row, count, first_key, many = lengths(b, sequences, rows, keys)
         else:
-            of_rows, of_keys, row_step, key_step = sequences
-            first_row, first_key = between(of_rows[b * row_step], 0, rows), between(of_keys[b * key_step], 0, keys)
+            first_row = between(sequences.rows[b * sequences.row_step], 0, rows)
+            first_key = between(sequences.keys[b * sequences.key_step], 0, keys)
             count, many = rows - first_row, keys - first_key
         return first_row, count, first_key, many
     return extent

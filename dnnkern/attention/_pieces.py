@@ -22,7 +22,7 @@ from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
 from ..device.vec import advance, store4
 from ..host.launch import Argument, Launch
 from ..host.tensormap import TensorMap
-from ._scores import Strides, kind_of, make_terms, sequence_arguments
+from ._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
 
 PIECES, TYPE = 3, "bfloat16"
 HIGH, MIDDLE, LOW = range(PIECES)
@@ -171,7 +171,7 @@ def kernel(kind, tensors, counts):
         launch_dependent_grids()
         wait_for_previous_grid()
         index, which = cuda.blockIdx.x * THREADS + cuda.threadIdx.x, cuda.blockIdx.y
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys)
+        numbers = (Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
         if counts and index == 0 and which == 0:
             counter[0] = u32(0)
         if which == 0 and index < a_count:

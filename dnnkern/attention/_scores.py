@@ -29,6 +29,15 @@ class RowStrides(NamedTuple):
     row: i64
 
 
+class Sequences(NamedTuple):
+    """Lengths, or offsets where sequences are packed, of queries and of keys, and the strides of those arrays: what kernels make of
+    `sequence_arguments`."""
+    rows: object
+    keys: object
+    row_step: i64
+    key_step: i64
+
+
 @dataclass(frozen=True)
 class Kind:
     """What kernels are compiled for, of the options.
@@ -84,8 +93,7 @@ class Terms(NamedTuple):
     find(t, offsets, step, batch)
         The packed sequence that row t may belong to: the last one that begins there or before.
     lengths(b, sequences, rows, keys)
-        (first row, rows, first key, keys) of sequence b, never outside the arrays; `sequences` is a tuple of the arguments of
-        `sequence_arguments`.
+        (first row, rows, first key, keys) of sequence b, never outside the arrays, of `Sequences`.
     shift(rows, keys)
         Query i has position i + shift among the keys.
     key_range(i, rows, keys, bounds)
@@ -153,12 +161,11 @@ def make_lengths(kind):
 
     @device_function
     def lengths(b, sequences, rows, keys):
-        of_rows, of_keys, row_step, key_step = sequences
         row, key, count, many = i32(0), i32(0), i32(rows), i32(keys)
         if ROWS:
-            row, count = limited(of_rows, row_step, b, i32(rows))
+            row, count = limited(sequences.rows, sequences.row_step, b, i32(rows))
         if KEYS:
-            key, many = limited(of_keys, key_step, b, i32(keys))
+            key, many = limited(sequences.keys, sequences.key_step, b, i32(keys))
         return row, count, key, many
     return lengths
 

@@ -20,8 +20,8 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._checks import broadcast_strides
-from ._scores import (NEG_INF, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled,
-                      sequence_arguments)
+from ._scores import (NEG_INF, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments,
+                      scaled, sequence_arguments)
 from .backward._delta import Numbers
 from .backward._dsink import dsink_launches, dsink_seconds
 
@@ -135,8 +135,8 @@ def make_sequence_of(kind, of_keys=False):
     def sequence_of(image, t, sequences, sizes):
         b, first, rows, key, keys = i32(image), i32(0), i32(0), i32(0), i32(0)
         if PACKED:
-            rows_offsets, keys_offsets, row_step, key_step = sequences
-            b = terms.find(i32(t), keys_offsets if of_keys else rows_offsets, key_step if of_keys else row_step, i32(sizes.batch))
+            offsets, step = (sequences.keys, sequences.key_step) if of_keys else (sequences.rows, sequences.row_step)
+            b = terms.find(i32(t), offsets, step, i32(sizes.batch))
         if b < sizes.batch:  # there may be rows, and no sequence
             first, rows, key, keys = terms.lengths(b, sequences, sizes.rows, sizes.keys)
         return b, first, rows, key, keys
@@ -168,7 +168,7 @@ def forward_kernel(kind, out, with_lse, scaled):
             rest, chunk = divided(index, sizes.chunks)
             rest, t = divided(rest, sizes.rows)
             image, h = divided(rest, sizes.heads)
-            b, first_row, rows, first_key, keys = sequence_of(image, t, (of_rows, of_keys, row_step, key_step), sizes)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
             i, head = i32(t - first_row), i32(b * sizes.heads + h)
             begin, end = terms.key_range(i, rows, keys, bounds)
             shift, slope = terms.shift(rows, keys), terms.slope(h, sizes.heads)
@@ -282,7 +282,7 @@ def rows_kernel(kind):
             line, chunk = divided(index, sizes.chunks)
             rest, t = divided(line, sizes.rows)
             image, h = divided(rest, sizes.heads)
-            b, first_row, rows, first_key, keys = sequence_of(image, t, (of_rows, of_keys, row_step, key_step), sizes)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
             i, head = i32(t - first_row), i32(b * sizes.heads + h)
             begin, end = terms.key_range(i, rows, keys, bounds)
             shift, scoring = terms.shift(rows, keys), Scoring(scale, softcap, terms.slope(h, sizes.heads))
@@ -332,7 +332,7 @@ def keys_kernel(kind):
             rest, chunk = divided(index, sizes.chunks)
             rest, t = divided(rest, sizes.keys)
             image, kv_head = divided(rest, sizes.heads // sizes.group)
-            b, first_row, rows, first_key, keys = sequence_of(image, t, (of_rows, of_keys, row_step, key_step), sizes)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
             j, shift = i32(t - first_key), terms.shift(rows, keys)
             begin, end = terms.query_range(j, rows, keys, bounds)
             k_row = Vector(k, image * k_strides.batch + kv_head * k_strides.head + t * k_strides.row, k_strides.column)
@@ -390,7 +390,7 @@ def bias_kernel(kind):
             to = b0 * dbias_strides.batch + h0 * dbias_strides.head + i0 * dbias_strides.row + j0 * dbias_strides.column
             acc = T(0)
             for b in range(b0, b0 + 1 if shape.batch > 1 else sizes.batch):
-                _, rows, _, keys = terms.lengths(i32(b), (of_rows, of_keys, row_step, key_step), sizes.rows, sizes.keys)
+                _, rows, _, keys = terms.lengths(i32(b), Sequences(of_rows, of_keys, row_step, key_step), sizes.rows, sizes.keys)
                 shift = terms.shift(rows, keys)
                 for h in range(h0, h0 + 1 if shape.heads > 1 else sizes.heads):
                     scoring, head = Scoring(scale, softcap, terms.slope(h, sizes.heads)), i32(b * sizes.heads + h)

@@ -24,7 +24,7 @@ from .._scores import Kind, RowStrides, Strides, added_arguments, kind_of, numbe
 from ..sdpa_naive import bias_launch
 from . import _dbias_wgmma as hopper
 from ._dbias_mma import GROUP, kernel
-from ._delta import delta_launch
+from ._delta import Sizes, delta_launch
 
 MOST_STEPS = 4  # of 16 columns of a part
 MOST_STAGES = 3
@@ -290,7 +290,7 @@ def dbias_launches(problem, device, numbers):
     b, h, i, j = work.tiles
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
-                 Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
                  *(Argument("uint32x3", divisor(n)) for n in divisors), Argument("int64", work.elements),
                  *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),

@@ -10,6 +10,7 @@
 - The tile leaves through shared memory, in whole rows, or summed over its rows or keys. Each sum has one order.
 """
 import functools
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
@@ -25,7 +26,7 @@ from .._flash import LOG2E
 from .._fragments import make_adjust, make_apply_dropout
 from .._halves import left_place, right_place
 from .._masks import make_apply_boolean_mask, make_apply_mask
-from .._scores import NEG_INF, make_terms
+from .._scores import NEG_INF, Sequences, make_terms
 from ._dscores import row_level
 
 GROUP = 8  # neighbours of a row that a thread stores
@@ -193,6 +194,14 @@ def make_leave(out, words, shape, over_rows, over_keys):
     return leave_sums if over_rows or over_keys else leave_rows
 
 
+class Tile(NamedTuple):
+    """Of the gradient: the first image and head that share it, its tile of queries and of keys."""
+    batch: i32
+    head: i32
+    row: i32
+    key: i32
+
+
 @functools.cache
 def kernel(config):
     """A tile of the gradient, or of a part of its sum, a block."""
@@ -219,7 +228,7 @@ def kernel(config):
         rest, kt = divide_remainder(item, of_keys)
         rest, rt = divide_remainder(rest, of_rows)
         b, h = divide_remainder(rest, of_heads)
-        return tile[0] + b, tile[1] + h, (tile[2] + rt) * HEIGHT, (tile[3] + kt) * WIDTH
+        return tile.batch + b, tile.head + h, (tile.row + rt) * HEIGHT, (tile.key + kt) * WIDTH
 
     @device_function
     def seen_of(i0, rows, keys, bounds):
@@ -293,9 +302,9 @@ def kernel(config):
         part, b0 = divide_remainder(rest, batches_of)
         each, count = counts[0], counts[1]
         item, end = part * each, min(part * each + each, count)
-        all_rows, all_keys, heads, padded = sizes[0], sizes[1], sizes[2], sizes[3]
-        tile = b0, h0, rt, kt
-        s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), (of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
+        all_rows, all_keys, heads, padded = sizes
+        tile = Tile(b0, h0, rt, kt)
+        s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), Sequences(of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
         t = (q, k, do, v, q_strides, k_strides, do_strides, v_strides, group, thread)
 
         item, stage = find(item, end, s), i32(0)

@@ -24,6 +24,14 @@ class Numbers(NamedTuple):
     end: int
 
 
+class Sizes(NamedTuple):
+    """Queries, keys and heads of an array; queries of a head in the workspace."""
+    rows: i32
+    keys: i32
+    heads: i32
+    padded: i32
+
+
 class Dots(NamedTuple):
     """How rows of do and o are multiplied.
 

@@ -23,7 +23,7 @@ from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, 
 from .._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
 from .._masks import make_apply_boolean_mask, make_apply_mask, make_apply_mask_transposed
-from .._scores import Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._scores import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
 from ..sdpa_naive import rows_of
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
@@ -166,7 +166,7 @@ def rows_kernel(config):
         g, _ = divide_remainder(h, group_of_heads)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
@@ -270,7 +270,7 @@ def keys_kernel(config):
         image, g = divide_remainder(place, heads_of)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_row, rows = i32(0), i32(0)
         written = keys if PACKED else all_keys

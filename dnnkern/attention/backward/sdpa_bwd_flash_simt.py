@@ -21,7 +21,8 @@ from ...dispatch import Algorithm
 from ...host.launch import Argument, Launch
 from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
-from .._scores import NEG_INF, Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
 from ._delta import Numbers, delta_launch
@@ -218,7 +219,7 @@ def rows_kernel(config):
         g, _ = divide_remainder(h, group_of_heads)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
@@ -336,7 +337,7 @@ def keys_kernel(config):
         image, g = divide_remainder(place, heads_of)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_row, rows = i32(0), i32(0)
         written = keys if PACKED else all_keys

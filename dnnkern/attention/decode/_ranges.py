@@ -3,6 +3,7 @@
 The workspace holds sums [tile][range][row][width], then largest scores and then sums of exponentials [tile][range][row].
 """
 import functools
+from typing import NamedTuple
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit
@@ -21,6 +22,14 @@ from .sdpa_decode_naive import lse_argument
 
 LANES, MOST_WARPS = 32, 8
 AHEAD = 4  # ranges of a warp whose sums are under way together
+
+
+class Sizes(NamedTuple):
+    """Keys that the cache has room for, query heads per head of k and v, queries of all of these, pages."""
+    capacity: i32
+    group: i32
+    rows: i32
+    pages: i32
 
 
 @dataclass(frozen=True)
@@ -227,16 +236,16 @@ def merge_kernel(parts, warps, dependent):
             value = T(0)
             for w in range(WARPS):
                 value = T(value + scratch[w * SPAN + place])
-            result(o, b, g, row, sizes[2], portion * SPAN + place, most, total, value, sizes[1], per, o_strides, sink,
+            result(o, b, g, row, sizes.rows, portion * SPAN + place, most, total, value, sizes.group, per, o_strides, sink,
                    sink_step, lse, lse_strides)
     return sdpa_decode_merge
 
 
 def shape_arguments(problem, rows):
-    """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and (keys, heads of a group, its rows, pages)."""
+    """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and `Sizes`."""
     p = problem
     return (*(Argument("uint32x3", divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
-            Argument("int32x4", (p.capacity, p.group, p.group * p.rows, p.pages)))
+            Argument(Sizes, (p.capacity, p.group, p.group * p.rows, p.pages)))
 
 
 def sink_arguments(problem):

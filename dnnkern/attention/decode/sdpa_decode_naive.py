@@ -13,7 +13,7 @@ from ...dispatch import Algorithm
 from ...host.launch import Argument, Launch
 from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._checks import broadcast_strides
-from .._scores import NEG_INF, Kind, RowStrides, Strides, between, make_terms, softmax_scale
+from .._scores import NEG_INF, Kind, RowStrides, Sequences, Strides, between, make_terms, softmax_scale
 from ..sdpa_naive import CHUNK, THREADS, Vector, chunks_of, make_dot
 
 
@@ -107,7 +107,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
                     rows = between(of_rows[(b + 1) * row_step], first_row, sizes.rows) - first_row
                     i = i32(t) - first_row
             if not packed or batch > 0:
-                _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes.capacity)
+                _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), rows, sizes.capacity)
             begin, end = terms.key_range(i, rows, keys, bounds)
             q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
             bias_at = image * bias_strides.batch + h * bias_strides.head + t * bias_strides.row

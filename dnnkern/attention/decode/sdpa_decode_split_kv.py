@@ -26,7 +26,7 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._flash import make_powers
-from .._scores import NEG_INF, Kind, Strides, make_terms
+from .._scores import NEG_INF, Kind, Sequences, Strides, make_terms
 from ._ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes, refusal,
                       shape_arguments, sink_arguments, tiles_of)
 from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place, operand_arguments,
@@ -189,7 +189,7 @@ def range_kernel(config, dependent):
         if there:
             low, high = terms.key_range(i, i32(per[0]), keys, bounds)
             lows[r], highs[r] = low, min(high, last)
-        h = i64(g * sizes[1] + member)
+        h = i64(g * sizes.group + member)
         at = b * q_strides.batch + h * q_strides.head + i * q_strides.row
         if BIAS:
             starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
@@ -266,11 +266,11 @@ def range_kernel(config, dependent):
         split, line = divide_remainder(cuda.blockIdx.x, lines)
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
-        row0, many = tile * ROWS, sizes[2]
+        row0, many = tile * ROWS, sizes.rows
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
 
         if OF_K:
             scale = T(scale * scale_k[0])
@@ -291,7 +291,7 @@ def range_kernel(config, dependent):
             for u in range(AHEAD):
                 j = j0 + u * GROUPS
                 there = j < last
-                number, row = place(b, j if there else 0, table, table_strides, page, sizes[3])
+                number, row = place(b, j if there else 0, table, table_strides, page, sizes.pages)
                 k_at = number * k_strides.batch + g * k_strides.head + row * k_strides.row
                 v_at = number * v_strides.batch + g * v_strides.head + row * v_strides.row
                 for c in range(HELD):
@@ -322,7 +322,7 @@ def range_kernel(config, dependent):
                     top_at, total_at = score_at(part, count, r)
                     partial[top_at], partial[total_at] = top, total
             else:
-                result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
+                result(o, b, g, row0 + r, many, column, top, total, value, sizes.group, per, o_strides, sink, sink_step,
                        lse, lse_strides)
     return sdpa_decode_split_kv
 

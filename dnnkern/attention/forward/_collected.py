@@ -6,6 +6,7 @@ each addition to a large sum takes up to a unit from it, always toward zero. In 
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.atomic import fetch_add_u32
@@ -26,8 +27,8 @@ from ...host.launch import Argument, Launch
 from .._flash import LOG2E
 from .._fragments import is_adjusted, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, stored_in_pairs
 from .._masks import make_apply_mask
-from .._scores import (NEG_INF, Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled,
-                       sequence_arguments)
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       scale_arguments, scaled, sequence_arguments)
 from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_argument, tile_count
 
 
@@ -125,6 +126,15 @@ def fitting(config, shapes, problem, device):
     return found
 
 
+class Numbers(NamedTuple):
+    """Lengths of sequences, queries and keys of an array, the window, sequences of an array."""
+    sequences: Sequences
+    rows: i32
+    keys: i32
+    bounds: object
+    images: i32
+
+
 @functools.cache
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
@@ -159,8 +169,8 @@ def kernel(config):
     @device_function
     def extent(i0, image, numbers):
         """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
-        sequences, all_rows, all_keys, bounds, _ = numbers
-        _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
+        bounds = numbers.bounds
+        _, rows, _, keys = terms.lengths(image, numbers.sequences, numbers.rows, numbers.keys)
         first, every_end = terms.key_range(i0, rows, keys, bounds)
         first = first & -BEGINS
         every_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
@@ -192,7 +202,7 @@ def kernel(config):
         q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state = tile_pipe.producer_start()
-        (per_image, per_head), images = of_head, numbers[4]
+        (per_image, per_head), images = of_head, numbers.images
         t = cuda.blockIdx.x
         while t < tiles:
             after = t + cuda.gridDim.x
@@ -235,9 +245,9 @@ def kernel(config):
         every_begin, every_end = every
         if ADJUSTED:
             scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, numbers[1] - 1, numbers[2] - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+            adjust(x, row, own, at, column, numbers.rows - 1, numbers.keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
         if at < every_begin or at + WIDTH > every_end:
-            apply_mask(x, own, at, column, keys, numbers[3])
+            apply_mask(x, own, at, column, keys, numbers.bounds)
 
     @device_function
     def collect(part, sums, before, tile):
@@ -266,7 +276,7 @@ def kernel(config):
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
         q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
-        all_rows, heads = numbers[1], i32(order.inner[0])
+        all_rows, heads = numbers.rows, i32(order.inner[0])
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
         seed = terms.seed_of(seed, offset)
@@ -400,7 +410,7 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
+        numbers = Numbers(Sequences(of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()

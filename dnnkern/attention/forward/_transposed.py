@@ -18,7 +18,7 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
-from .._scores import Strides, kind_of, make_terms, sequence_arguments
+from .._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
@@ -76,7 +76,7 @@ def kernel(kind, elements, words):
             rest, group = divide_remainder(index, groups)
             line, half = divide_remainder(rest, halves)
             image, g = divide_remainder(line, heads)
-            _, _, _, keys_there = terms.lengths(image, (of_rows, of_keys, row_step, key_step), rows, keys)
+            _, _, _, keys_there = terms.lengths(image, Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
             column, first = 4 * group, 16 * half
             at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
             given = cuda.local.array(16, u32)

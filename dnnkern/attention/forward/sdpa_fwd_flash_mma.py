@@ -28,7 +28,8 @@ from .._fragments import (SLACK, is_adjusted, make_adjust, make_apply_dropout, m
                           make_store, scale_rows, stored_in_pairs)
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
 from .._masks import make_apply_boolean_mask, make_apply_mask
-from .._scores import NEG_INF, Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 
 HALVES = ("float16", "bfloat16")
 
@@ -172,7 +173,7 @@ def kernel(config):
 
         # the rows of this block, and the keys that any of them sees
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows

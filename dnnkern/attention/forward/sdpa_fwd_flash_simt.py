@@ -30,7 +30,8 @@ from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
 from ...transform._estimate import LAUNCH, moved_seconds
 from .._flash import blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
-from .._scores import NEG_INF, Kind, RowStrides, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 
 SHAPES = (Threads(8, 4, 16, 16), Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 2, 16, 4),
@@ -217,7 +218,7 @@ def kernel(config):
 
         # the rows of this block, and the keys that any of them sees
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows

@@ -39,6 +39,7 @@ from .._dsink import dsink_launches, dsink_seconds
 from .config import WIDE, Config
 from .dq import countable, dq_launch, numbers_launch, space_of
 from .kernel import kernel
+from .tiles import Sizes
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
@@ -158,7 +159,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
-                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
+                 in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  order_argument(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)

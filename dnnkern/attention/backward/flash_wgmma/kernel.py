@@ -1,6 +1,7 @@
 """The kernel of the gradients by tiles of keys, as `sdpa_bwd_flash_wgmma` describes it."""
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.atomic import fetch_add_u32
@@ -9,7 +10,7 @@ from ....device.grid import add_released, load_acquired
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
                                  mbarrier_init, mbarrier_wait)
-from ....device.pipeline import make_pipeline
+from ....device.pipeline import Barriers, make_pipeline
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read,
@@ -22,11 +23,23 @@ from ..._flash import LOG2E
 from ..._fragments import make_add_turned_bias, make_pack, make_single_store, make_store
 from ..._masks import make_apply_mask_transposed
 from ..._pieces import make_split
-from ..._scores import make_terms
+from ..._scores import Sequences, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
 from .._dscores import make_slopes, make_turned_kept, make_turned_steps
 from .products import make_products
 from .tiles import make_tickets, make_walk
+
+
+class Bars(NamedTuple):
+    """Barriers: of the tiles that stay, of the ring of queries, of the part of dq (one for each of two threads, one for all), of do's own
+    stage, of the two tiles of the bias."""
+    resident: Barriers
+    rows: Barriers
+    part_full: u32
+    part_empty: u32
+    single: Barriers
+    bias_full: u32
+    bias_empty: u32
 
 
 @functools.cache
@@ -105,12 +118,11 @@ def kernel(config, down):
 
     @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        resident, of_rows, _, _, single_bars, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
         image, images, key = 0 if PACKED else sequence, 1 if PACKED else batch, first_key + start
-        bar = stay_pipe.producer_expect(resident, stay_pipe.producer_start(), u32(RESIDENT))
+        bar = stay_pipe.producer_expect(bars.resident, stay_pipe.producer_start(), u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, bar, key, line_head, image, images)
         if OF_DK:
             load_tile(base + SECOND, V_BOXES, STAY, stay_second, bar, key, line_head, image, images)
@@ -118,14 +130,14 @@ def kernel(config, down):
         while is_left(at, end) and member < members:
             h = other_head + member
             line = (image * heads + h) * i64(padded) + (place + at)
-            pipe.producer_acquire(of_rows, state)
+            pipe.producer_acquire(bars.rows, state)
             to = base + RING + state.stage * STAGE
-            bar = pipe.producer_expect(of_rows, state, u32(STAGE + NUMBER_BYTES))
+            bar = pipe.producer_expect(bars.rows, state, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
             bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), NUMBER_BYTES, bar)
             if SINGLE:
-                single_pipe.producer_acquire(single_bars, single)
-                bar = single_pipe.producer_expect(single_bars, single, u32(SECOND_BYTES))
+                single_pipe.producer_acquire(bars.single, single)
+                bar = single_pipe.producer_expect(bars.single, single, u32(SECOND_BYTES))
                 single = single_pipe.next(single)
             load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, first_row + at, h, image, images)
             state = pipe.next(state)
@@ -134,12 +146,11 @@ def kernel(config, down):
     @device_function
     def produce_bias(array, strides, base, bars, where, members):
         """Brings a step's tile as soon as ds of two steps before has been multiplied."""
-        _, _, _, _, _, bias_full, bias_empty = bars
         image, _, other_head, start, begin, end = where
         image, at, member, turn, phase = image if strides.batch else 0, begin, i32(0), u32(1), u32(1)
         while is_left(at, end) and member < members:
-            h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bias_full + 8 * turn
-            mbarrier_wait(bias_empty + 8 * turn, phase)
+            h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bars.bias_full + 8 * turn
+            mbarrier_wait(bars.bias_empty + 8 * turn, phase)
             mbarrier_arrive_expect(bar, SLOPE_BYTES)
             for b in range(BIAS_BOXES):
                 for g in range(GROUPS):
@@ -152,7 +163,6 @@ def kernel(config, down):
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
-        _, _, part_full, part_empty, _, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         image = 0 if PACKED else sequence
@@ -164,7 +174,7 @@ def kernel(config, down):
             if step & 1 == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
                 m = first + member * tiles_of_rows + m
-                mbarrier_wait(part_full + u32(8 * own), (step >> 1) & 1)
+                mbarrier_wait(bars.part_full + u32(8 * own), (step >> 1) & 1)
                 to = address(sums, m * i64(PART_BYTES // 4))
                 if ORDERED:
                     low, high = tiles_of(at, rows, keys, bounds)
@@ -178,7 +188,7 @@ def kernel(config, down):
                         bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
-                    mbarrier_arrive(part_empty)
+                    mbarrier_arrive(bars.part_empty)
                     drained()
                     fence_async_global()
                     add_released(advance(counts, i64(m)), 1)
@@ -186,7 +196,7 @@ def kernel(config, down):
                     bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
-                    mbarrier_arrive(part_empty)
+                    mbarrier_arrive(bars.part_empty)
             step = step + 1
             at, member = following(at, member, begin, end, members)
         drained()
@@ -253,10 +263,9 @@ def kernel(config, down):
 
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        resident, of_rows, part_full, part_empty, single_bars, bias_full, bias_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
-        all_keys = sizes[1]
+        all_keys = sizes.keys
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
         seed = terms.seed_of(seed, offset)
@@ -274,7 +283,7 @@ def kernel(config, down):
             for c in range(SUMS_V):
                 values[c] = f32(0)
         state, single, turn, bias_phase = pipe.consumer_start(), single_pipe.consumer_start(), u32(1), u32(0)
-        stay_pipe.consumer_wait(resident, stay_pipe.consumer_start())
+        stay_pipe.consumer_wait(bars.resident, stay_pipe.consumer_start())
         if LIMITED_KEYS and start + HEIGHT > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             if OF_DK:
@@ -291,16 +300,16 @@ def kernel(config, down):
             bias_at = image * bias_strides.batch + h * bias_strides.head
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             drawing = (seed, head, threshold, factor)
-            pipe.consumer_wait(of_rows, state)
+            pipe.consumer_wait(bars.rows, state)
             tile = base + RING + state.stage * STAGE
             second, of_ds = second_of(base, tile), slopes_of(base, turn)
             if SINGLE:
-                single_pipe.consumer_wait(single_bars, single)
+                single_pipe.consumer_wait(bars.single, single)
             if LIMITED_ROWS and at + WIDTH > rows:
                 clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 if STAGED:
-                    mbarrier_wait(bias_full + 8 * turn, bias_phase)
+                    mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
                     for b in range(BIAS_BOXES):
                         clear_rows(of_ds + u32(b * SLOPE_BOX), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
                                    group * 128 + thread)
@@ -321,11 +330,11 @@ def kernel(config, down):
             if ADJUSTED:
                 adjust(x, nothing, line, at, column, scoring)
             if STAGED:
-                mbarrier_wait(bias_full + 8 * turn, bias_phase)
+                mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
                 bias_phase = bias_phase ^ turn ^ 1
                 add_bias(x, of_ds + u32(group) * BIAS_BOX, warp, lane, f32(1) if ADJUSTED else scale)
                 if not OF_DK:
-                    release(bias_empty, turn, lane)
+                    release(bars.bias_empty, turn, lane)
                     turn = turn ^ 1
             seen, _ = terms.key_range(min(at + WIDTH, rows) - 1, rows, keys, bounds)
             _, last = terms.key_range(at, rows, keys, bounds)
@@ -338,7 +347,7 @@ def kernel(config, down):
                     slopes_done(y)
                 if SINGLE:
                     cuda.syncwarp()
-                    single_pipe.consumer_release(single_bars, single, lane)
+                    single_pipe.consumer_release(bars.single, single, lane)
                     single = single_pipe.next(single)
                 capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
             else:
@@ -347,7 +356,7 @@ def kernel(config, down):
                     slopes_done(y)
                 if SINGLE:
                     cuda.syncwarp()
-                    single_pipe.consumer_release(single_bars, single, lane)
+                    single_pipe.consumer_release(bars.single, single, lane)
                     single = single_pipe.next(single)
                 slopes(x, y, deltas, column, kept, factor)
             if OF_DV:
@@ -382,8 +391,8 @@ def kernel(config, down):
                     by_first(passed, words, descriptor(by_column, tile))
                 part_first(part)
                 if STAGED:
-                    release(bias_empty, turn, lane)
-                mbarrier_wait(part_empty, turn)
+                    release(bars.bias_empty, turn, lane)
+                mbarrier_wait(bars.part_empty, turn)
                 to = base + PART
                 if TURNED:
                     put_turned(part, to, i32(group * TILES), warp, lane)
@@ -395,7 +404,7 @@ def kernel(config, down):
                     put_part(part, to + COLUMNS_BEFORE // 8 * 2048, COUNTS[-1], thread)
                 fence_async_shared()
                 turn = turn ^ 1
-                release(part_full, turn, lane)
+                release(bars.part_full, turn, lane)
             if SPLIT:
                 if CROWDED:
                     by_first(passed, words, descriptor(by_column, tile))
@@ -405,7 +414,7 @@ def kernel(config, down):
             if OF_DV and not SPLIT:
                 values_done(values)
             cuda.syncwarp()  # it has read a stage, its levels and deltas too
-            pipe.consumer_release(of_rows, state, lane)
+            pipe.consumer_release(bars.rows, state, lane)
             state = pipe.next(state)
             own = member
             at, member = following(at, member, begin, end, members)
@@ -443,22 +452,22 @@ def kernel(config, down):
         of_bias = tensor_map_address(bias_map)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        bars = (stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
-                single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
+        bars = Bars(stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
+                    single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
         told = first + TOLD
-        sequences = of_rows, of_keys, row_step, key_step
+        sequences = Sequences(of_rows, of_keys, row_step, key_step)
         tid = cuda.threadIdx.x
         if tid == 0:
             for k in range(4):
                 prefetch_tensor_map(maps[k])
-            stay_pipe.init(bars[0])
-            pipe.init(bars[1])
-            single_pipe.init(bars[4])
+            stay_pipe.init(bars.resident)
+            pipe.init(bars.rows)
+            single_pipe.init(bars.single)
             for k in range(2):
-                mbarrier_init(bars[2] + u32(8 * k), 4 * GROUPS)
-                mbarrier_init(bars[5] + u32(8 * k), 1)
-                mbarrier_init(bars[6] + u32(8 * k), 4 * GROUPS)
-            mbarrier_init(bars[3], 1)
+                mbarrier_init(bars.part_full + u32(8 * k), 4 * GROUPS)
+                mbarrier_init(bars.bias_full + u32(8 * k), 1)
+                mbarrier_init(bars.bias_empty + u32(8 * k), 4 * GROUPS)
+            mbarrier_init(bars.part_empty, 1)
             fence_mbarrier_init()
             tell(told, i32(fetch_add_u32(ticket, 1)), order, sequences, sizes)
         cuda.syncthreads()
@@ -470,8 +479,8 @@ def kernel(config, down):
             if tid < 32:
                 if elect():
                     where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    if not PACKED or where[3] < keys:
-                        produce(maps, base, bars, where, firsts, members, brought, sizes[2], heads, sizes[4])
+                    if not PACKED or where.start < keys:
+                        produce(maps, base, bars, where, firsts, members, brought, sizes.padded, heads, sizes.batch)
             elif tid >= 96:
                 if STAGED and elect():
                     where, _, _, _ = work_of(told, order, sequences, sizes, members, bounds)
@@ -479,13 +488,13 @@ def kernel(config, down):
             elif OF_DK:
                 if elect():
                     where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    add_parts(base, bars, where, place, members, sums, counts, sizes[3], (heads, rows, keys, bounds),
+                    add_parts(base, bars, where, place, members, sums, counts, sizes.tiles, (heads, rows, keys, bounds),
                               (tid >> 5) - 1)
         else:
             claim_registers()
             where, _, rows, keys = work_of(told, order, sequences, sizes, members, bounds)
             limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
-            if not PACKED or where[3] < keys:  # more tiles are counted than sequences have
+            if not PACKED or where.start < keys:  # more tiles are counted than sequences have
                 consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
                         (seed, offset, threshold, factor), role - 1, tid & 127, told, order, sequences, sizes)
     return sdpa_bwd_flash_wgmma

@@ -38,7 +38,7 @@ from ....device.warp import any_lane, broadcast, shuffle_xor
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch
 from ..._flash import make_powers
-from ..._scores import NEG_INF, Strides, make_terms
+from ..._scores import NEG_INF, Sequences, Strides, make_terms
 from .._ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, refusal, shape_arguments,
                        sink_arguments)
 from ..sdpa_decode_naive import bias_arguments, cache_arguments, lse_argument, make_place
@@ -187,7 +187,7 @@ def kernel(config, dependent):
     def share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds):
         """Keys of a sequence; of a block's range the first one that anybody sees, and behind the last; a warp's first one, how many turns
         it takes, and where it begins."""
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
         oldest, _ = terms.key_range(0, i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         j0 = first + warp * SPAN
@@ -200,7 +200,7 @@ def kernel(config, dependent):
     def query(b, g, row, many, per, sizes, strides):
         """Where row number `row` of a head of the cache lies in q."""
         member, i = divide_remainder(row if row < many else 0, per)
-        return b * strides.batch + (g * sizes[1] + member) * strides.head + i * strides.row
+        return b * strides.batch + (g * sizes.group + member) * strides.head + i * strides.row
 
     @device_function
     def bring(x, at, step, j0, first, last, lane, width):
@@ -229,7 +229,7 @@ def kernel(config, dependent):
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        block, many = cuda.blockIdx.x, sizes[2]
+        block, many = cuda.blockIdx.x, sizes.rows
         split, _, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         keys, least, last, j0, turns, start = share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
@@ -239,11 +239,11 @@ def kernel(config, dependent):
         own[0], own[1] = thread, place_of  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
-        find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+        find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes.pages)
         fetch_keys(of_k, k, start, least, last, own, numbers, rows, heads_of, k_strides)
         if OVERLAPS:
             fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
-            find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes[3])
+            find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes.pages)
         own_queries = shared_address(memory, 0) + u32(MEETING + 16 * lane)
         for n in range(EIGHTS):
             row = row0 + n * EIGHT + group
@@ -271,7 +271,7 @@ def kernel(config, dependent):
             if row < many:
                 member, i = divide_remainder(row, per)
                 if BIAS:
-                    h = i64(g * sizes[1] + member)
+                    h = i64(g * sizes.group + member)
                     starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
                 begin, end = terms.key_range(i, i32(per[0]), keys, bounds)
                 lows[r], highs[r] = max(begin, least) - group, min(end, last) - group
@@ -361,7 +361,7 @@ def kernel(config, dependent):
 
             if not OVERLAPS:
                 fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
-                find(numbers, rows, own, following, last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, following, last, heads_of, table, table_strides, page, sizes.pages)
 
             # sums [element][row]
             for u in range(TILES):
@@ -376,7 +376,7 @@ def kernel(config, dependent):
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
             if OVERLAPS:
                 fetch_values(of_v, v, following, least, last, own, numbers, rows, heads_of, v_strides)
-                find(numbers, rows, own, after(following, j0, last), last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, after(following, j0, last), last, heads_of, table, table_strides, page, sizes.pages)
             else:
                 fetch_keys(of_k, k, following, least, last, own, numbers, rows, heads_of, k_strides)
             start = following
@@ -391,7 +391,7 @@ def kernel(config, dependent):
                 b, g = divide_remainder(place_of, heads_of)
                 own[1] = place_of
                 _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
-                find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes.pages)
                 for u in range(TILES):
                     j, number, row = start + u * KEYS, numbers[u] if PAGED else b, i64(rows[u])
                     bring(k, base(number, g, k_strides) + row * k_strides.row, k_strides.row, j, least, last, lane, D)
@@ -463,7 +463,7 @@ def kernel(config, dependent):
                     partial[top_at], partial[total_at] = top, total
             else:
                 for e in range(4):
-                    result(o, b, g, row0 + r, many, column + e, top, total, whole[e], sizes[1], per, o_strides, sink,
+                    result(o, b, g, row0 + r, many, column + e, top, total, whole[e], sizes.group, per, o_strides, sink,
                            sink_step, lse, lse_strides)
         if CLUSTERED:
             cluster_sync()
@@ -473,7 +473,7 @@ def kernel(config, dependent):
                 if column < E:
                     top, total, value = joined(memory, PUSHED + item, PUSH, memory, LEVELS + r, memory, LEVELS + ROWS + r,
                                                2 * ROWS, RANGES)
-                    result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
+                    result(o, b, g, row0 + r, many, column, top, total, value, sizes.group, per, o_strides, sink, sink_step,
                            lse, lse_strides)
     return sdpa_decode_split_kv_mma
 

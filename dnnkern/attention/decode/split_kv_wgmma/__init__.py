@@ -41,12 +41,12 @@ from ....host.launch import Argument, Launch
 from ..._flash import LN2, LOG2E
 from ..._fragments import SLACK, make_cap, make_normalize, make_online_softmax, make_pack, make_store_rows, quad_sum, scale_rows
 from ..._masks import make_keep
-from ..._scores import NEG_INF, Strides, make_terms
+from ..._scores import NEG_INF, Sequences, Strides, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
 from .._ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, refusal, shape_arguments,
                        sink_arguments, tiles_of)
 from ..sdpa_decode_naive import cache_arguments, lse_argument
-from .producer import make_produce
+from .producer import Paging, make_produce
 from .tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
 
 WIDEST_KEY, WIDEST_VALUE, LEAST_PAGE = 576, 512, 16
@@ -404,12 +404,12 @@ def kernel(config):
         launch_dependent_grids()
 
         # the block's rows, and keys of its range that some row sees
-        group, many = sizes[1], sizes[2]
+        group, many = sizes.group, sizes.rows
         split, line = divide_remainder(cuda.blockIdx.x, lines)
         place, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place, heads_of)
         row0 = tile * HEIGHT
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
         oldest, every_end = terms.key_range(0, i32(per[0]), keys, bounds)
         every_begin, _ = terms.key_range(i32(per[0]) - 1, i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
@@ -420,7 +420,7 @@ def kernel(config):
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(k_map, v_map, base, bars, (first, count, last, b, g), (table, table_strides, page, sizes[3]))
+                    produce(k_map, v_map, base, bars, (first, count, last, b, g), Paging(table, table_strides, page, sizes.pages))
         else:
             claim_registers()
             thread = tid & 127

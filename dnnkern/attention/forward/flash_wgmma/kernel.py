@@ -25,7 +25,7 @@ from ..._flash import LOG2E, make_extent, make_tile
 from ..._fragments import (SLACK, make_add_bias, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, make_pack,
                            make_row_words, make_store, scale_rows)
 from ..._masks import make_apply_mask
-from ..._scores import NEG_INF, make_terms
+from ..._scores import NEG_INF, Sequences, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS, make_locate
 from .parameters import Dropout, Maps, Outputs, Query, Scoring, Shared, Softmax, Span, Thread, Work
 
@@ -68,7 +68,7 @@ def kernel(config):
     def tile_at(t, work):
         """(sequence, head, head of k and v, first query) of tile number t."""
         image, h, kv_head, tile = locate(t, work.order)
-        sequence, i0 = tile_of(image, tile, work.sequences[0], work.sequences[2], work.sizes.batch, work.sizes.rows)
+        sequence, i0 = tile_of(image, tile, work.sequences.rows, work.sequences.row_step, work.sizes.batch, work.sizes.rows)
         return sequence, h, kv_head, i0
 
     @device_function
@@ -429,7 +429,7 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        work = Work(tiles, order, (of_rows, of_keys, row_step, key_step), sizes, bounds)
+        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), sizes, bounds)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
