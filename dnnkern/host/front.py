@@ -50,7 +50,7 @@ def choice_key(function, choice):
 class Bound:
     """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover.
 
-    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
+    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they last did not.
     """
     __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
                  "device", "__weakref__")

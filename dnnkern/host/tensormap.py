@@ -69,7 +69,7 @@ class _Map:
     def check_address(self, address):
         """Raise `ValueError` where no array of the map may begin."""
         if address % 16:
-            raise ValueError(f"tensor map: the array begins at address {address:#x}, which is {address % 16} bytes behind a multiple of "
+            raise ValueError(f"tensor map: the array begins at address {address:#x}, which is {address % 16} bytes past a multiple of "
                              "16; a tensor map takes multiples of 16 alone")
 
     def encode(self, address) -> bytes:

@@ -1,5 +1,5 @@
 """Rows of the models of what mostly multiplies: matrix products, convolution, attention, recurrent networks."""
-from ._row import GUESSED, Source, h200, row
+from ._row import COUNTED, GUESSED, Source, h200, row
 
 # ---- matrix products; the times of single tiles stand beside the tiles: `hopper_plan.TILES`, `simt_plan.TILES`
 
@@ -148,3 +148,100 @@ row("conv/fft", GUESSED,
 row("conv/col2im", GUESSED,
     "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
     thread=110, element=6, row=40, tap=10, strided=10)
+
+
+# ---- attention
+
+row("attention/naive", GUESSED,
+    "instructions of a multiply-add",
+    multiply_add=8)
+row("attention/rope_naive", GUESSED,
+    "instructions of an element, of a dimension's division",
+    element=80, dimension=70)
+row("attention/rope_rows", COUNTED,
+    "instructions of a thread, a dimension, an element, an access; blocks of a multiprocessor",
+    thread=40, dimension=12, element=8, access=8, blocks=6)
+row("attention/simt", h200("h200-attention.md"),
+    "share of the FP32 pipe's rate forward, backward; instructions of a load of 16 bytes over multiply-adds, of exponentials forward, "
+    "backward; threads of a multiprocessor that are enough; instructions of a multiply-add of the bias's gradient", ("dbias",),
+    fwd=0.85, bwd=0.7, load=2, exponentials=24, exponentials_bwd=60, enough=256, dbias=8)
+row("attention/mma", h200("h200-attention.md"),
+    "share of mma.sync's rate forward, backward; instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an "
+    "element loaded alone forward; of a score and its gradient backward, of the same options, of an element loaded alone",
+    ("bwd_softcap", "bwd_dropout"),
+    fwd=0.6, bwd=0.5, score=12, read=12, alibi=4, softcap=10, dropout=14, slow=32, bwd_score=16, bwd_read=12, bwd_alibi=4, bwd_softcap=25,
+    bwd_dropout=80, bwd_slow=32)
+row("attention/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
+    "multiply-adds a clock of a multiprocessor's tensor cores with mma.sync",
+    sm_80=1024, sm_90=1280, other=512)
+row("attention/wgmma", h200("h200-attention.jsonl"),
+    "s of a launch; cycles of a tile of rows before its first and after its last product and of a step of it, those that a step takes at "
+    "least beside its products; the clock under load as a share of the nominal one. What a step takes, in parts of the tensor cores' "
+    "cycles and of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups "
+    "leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 problems, bfloat16, "
+    "widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes through TMA, ALiBi, "
+    "softcap, dropout; of a bias that each thread reads for itself as many as take its accesses' time. Share of launches and of tiles "
+    "that a dynamic scheduler adds, share of the memory's rate", ("dynamic", "rate"),
+    launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.955, gaps={1: 1.04, 2: 1.0, 3: 0.943},
+    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, dynamic=0.5, rate=0.8)
+row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
+    "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
+    "where additions have an order: fitted to 30 times of six problems, bfloat16, heads of 64 and 128; instructions that split a "
+    "probability and its gradient, counted; of a bias, ALiBi, softcap, dropout; bytes of dq in order, and not",
+    ("bias", "alibi", "softcap", "dropout", "split"),
+    step=590, score=8, order=1900, split=16, bias=12, alibi=4, softcap=25, dropout=10, dq_ordered=6, dq=10)
+row("attention/fp8", GUESSED,
+    "cycles of a part of the accumulators after the first, whose products nothing else of the warpgroup overlaps",
+    part=100)
+row("attention/bf16x6", COUNTED,
+    "instructions that split a probability; cycles of reading q with narrow tiles; times as long backward with tiles of 32 rows, whose "
+    "products wait for shared memory: half as much again in three of five", ("narrow",),
+    split=5.5, reading=16, narrow=1.3)
+row("attention/dbias", GUESSED,
+    "share of mma.sync's rate; instructions of a score, ALiBi, softcap, dropout; of a score with wgmma, counted; of a multiply-add in "
+    "float32",
+    rate=0.6, score=12, alibi=10, softcap=25, dropout=20, wgmma_score=8, float32=8)
+row("attention/decode_naive", GUESSED,
+    "instructions of a multiply-add; s of one alone; threads of a multiprocessor",
+    multiply_add=8, alone=4e-9, resident=1024)
+row("attention/decode_simt", h200("h200-attention.md"),
+    "share of bytes that further tiles read again; instructions of a key's multiply-adds, a row, a step of its sum; times those, of which "
+    "half is issued; s of a wave, of a block's ends", ("wave", "ends"),
+    again=4, element=2, row=10, halving=2, issue=2, wave=1.5e-6, ends=5e-6)
+row("attention/decode_mma", h200("h200-attention.jsonl"),
+    "share of the nominal bandwidth, where nothing is written; s of a launch, a wave of blocks, a warp that meets the others, a load as "
+    "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks find places beside the ranges'; of a "
+    "warp's last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of "
+    "eleven problems, off by 2.5 % (root mean square)",
+    rate=0.943, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
+    skew=0.015, power=8)
+row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),
+    "s of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock under "
+    "load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: 72 times of 24 "
+    "problems, off by 4 % (root mean square)",
+    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.88, l2=1.33)
+row("attention/merge", h200("h200-attention.jsonl"),
+    "s of a merge's launch, of a turn of its loads",
+    launch=1.5e-6, turn=0.7e-6)
+
+
+# ---- recurrent networks
+
+row("rnn/naive", GUESSED,
+    "instructions of a multiply-add; s of a step's barriers and latencies; threads of a multiprocessor",
+    multiply_add=8, step=2e-6, resident=2048, least_share=1e-3)
+row("rnn/small", GUESSED,
+    "s of an element, threads of a multiprocessor",
+    element=1e-6, resident=2048)
+row("rnn/persistent", h200("h200-rnn.jsonl"),
+    "s of a launch, of the first of R to arrive; bytes a second of the L2; times as long where CUDA cores go through columns of R, whose "
+    "neighbours are in other lanes' lines: 160 layers",
+    launch=2.0e-6, fetch=1.5e-6, l2=5.5e12, columns=2.6)
+row("rnn/persistent_mma", h200("h200-rnn.jsonl"),
+    "s of a step where blocks meet through global memory, as a cluster, or have nobody to wait for; what each further part of the lines "
+    "adds, a pair of a thread, backward once more, a load and product that wait for the ones before, and each part of k, whose sums are "
+    "added up; how much longer than at full rate products take, and copies: 160 layers",
+    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
+row("rnn/persistent_simt", h200("h200-rnn.jsonl"),
+    "as rnn/persistent_mma, on CUDA cores",
+    meet=0.7e-6, cluster=0.6e-6, alone=0.5e-6, part=0.5e-6, pair=1.6e-6, back=0.0, chain=22e-9, split=0.0, product=1.5, copies=1.0)
