@@ -4,7 +4,7 @@ from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i32
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ..engine.constants import constants
 from ..host.launch import Argument
 from ._scores import NEG_INF, between, make_terms
@@ -136,7 +136,7 @@ def make_attends(kind):
 
 def lines_arguments(problem, heads, tiles):
     """Kernel parameters `lines` and `heads_of`: heads of all images, and of one, as divisors; and `tiles`."""
-    return (Argument("uint32x3", divisor(problem.images * heads)), Argument("uint32x3", divisor(heads)), Argument("int32", tiles))
+    return (Argument(Divisor, divisor(problem.images * heads)), Argument(Divisor, divisor(heads)), Argument("int32", tiles))
 
 
 def blocks_seconds(blocks, work, threads, shared, registers, rate, device):

@@ -1,12 +1,11 @@
 """Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
-import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..device import device_function, i32
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device import i32
+from ..device.index import LIMIT, Divisor, ceil_div, divisor
 from ..device.registers import check_register_budget
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -232,17 +231,17 @@ def is_by_head(problem):
 
 
 class Order(NamedTuple):
-    """The order of tiles, as divisors but for `last` and `tiles`.
+    """The order of tiles (`device.scheduler.make_longest_first`), as divisors but for `last` and `tiles`.
 
     Heads of all images form sections, of `heads` each, of `rest` in section number `last`; `per_section` tiles. A head has `tiles`, an
-    image `inner` heads (`make_locate`'s `by_head`: a head is in `inner` images), and `group` heads share one of k and v.
+    image `inner` heads (with `by_head`: a head is in `inner` images), and `group` heads share one of k and v.
     """
-    per_section: "uint32x3"  # noqa: F821
-    heads: "uint32x3"  # noqa: F821
-    rest: "uint32x3"  # noqa: F821
+    per_section: Divisor
+    heads: Divisor
+    rest: Divisor
     last: i32
-    inner: "uint32x3"  # noqa: F821
-    group: "uint32x3"  # noqa: F821
+    inner: Divisor
+    group: Divisor
     tiles: i32
 
 
@@ -252,29 +251,6 @@ def order_of(lines, heads, tiles, inner, group):
     rest = max(1, lines - (sections - 1) * heads)
     order = Order(divisor(heads * tiles), divisor(heads), divisor(rest), sections - 1, divisor(inner), divisor(group), tiles)
     return Argument(Order, order)
-
-
-@functools.cache
-def make_locate(height, by_head=False):
-    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t, of an `Order`.
-
-    Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
-    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head. `by_head`: heads come one
-    behind the other, each in all images, not images with all heads.
-    """
-    @device_function
-    def locate(t, order):
-        section, inside = divide_remainder(t, order.per_section)
-        if section == order.last:
-            after, head = divide_remainder(inside, order.rest)
-        else:
-            after, head = divide_remainder(inside, order.heads)
-        image, h = divide_remainder(section * i32(order.heads[0]) + head, order.inner)
-        if by_head:
-            image, h = h, image
-        kv_head, _ = divide_remainder(h, order.group)
-        return image, h, kv_head, (order.tiles - 1 - after) * height
-    return locate
 
 
 def tile_count(problem, height):
@@ -288,7 +264,8 @@ def of_a_sequence(problem, count):
 
 
 def order_argument(problem, height, by_head=False):
-    """Kernel parameter `order` of tiles of queries."""
+    """Kernel parameter `order` of tiles of queries. Where tiles have different numbers of keys a section's keys and values stay in the L2
+    together; otherwise it is one head."""
     p = problem
     lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1

@@ -1,4 +1,4 @@
-"""The front end of operations whose operands are lists of arrays: hundreds of them, the same ones at every call.
+"""The front end of operations on lists of arrays: hundreds of them, the same ones at every call.
 
 To describe hundreds of arrays takes longer than many a step on them. So a list is remembered by the identities of its arrays: as long as
 they live, and lie where they lay, it is what it was. What changed since is described anew, a list at a time; a call whose lists have other

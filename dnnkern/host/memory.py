@@ -1,4 +1,4 @@
-"""Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator.
+"""The library's device memory: a stream-ordered pool for outputs and workspaces of frameworks without an allocator.
 
 Memory is freed after the work on its stream, which must still exist then: asked about a stream that has been destroyed the driver may
 answer with an error, or end the process.

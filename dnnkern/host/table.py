@@ -1,4 +1,4 @@
-"""Tables of addresses in device memory: how one kernel gets hundreds of arrays.
+"""Tables of addresses in device memory: how one kernel receives hundreds of arrays.
 
 A `Table` belongs to a plan. What in it is constant is known when the plan is made; addresses of operands come with each call. It is
 made and sent to the device only for addresses that it has not been made for lately: a list that stays as it is costs a comparison.

@@ -1,4 +1,4 @@
-"""Tensor maps on the host: what is encoded, the rules it must keep, and the 128 bytes the driver makes of it for one address.
+"""Tensor maps on the host: their description, its rules, and the 128 bytes that the driver encodes for an address.
 
 Extents are outermost first, as arrays have them, strides in elements, the innermost dimension contiguous.
 """

@@ -1,4 +1,4 @@
-"""What `window`, `stride`, `padding` and `dilation` of a call may be: one int for all spatial dimensions, or an entry for each.
+"""`window`, `stride`, `padding` and `dilation` of a call: one int for all spatial dimensions, or an entry for each.
 
 And what follows from them: output extents, and a call's sizes in the three dimensions of kernels.
 """

@@ -1,4 +1,4 @@
-"""What the words of all operations share on the command line: dtypes, sizes, and problems out of records."""
+"""Words that all operations share on the command line: dtypes, sizes, and problems from records."""
 import argparse
 import re
 

@@ -93,7 +93,7 @@ def _make_locate(tile):
             high = u32(1)
         column = i32(u32(inside) // high)
         row = row0 + (inside - column * i32(high)) * BM
-        return GroupTile(i32(0), steps if group >= 0 else -1, row, column * BN, i32(0), group, end)
+        return GroupTile(0, steps if group >= 0 else -1, row, column * BN, 0, group, end)
     return locate
 
 

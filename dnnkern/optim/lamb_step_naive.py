@@ -16,6 +16,7 @@ from ._rule import make_arithmetic
 from ._totals import TYPES
 from .optim_naive import Config, make_column
 
+GRADS, FIRST, SECOND = 1, 2, 3  # columns: the gradient, both moments
 THREADS = 256
 STRETCH = 256
 
@@ -62,19 +63,19 @@ def moments_kernel(config, numbers):
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             for i in range(begin, min(begin + STRETCH, elements)):
                 at = row_offsets(i, sizes, strides)
-                gradient = T(load_g(g, at[1]))
+                gradient = T(load_g(g, at[GRADS]))
                 if SCALED:
                     gradient = T(gradient * inverse(T(grad_scale[0])))
                 if MASTER:
                     value = T(load_m(master, at[M]))
                 else:
                     value = T(load_p(p, at[0]))
-                x, y = advance(gradient, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
-                store_a(a, at[2], x)
-                store_b(b, at[3], y)
+                x, y = advance(gradient, T(load_a(a, at[FIRST])), T(load_b(b, at[SECOND])), numbers)
+                store_a(a, at[FIRST], x)
+                store_b(b, at[SECOND], y)
                 d = direction(value, x, y, numbers)
                 p_squares, d_squares = T(p_squares + value * value), T(d_squares + d * d)
             partials[first + stretch] = N(p_squares)
@@ -102,13 +103,13 @@ def move_kernel(config, numbers):
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             if MASTER:
                 value = T(load_m(master, at[M]))
             else:
                 value = T(load_p(p, at[0]))
-            d = direction(value, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
-            value = T(value - T(n7) * T(ratios[number]) * d)
+            d = direction(value, T(load_a(a, at[FIRST])), T(load_b(b, at[SECOND])), numbers)
+            value = T(value - numbers.lr * T(ratios[number]) * d)
             store_p(p, at[0], value)
             if MASTER:
                 store_m(master, at[M], value)

@@ -96,7 +96,7 @@ def kernel(config):
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             value, x, y, z = update(value, gradient, x, y, z, numbers)
             store_p(p, at[0], value)
             if HAS_A:

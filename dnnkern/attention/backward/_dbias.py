@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...device import cuda, device_function, f32, i64, jit
 from ...device.convert import element
 from ...device.groups import access_words
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
@@ -295,7 +295,7 @@ def dbias_launches(problem, device, numbers):
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
                  Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
-                 *(Argument("uint32x3", divisor(n)) for n in divisors), Argument("int64", work.elements),
+                 *(Argument(Divisor, divisor(n)) for n in divisors), Argument("int64", work.elements),
                  *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),
                  Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     main = Launch(kernel(config), (work.blocks, 1, 1), (config.shape.count, 1, 1), arguments, shared=config.shared)
@@ -303,7 +303,7 @@ def dbias_launches(problem, device, numbers):
         return (main,)
     size = math.prod(work.shape)
     arguments = (to, Argument(element(t.dtype).pointer, "dbias"), Argument("int32", size), Argument("int32", work.elements),
-                 Argument("int32", work.parts), *(Argument("uint32x3", divisor(n)) for n in work.shape[:0:-1]),
+                 Argument("int32", work.parts), *(Argument(Divisor, divisor(n)) for n in work.shape[:0:-1]),
                  Argument(Strides, broadcast_strides(t)))
     return main, Launch(sum_kernel(t.dtype), (ceil_div(size, ADDERS), 1, 1), (ADDERS, 1, 1), arguments)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.fastmath import ex2, fma
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
@@ -129,7 +129,7 @@ def launch_of(problem, config, numbers, device):
     arguments = (*maps, bias_map("bias", p.bias, HEIGHT), bias_map("dbias", p.dbias, 64),
                  Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x3", (b * h * i * j, p.batch // b, p.heads // h)),
-                 *(Argument("uint32x3", divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
+                 *(Argument(Divisor, divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
                  Argument("float32", softmax_scale(p)))
     return Launch(kernel(config), (min(b * h * i * j, device.sms), 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
 

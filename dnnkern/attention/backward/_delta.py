@@ -6,7 +6,7 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.groups import access_words, make_reader
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
 from ...host.launch import Argument, Launch
@@ -88,7 +88,7 @@ def delta_launch(problem):
     p, dots = problem, dots_of(problem)
     tiles, pointer = ceil_div(p.rows, dots.per_block), element(p.dtype).pointer
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument(f"{p.compute}*", "workspace"), Argument("int32", p.rows),
-                 Argument("int32", p.dv), Argument("uint32x3", divisor(tiles)), Argument("uint32x3", divisor(p.heads)),
+                 Argument("int32", p.dv), Argument(Divisor, divisor(tiles)), Argument(Divisor, divisor(p.heads)),
                  *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)))
     return Launch(delta_kernel(dots), (tiles * p.images * p.heads, 1, 1), (THREADS, 1, 1), arguments)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, wait_copies
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
@@ -180,7 +180,7 @@ def rows_kernel(config):
             last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
             of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
             of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
             of_dq = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
@@ -285,7 +285,7 @@ def keys_kernel(config):
             last = min(last, rows)
             if j0 >= keys:
                 last = first
-            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
+            shift, heads = terms.shift(rows, keys), i32(heads_of.d) * group
             of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
             of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
             to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
@@ -369,7 +369,7 @@ def build(problem, device, config):
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, *given, Argument("uint16*", "dq"), *saved,
-                            *lines_arguments(p, p.heads, tiles), Argument("uint32x3", divisor(p.group)), *strides(p.dq), *common),)
+                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides(p.dq), *common),)
     if p.dk.size or p.dv_out.size:
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,

@@ -11,7 +11,7 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import maximum
 from ...device.groups import make_reader
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.warp import add, make_reduce
 from ...engine.constants import constants
 from ...engine.cost import memory_seconds
@@ -191,7 +191,7 @@ def merge_kernel(parts, warps, dependent):
         b, g = divide_remainder(place_of, heads_of)
         tile, r = divide_remainder(row, (SIZE, MULTIPLIER, SHIFT))
         column = portion * SPAN + lane * VECTOR
-        part, count = i64(place_of * i32(tiles[0]) + tile) * splits, i64(lines[0]) * splits
+        part, count = i64(place_of * i32(tiles[0]) + tile) * splits, i64(lines.d) * splits
         at = sum_at(part, r, column)
         top_at, total_at = score_at(part, count, r)
         raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
@@ -247,7 +247,7 @@ def merge_kernel(parts, warps, dependent):
 def shape_arguments(problem, rows):
     """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and `Sizes`."""
     p = problem
-    return (*(Argument("uint32x3", divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
+    return (*(Argument(Divisor, divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
             Argument(Sizes, (p.capacity, p.group, p.group * p.rows, p.pages)))
 
 
@@ -265,7 +265,7 @@ def merge_launch(problem, parts, splits, dependent):
     across = ceil_div(parts.width, LANES * 16 // ITEMSIZE[p.compute])
     sink, sink_step = sink_arguments(p)
     arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), lse_argument(p), sink,
-                 Argument("uint32x3", divisor(many)), Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows),
+                 Argument(Divisor, divisor(many)), Argument(Divisor, divisor(across)), *shape_arguments(p, parts.rows),
                  Argument("int32", splits), Argument(Strides, p.strides(p.o)), sink_step, Argument(RowStrides, p.lse_strides))
     return Launch(merge_kernel(parts, warps, dependent), (p.batch * p.kv_heads * many * across, 1, 1), (LANES * warps, 1, 1), arguments,
                   dependent=dependent)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.fastmath import exp, log, maximum
-from ...device.index import ceil_div, divide_remainder, divided, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divided, divisor
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -204,7 +204,7 @@ def build(problem, device, config):
     arguments = (*operand_arguments(p), lse_argument(p),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
                  Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
-                 Argument("int64", threads), Argument(Sizes, sizes), Argument("uint32x3", divisor(max(p.page, 1))),
+                 Argument("int64", threads), Argument(Sizes, sizes), Argument(Divisor, divisor(max(p.page, 1))),
                  *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
                  Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch),

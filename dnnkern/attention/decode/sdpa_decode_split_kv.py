@@ -17,7 +17,7 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import maximum
 from ...device.groups import access_words, make_reader
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
@@ -191,7 +191,7 @@ def range_kernel(config, dependent):
         member, i = divide_remainder(row if there else 0, per)
         lows[r], highs[r] = i32(0), i32(0)
         if there:
-            low, high = terms.key_range(i, i32(per[0]), keys, bounds)
+            low, high = terms.key_range(i, i32(per.d), keys, bounds)
             lows[r], highs[r] = low, min(high, last)
         h = i64(g * sizes.group + member)
         at = b * q_strides.batch + h * q_strides.head + i * q_strides.row
@@ -274,12 +274,12 @@ def range_kernel(config, dependent):
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
 
         if OF_K:
             scale = T(scale * scale_k[0])
         # the keys of this range, of those that any row sees
-        oldest, _ = terms.key_range(0, i32(per[0]), keys, bounds)
+        oldest, _ = terms.key_range(0, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
         row_max, row_sum, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
@@ -320,7 +320,7 @@ def range_kernel(config, dependent):
             r, column = divide_remainder(item, (SIZE, MULTIPLIER, SHIFT))
             top, total, value = joined(memory, item, ITEM, memory, TOPS + r, memory, TOTALS + r, ROWS, GROUPS)
             if SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines.d) * splits[0])
                 partial[sum_at(part, r, column)] = value
                 if column == 0:
                     top_at, total_at = score_at(part, count, r)
@@ -338,7 +338,7 @@ def build(problem, device, config):
     sink, sink_step = sink_arguments(p)
     arguments = (*operand_arguments(p), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
-                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 *shape_arguments(p, config.rows), Argument(Divisor, divisor(max(p.page, 1))), Argument(Divisor, divisor(splits)),
                  *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), *factor_arguments())
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)

@@ -17,6 +17,7 @@ from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import check_register_budget, make_register_claim, make_register_release
+from ...device.scheduler import make_longest_first
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
 from ...device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
@@ -29,7 +30,7 @@ from .._fragments import is_adjusted, make_adjust, make_apply_dropout, make_norm
 from .._masks import make_apply_mask
 from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
                        scale_arguments, scaled, sequence_arguments)
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_argument, tile_count
+from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_argument, tile_count
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Numbers(NamedTuple):
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_locate(s.height)
+    terms, locate = make_terms(kind), make_longest_first(s.height)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     E, (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS) = config.columns, config.stage, config.q_bytes, config.places
     PIECES, (K_BOXES, V_BOXES), COLUMNS, TURNED = config.pieces, config.boxes, config.box_columns, config.turned
@@ -276,7 +277,7 @@ def kernel(config):
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
         q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
-        all_rows, heads = numbers.rows, i32(order.inner[0])
+        all_rows, heads = numbers.rows, i32(order.inner.d)
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
         seed = terms.seed_of(seed, offset)

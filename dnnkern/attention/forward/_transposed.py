@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
@@ -104,7 +104,7 @@ def turn(turned):
     groups, halves = turned.columns // 4, 2 * turned.blocks
     count = p.batch * p.kv_heads * halves * groups
     arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
-                 Argument("int32", count), Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(halves)),
-                 Argument("uint32x3", divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
+                 Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
+                 Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p))
     return Launch(kernel(kind_of(p), p.dv, words), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

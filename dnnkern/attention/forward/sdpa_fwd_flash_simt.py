@@ -21,7 +21,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import maximum
-from ...device.index import divide_remainder, divisor
+from ...device.index import Divisor, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...device.warp import add, make_reduce
@@ -231,7 +231,7 @@ def kernel(config):
             last_begin, last = terms.key_range(last_row, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
             of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
             of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
             of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
@@ -294,7 +294,7 @@ def build(problem, device, config):
     tiles = tiles_of(p, p.rows, t.height)
     arguments = (*(Argument(pointer, name) for name in ("q", "k", "v", "o")), Argument(f"{p.compute}*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument("uint32x3", divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
+                 Argument(Divisor, divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
                  Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 

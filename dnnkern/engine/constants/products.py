@@ -24,7 +24,7 @@ row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
     "others; tf32, int8, float64, 16 bits",
-    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), halves=(2048, 2560, 1024))
+    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), bits16=(2048, 2560, 1024))
 row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
     "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; bytes of shared memory of a warp's multiply-add",
     ("start", "blocks"),
@@ -42,15 +42,15 @@ row("matmul/stream_k", GUESSED,
     "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
     unmeasured=1.03)
 row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
-    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed halves; share of the rate at which they "
-    "are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
+    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements; share of the rate at "
+    "which they are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
     "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
-    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, halves=2.1, rate=0.8, block=62e9, wave=1.27e-6)
+    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, rate=0.8, block=62e9, wave=1.27e-6)
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
 row("conv/naive", GUESSED,
-    "s of a launch and its ends; cycles of a step's chain, by the filter; bytes a clock of the L1; threads of a multiprocessor",
+    "s of a launch and its ends; cycles of a step's chain, of backward filter; bytes a clock of the L1; threads of a multiprocessor",
     start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024)
 row("conv/direct", h200("h200-conv.md"),
     "s of a launch and its ends; instructions over multiply-adds, of loads for each pixel, filter; instructions that bring an element in; "
@@ -58,9 +58,9 @@ row("conv/direct", h200("h200-conv.md"),
     ("start", "blocks", "stage"),
     start=5e-6, slower=1.3, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
-    "s of a launch and its ends; instructions of a thread forward, of one by the filter, of a load; bytes a clock of the L1; share of "
-    "halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long as "
-    "counted; registers' blocks", ("start", "thread", "filter_thread"),
+    "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
+    "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
+    "as counted; registers' blocks", ("start", "thread", "filter_thread"),
     start=5e-6, thread=60, filter_thread=50, load=8, l1=100, halo=0.12, dynamic_halo=1.2, bytes_8=0.9, narrow=0.6, channels=0.54,
     planes=0.88, slower=1.3)
 row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
@@ -70,8 +70,8 @@ row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
 row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
-    "a step, of an output, by the filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s of "
-    "the sum's launch", ("start", "power", "sum_launch"),
+    "a step, of an output, of backward filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s "
+    "of the sum's launch", ("start", "power", "sum_launch"),
     start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42, output=1.0, filter_output=1.4, slower=1.3, warps=16.0,
     tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/bias_naive", GUESSED,
@@ -210,9 +210,9 @@ row("attention/decode_simt", h200("h200-attention.md"),
     again=4, element=2, row=10, halving=2, issue=2, wave=1.5e-6, ends=5e-6)
 row("attention/decode_mma", h200("h200-attention.jsonl"),
     "share of the nominal bandwidth, where nothing is written; s of a launch, a wave of blocks, a warp that meets the others, a load as "
-    "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks find places beside the ranges'; of a "
-    "warp's last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of "
-    "eleven problems, off by 2.5 % (root mean square)",
+    "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks run beside the ranges'; of a warp's "
+    "last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of eleven "
+    "problems, off by 2.5 % (root mean square)",
     rate=0.943, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
     skew=0.015, power=8)
 row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),

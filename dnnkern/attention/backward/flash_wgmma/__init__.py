@@ -122,7 +122,7 @@ def goes_down(problem, config, device):
 
 def order_argument(problem, height, by_head, device):
     """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, and in it tiles with the same
-    keys of all heads follow one another; `by_head` as `_wgmma.make_locate` has it."""
+    keys of all heads follow one another; `by_head` as `make_longest_first` has it."""
     p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
     return order_of(lines, max(1, min(lines, ceil_div(device.sms, tiles))), tiles, p.images if by_head else p.kv_heads, 1)
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.convert import element
 from ....device.groups import access_words, make_reader, make_writer
-from ....device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ....device.vec import advance, load2_if, store4
 from ....device.warp import any_lane
 from ....host.launch import Argument, Launch
@@ -149,8 +149,8 @@ def numbers_launch(problem, space):
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
                  Argument("float32*", "workspace"), Argument("uint32*", "workspace", first), Argument("int64", units),
                  Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
-                 Argument(RowSizes, (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument("uint32x3", divisor(tiles)),
-                 Argument("uint32x3", divisor(p.heads)), *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)),
+                 Argument(RowSizes, (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument(Divisor, divisor(tiles)),
+                 Argument(Divisor, divisor(p.heads)), *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)),
                  Argument(RowStrides, p.lse_strides), *sequence_arguments(p))
     return Launch(numbers_kernel(kind_of(p), dots, space.width), (tiles * space.lines, 1, 1), (THREADS, 1, 1), arguments)
 
@@ -212,8 +212,8 @@ def dq_launch(problem, space):
     arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
                  Argument(element(t.dtype).pointer, "dq"), Argument(Strides, p.strides(t)),
                  Argument(RowSizes, (p.rows, p.keys, space.rows, p.d, p.batch)), Argument("uint32x3", per_block),
-                 Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(blocks_of_a_line)),
-                 Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", softmax_scale(p)))
+                 Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(blocks_of_a_line)),
+                 Argument(Divisor, divisor(p.heads)), *sequence_arguments(p), Argument("float32", softmax_scale(p)))
     return Launch(dq_kernel(kind_of(p), words, space.width, space.stored), (blocks, 1, 1), (CONVERTERS, 1, 1), arguments)
 
 

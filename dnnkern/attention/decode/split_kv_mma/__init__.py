@@ -29,7 +29,7 @@ from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import maximum
 from ....device.groups import make_reader
-from ....device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide, divide_remainder, divisor
 from ....device.mma import make_mma
 from ....device.numeric import permute_bytes
 from ....device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, prefetch_l2, shared_address, store4_from, store_shared_4f32,
@@ -187,8 +187,8 @@ def kernel(config, dependent):
     def share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds):
         """Keys of a sequence; of a block's range the first one that anybody sees, and behind the last; a warp's first one, how many turns
         it takes, and where it begins."""
-        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
-        oldest, _ = terms.key_range(0, i32(per[0]), keys, bounds)
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
+        oldest, _ = terms.key_range(0, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         j0 = first + warp * SPAN
         turns = divide(max(last - j0, 0) + (STEP - 1), OF_STEP)
@@ -273,7 +273,7 @@ def kernel(config, dependent):
                 if BIAS:
                     h = i64(g * sizes.group + member)
                     starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
-                begin, end = terms.key_range(i, i32(per[0]), keys, bounds)
+                begin, end = terms.key_range(i, i32(per.d), keys, bounds)
                 lows[r], highs[r] = max(begin, least) - group, min(end, last) - group
 
         while turns > 0:
@@ -456,7 +456,7 @@ def kernel(config, dependent):
                     store_remote_f32(to, top)
                     store_remote_f32(to + 4 * ROWS, total)
             elif SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines.d) * splits[0])
                 store4_from(partial, sum_at(part, r, column), whole, 0)
                 if column == 0:
                     top_at, total_at = score_at(part, count, r)
@@ -485,7 +485,7 @@ def build(problem, device, config):
     sink, sink_step = sink_arguments(p)
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
-                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 *shape_arguments(p, config.rows), Argument(Divisor, divisor(max(p.page, 1))), Argument(Divisor, divisor(splits)),
                  Argument("int32", slots),
                  *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p))

@@ -27,7 +27,7 @@ from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import rcp
 from ....device.groups import make_reader
-from ....device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_init, mbarrier_wait
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
@@ -260,7 +260,7 @@ def kernel(config):
             lows[h], highs[h] = i32(0), i32(0)
             if row + 8 * h < many:
                 _, i = divide_remainder(row + 8 * h, per)
-                begin, end = terms.key_range(i, i32(per[0]), keys, bounds)
+                begin, end = terms.key_range(i, i32(per.d), keys, bounds)
                 lows[h], highs[h] = max(begin, least), min(end, last)
         k_slot, k_phase, v_slot, v_phase, p_phase = u32(0), u32(0), u32(0), u32(0), u32(1)
         at, left = first, count
@@ -408,9 +408,9 @@ def kernel(config):
         place, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place, heads_of)
         row0 = tile * HEIGHT
-        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per[0]), sizes.capacity)
-        oldest, every_end = terms.key_range(0, i32(per[0]), keys, bounds)
-        every_begin, _ = terms.key_range(i32(per[0]) - 1, i32(per[0]), keys, bounds)
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
+        oldest, every_end = terms.key_range(0, i32(per.d), keys, bounds)
+        every_begin, _ = terms.key_range(i32(per.d) - 1, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         first, last, least = uniform(first), uniform(last), uniform(max(first, oldest))
         count = (max(last - first, 0) + (WIDTH - 1)) >> STEP_LOG
@@ -424,7 +424,7 @@ def kernel(config):
             claim_registers()
             thread = tid & 127
             fetch_queries(q, base, b, g, row0, many, per, group, q_strides, tid - 128)
-            part, parts = i64(line) * splits[0] + split, i64(lines[0]) * splits[0]
+            part, parts = i64(line) * splits[0] + split, i64(lines.d) * splits[0]
             where, ends = (b, g, row0, many, part, parts), (first, count, least, last, keys, bounds)
             every = (uniform(every_begin), uniform(min(every_end, last)))
             if role == 1:
@@ -445,8 +445,8 @@ def build(problem, device, config):
     sink, _ = sink_arguments(p)
     arguments = (Argument(pointer, "q"), array_map(p, "k_cache", p.k_cache, rows), array_map(p, "v_cache", p.v_cache, min(rows, PIECE)),
                  Argument(pointer, "o"), lse_argument(p), Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"),
-                 Argument("int32*", "page_table"), sink, *shape_arguments(p, HEIGHT), Argument("uint32x3", divisor(max(p.page, 1))),
-                 Argument("uint32x3", divisor(splits)), *(Argument(Strides, p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
+                 Argument("int32*", "page_table"), sink, *shape_arguments(p, HEIGHT), Argument(Divisor, divisor(max(p.page, 1))),
+                 Argument(Divisor, divisor(splits)), *(Argument(Strides, p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
                  softcap)
     launch = Launch(kernel(replace(config, splits=min(splits, 2))), (lines_of(p, HEIGHT) * splits, 1, 1), (config.threads, 1, 1), arguments,
                     shared=config.shared, dependent=True)

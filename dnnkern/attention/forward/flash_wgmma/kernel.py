@@ -3,7 +3,6 @@ import functools
 from dataclasses import replace
 
 from ....device import cuda, device_function, f32, i32, jit, u32
-from ....device.atomic import fetch_add_u32
 from ....device.barrier import barrier_sync
 from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -13,6 +12,7 @@ from ....device.ldmatrix import ldmatrix_x4
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ....device.pipeline import make_pipeline
 from ....device.registers import make_register_claim, make_register_release
+from ....device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
                             tma_store_4d)
@@ -26,7 +26,7 @@ from ..._fragments import (SLACK, make_add_bias, make_adjust, make_apply_dropout
                            make_row_words, make_store, scale_rows)
 from ..._masks import make_apply_mask
 from ..._scores import NEG_INF, Sequences, make_terms
-from ..._wgmma import ALIGNMENT, COLUMNS, make_locate
+from ..._wgmma import ALIGNMENT, COLUMNS
 from .parameters import Dropout, Maps, Outputs, Query, Scoring, Shared, Softmax, Span, Thread, Work
 
 
@@ -46,23 +46,24 @@ def counter_kernel():
 def kernel(config):
     """A tile of 64 queries per warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate, tile_of, lengths = make_terms(kind), make_locate(1, config.by_head), make_tile(kind.packed, s.height), make_extent(kind)
+    terms, tile_of, lengths = make_terms(kind), make_tile(kind.packed, s.height), make_extent(kind)
     GROUPS, WIDTH, HEIGHT, STAGES, WARPS = s.groups, s.width, s.height, config.stages, 4 * s.groups
     STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
     (K_BOXES, V_BOXES), (O_AT, K_AT, V_AT, BARS) = config.boxes, config.places
     Q_BOX, BOX, SCORES, ACC, WORDS = HEIGHT * ROW, WIDTH * ROW, WIDTH // 2, E // 2, WIDTH // 4
     # q: whether it is held in registers, and so leaves shared memory at once, where o has memory of its own
     HELD, APART, EARLY = s.held, config.apart, s.held and config.apart
-    DYNAMIC, PACKED, ADJUSTED, DROPOUT, STAGED = config.drawn, kind.packed, config.adjusted, kind.dropout, config.staged
-    PUBLISHED, TMA_STORE = DYNAMIC or PACKED, config.by_tma  # numbers of tiles, by the producer; o through TMA
+    PACKED, ADJUSTED, DROPOUT, STAGED = kind.packed, config.adjusted, kind.dropout, config.staged
+    PUBLISHED, TMA_STORE = config.drawn or PACKED, config.by_tma  # numbers of tiles, by the producer; o through TMA
     BIAS_AT, BIAS_BYTES, BIAS_BOX = config.bias_place, config.bias_stage, HEIGHT * ROW
     BIAS_COLUMNS = ROW // ITEMSIZE[kind.bias] if STAGED else 1
-    q_pipe, tile_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS), make_pipeline(2, consumers=WARPS)
+    q_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS)
     k_pipe, v_pipe = make_pipeline(STAGES, consumers=WARPS if STAGED else GROUPS), make_pipeline(STAGES, consumers=GROUPS)
 
     # ---- tiles
 
-    BY_WIDTH = divisor(WIDTH)
+    schedule, channel = make_dynamic() if config.drawn else make_static(), make_channel(WARPS)
+    locate, BY_WIDTH = make_longest_first(1, config.by_head), divisor(WIDTH)
 
     @device_function
     def tile_at(t, work):
@@ -99,29 +100,19 @@ def kernel(config):
             tma_load_4d(to + u32(b * BIAS_BOX), array, bar, key + b * BIAS_COLUMNS, row, h, image)
 
     @device_function
-    def publish(shared, state, t, sequence, i0):
-        """The consumers' next tile; gives the next state."""
-        tile_pipe.producer_acquire(shared.tile, state)
-        store_shared_4u32(shared.numbers + 16 * state.stage, u32(t), u32(sequence), u32(i0), 0)
-        tile_pipe.producer_commit(shared.tile, state)
-        return tile_pipe.next(state)
-
-    @device_function
     def produce(maps, shared, work, bias_strides, counter):
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
-        tile_state = tile_pipe.producer_start()
-        t = cuda.blockIdx.x
+        tile_state = channel.pipe.producer_start()
+        t = schedule.first()
         while t < work.tiles:
-            following = t + cuda.gridDim.x
             sequence, h, kv_head, i0 = tile_at(t, work)
             span = span_of(i0, sequence, work)
             image, left = 0 if PACKED else sequence, span.count
             if PACKED and (i0 < 0 or i0 >= span.rows):  # more tiles are counted than sequences have
                 left = -1
             elif PUBLISHED:
-                tile_state = publish(shared, tile_state, t, sequence, i0)
-            if DYNAMIC:
-                following = i32(fetch_add_u32(counter, 1)) + cuda.gridDim.x
+                tile_state = channel.send(shared.tile, tile_state, t, sequence, i0)
+            following = schedule.next(t, counter)
             key = span.first_key + span.begin + (span.count - 1) * WIDTH
             bias_image, bias_head = image if bias_strides.batch else 0, h if bias_strides.head else 0
             while left >= 0:
@@ -145,7 +136,7 @@ def kernel(config):
                 left, key = left - 1, key - WIDTH
             t = following
         if PUBLISHED:  # there are no more
-            publish(shared, tile_state, work.tiles, 0, 0)
+            channel.send(shared.tile, tile_state, work.tiles, 0, 0)
 
     # ---- consumers: scores
 
@@ -308,7 +299,7 @@ def kernel(config):
         sequence, h, _, tile = locate(t, work.order)
         i0, image = tile * HEIGHT, sequence
         if PACKED:
-            sequence, i0, image = uniform(i32(published[1])), uniform(i32(published[2])), i32(0)
+            sequence, i0, image = uniform(published[1]), uniform(published[2]), i32(0)
         return sequence, h, i0, image
 
     @device_function
@@ -321,17 +312,14 @@ def kernel(config):
                           cuda.local.array(2, f32))
         q_at = shared.base + u32(thread.group) * GROUP
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
-        tile_state, published = tile_pipe.consumer_start(), (u32(0), u32(0), u32(0), u32(0))
-        t = cuda.blockIdx.x
+        tile_state, published = channel.pipe.consumer_start(), (0, 0, 0)
+        t = schedule.first()
         while True:
             # the next tile
             if PUBLISHED:
-                tile_pipe.consumer_wait(shared.tile, tile_state)
-                published = load_shared_4u32(shared.numbers + 16 * tile_state.stage)
-                cuda.syncwarp()
-                tile_pipe.consumer_release(shared.tile, tile_state, thread.lane)
-                t = uniform(i32(published[0]))
-                tile_state = tile_pipe.next(tile_state)
+                published = channel.receive(shared.tile, tile_state, thread.lane)
+                t = uniform(published[0])
+                tile_state = channel.pipe.next(tile_state)
             if t >= work.tiles:
                 break
             sequence, h, i0, image = tile_of_queries(t, published, work)
@@ -393,7 +381,7 @@ def kernel(config):
             write_back(acc, softmax.rescale, softmax.row_sum, outputs, q_at, shared, q_state, span, i0, query, h, image, thread, work)
             q_state = q_pipe.next(q_state)
             if not PUBLISHED:
-                t = t + cuda.gridDim.x
+                t = schedule.next(t, None)
         if TMA_STORE and thread.number == 0:
             drained()
 
@@ -401,9 +389,8 @@ def kernel(config):
 
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     TILE_BARS = BARS + q_pipe.bytes
-    K_BARS = TILE_BARS + tile_pipe.bytes
+    K_BARS = TILE_BARS + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
-    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @jit(launch_bounds=(s.threads, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, sizes, of_rows,
@@ -414,7 +401,7 @@ def kernel(config):
                     tensor_map_address(bias_tiles))
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
-                        tile_pipe.barriers(base + TILE_BARS), base + NUMBERS_AT)
+                        base + TILE_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(maps.q)
@@ -424,7 +411,7 @@ def kernel(config):
             k_pipe.init(shared.k)
             v_pipe.init(shared.v)
             if PUBLISHED:
-                tile_pipe.init(shared.tile)
+                channel.init(shared.tile)
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()

@@ -32,13 +32,12 @@ class Maps(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Shared memory: where it begins, and the barriers of each ring; the scheduler's ring holds numbers of tiles."""
+    """Shared memory: where it begins, the barriers of each ring, and the scheduler's channel."""
     base: u32
     q: Barriers
     k: Barriers
     v: Barriers
-    tile: Barriers
-    numbers: u32
+    tile: u32
 
 
 class Span(NamedTuple):
