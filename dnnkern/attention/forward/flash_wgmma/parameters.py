@@ -14,7 +14,7 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a tile's number is taken apart with: how many tiles there are, their `_wgmma.Order`, lengths of sequences, sizes, window."""
+    """What locates a tile by its number: how many tiles there are, their `_wgmma.Order`, lengths of sequences, sizes, window."""
     tiles: i32
     order: object
     sequences: object
