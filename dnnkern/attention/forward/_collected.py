@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.atomic import fetch_add_u32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -17,11 +16,11 @@ from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import check_register_budget, make_register_claim, make_register_release
-from ...device.scheduler import make_longest_first
+from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
-from ...device.warp import elect, redux_max, uniform
+from ...device.vec import address, advance, pin, shared_address
+from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
@@ -160,12 +159,12 @@ def kernel(config):
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
     pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
     load_sink = element(kind.sink or kind.dtype).load
-    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), make_pipeline(2, consumers=WARPS)
+    schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(WARPS)
+    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), channel.pipe
     k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
     TILES_AT = q_pipe.bytes
-    K_BARS = TILES_AT + tile_pipe.bytes
+    K_BARS = TILES_AT + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
-    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @device_function
     def extent(i0, image, numbers):
@@ -191,25 +190,16 @@ def kernel(config):
                 load_plane(to + u32(piece * boxes * box), boxes, box, array, bar, row, h, image + piece * images)
 
     @device_function
-    def tell(bars, to, state, t):
-        """The consumers' next tile; gives the next state."""
-        tile_pipe.producer_acquire(bars, state)
-        store_shared_u32(to + 4 * state.stage, u32(t))
-        tile_pipe.producer_commit(bars, state)
-        return tile_pipe.next(state)
-
-    @device_function
     def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state = tile_pipe.producer_start()
         (per_image, per_head), images = of_head, numbers.images
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while t < tiles:
-            after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                tile_state = tell(tile_bars, numbers_at, tile_state, t)
-                after = i32(fetch_add_u32(counter, 1)) + cuda.gridDim.x
+                tile_state = channel.send(tiles_at, tile_state, t, 0, 0)
+            after = schedule.next(t, counter)
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
             left = count
@@ -238,7 +228,7 @@ def kernel(config):
                 left, at = left - 1, at - WIDTH
             t = after
         if DRAWN:  # there are no more
-            tell(tile_bars, numbers_at, tile_state, tiles)
+            channel.send(tiles_at, tile_state, tiles, 0, 0)
 
     @device_function
     def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
@@ -276,7 +266,7 @@ def kernel(config):
 
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         all_rows, heads = numbers.rows, i32(order.inner.d)
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
@@ -292,15 +282,11 @@ def kernel(config):
         slack = SLACK * rcp(softmax_scale)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = tile_pipe.consumer_start()
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while True:
             if DRAWN:
-                tile_pipe.consumer_wait(tile_bars, tile_state)
-                t = i32(0)
-                if lane == 0:
-                    t = i32(load_shared_u32(numbers_at + 4 * tile_state.stage))
-                    tile_pipe.consumer_release(tile_bars, tile_state, 0)
-                t = redux_max(t)
+                t, _, _ = channel.receive(tiles_at, tile_state, lane)
+                t = uniform(t)
                 tile_state = tile_pipe.next(tile_state)
             if t >= tiles:
                 break
@@ -385,7 +371,7 @@ def kernel(config):
                 if row + 8 < all_rows:
                     lse[lse_at + 8 * lse_strides.row] = row_sum[1]
             if not DRAWN:
-                t = t + cuda.gridDim.x
+                t = schedule.next(t, None)
 
     def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
@@ -394,8 +380,7 @@ def kernel(config):
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        bars = (q_pipe.barriers(first), tile_pipe.barriers(first + TILES_AT), k_pipe.barriers(first + K_BARS),
-                v_pipe.barriers(first + V_BARS), first + NUMBERS_AT)
+        bars = q_pipe.barriers(first), first + TILES_AT, k_pipe.barriers(first + K_BARS), v_pipe.barriers(first + V_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
@@ -406,7 +391,7 @@ def kernel(config):
             k_pipe.init(bars[2])
             v_pipe.init(bars[3])
             if DRAWN:
-                tile_pipe.init(bars[1])
+                channel.init(bars[1])
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
