@@ -32,8 +32,7 @@ from ....host.launch import Argument, Launch
 from ..._flash import tiles_of
 from ..._fragments import is_adjusted, is_bent, stored_in_pairs
 from ..._scores import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from ..._wgmma import (Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds,
-                       refusal)
+from ..._wgmma import Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds, refusal
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
 from .._delta import Numbers
 from .._dsink import dsink_launches, dsink_seconds
