@@ -155,7 +155,7 @@ def forward_kernel(config):
     def fetch(words, x, first, length, step):
         for k in range(REGISTERS):
             at = first + k * HEIGHT
-            vec.load_vector(words, k, advance(x, at * step), 0, i64(1), at < length)
+            vec.load_vector(words, k, advance(x, at * step), 0, 1, at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_fwd_columns(x, y, length, batches, groups, across, x_step, y_step, divisors, strides):
@@ -224,7 +224,7 @@ def forward_kernel(config):
                     for e in range(E):
                         values[e] = softmax.result(values[e], m[e], total[e])
                     vec.pack(words, k, values)
-                    vec.store_vector(advance(y, at * y_step), 0, i64(1), words, k)
+                    vec.store_vector(advance(y, at * y_step), 0, 1, words, k)
     return softmax_fwd_columns
 
 
@@ -243,8 +243,8 @@ def backward_kernel(config):
     def fetch(a, b, dy, y, first, length, dy_step, y_step):
         for k in range(REGISTERS):
             at = first + k * HEIGHT
-            vec.load_vector(a, k, advance(dy, at * dy_step), 0, i64(1), at < length)
-            vec.load_vector(b, k, advance(y, at * y_step), 0, i64(1), at < length)
+            vec.load_vector(a, k, advance(dy, at * dy_step), 0, 1, at < length)
+            vec.load_vector(b, k, advance(y, at * y_step), 0, 1, at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_bwd_columns(dy, y, dx, length, batches, groups, across, dy_step, y_step, dx_step, divisors, strides):
@@ -292,7 +292,7 @@ def backward_kernel(config):
                     for e in range(E):
                         values[e] = softmax.gradient(values[e], others[e], total[e])
                     vec.pack(a, c, values)
-                    vec.store_vector(advance(dx, at * dx_step), 0, i64(1), a, c)
+                    vec.store_vector(advance(dx, at * dx_step), 0, 1, a, c)
     return softmax_bwd_columns
 
 
