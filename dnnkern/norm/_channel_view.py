@@ -7,11 +7,36 @@ in order: (channels, images, slabs) for batch, (images, channels, slabs) for gro
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ..device import i64
 from ..device.rows import Dim, merged
+from ..host.launch import Argument
 from ._channel_problem import WEIGHT, WHOLE
 
 MOST = 2 ** 31 - 2 ** 20
+
+
+class StatisticStrides(NamedTuple):
+    """Of a mean or a variance[image, group]."""
+    image: i64
+    group: i64
+
+
+@functools.cache
+def _strides_type(names):
+    return NamedTuple("ArrayStrides", [(name, i64) for name in names])
+
+
+def array_strides(names, strides):
+    """Kernel parameter: a stride of each of these arrays."""
+    kind = _strides_type(tuple(names))
+    return Argument(kind, kind(*strides))
+
+
+def statistic_strides(view, *names):
+    """Kernel parameters: strides of these statistics."""
+    return tuple(Argument(StatisticStrides, StatisticStrides(*view.statistic[name])) for name in names)
 
 
 @dataclass(frozen=True)

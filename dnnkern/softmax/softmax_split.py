@@ -118,7 +118,7 @@ def sum_kernel(config):
                 for k in range(EDGES):
                     total += softmax.exp(edges[k] - softmax.finite_max(m))
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
-                vec.load(words, advance(x, i64(first) * E * x_step), prologue, vectors - first, lane, x_step)
+                vec.load(words, advance(x, first * E * x_step), prologue, vectors - first, lane, x_step)
                 old = m
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
@@ -158,8 +158,8 @@ def sum_kernel(config):
             for k in range(EDGES):
                 total += softmax.product(edges[k], other_edges[k])
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
-            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, vectors - first, lane, dy_step)
-            vec.load(b, advance(y, i64(first) * E * y_step), prologue, vectors - first, lane, y_step)
+            vec.load(a, advance(dy, first * E * dy_step), prologue, vectors - first, lane, dy_step)
+            vec.load(b, advance(y, first * E * y_step), prologue, vectors - first, lane, y_step)
             for c in range(REGISTERS):
                 vec.unpack(values, a, c)
                 vec.unpack(others, b, c)
@@ -206,13 +206,13 @@ def apply_kernel(config):
                 vec.store_edges(y, edges, prologue, vectors, length, lane)
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 left = vectors - first
-                vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
+                vec.load(words, advance(x, first * E * x_step), prologue, left, lane, x_step)
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     for e in range(E):
                         values[e] = softmax.result(values[e], m, z)
                     vec.pack(words, c, values)
-                    vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
+                    vec.store(advance(y, first * E * y_step), words, c, prologue, left, lane, y_step)
         return softmax_fwd_apply
 
     reduce = make_block_reduce(add, THREADS)
@@ -241,15 +241,15 @@ def apply_kernel(config):
             vec.store_edges(dx, edges, prologue, vectors, length, lane)
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
             left = vectors - first
-            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, left, lane, dy_step)
-            vec.load(b, advance(y, i64(first) * E * y_step), prologue, left, lane, y_step)
+            vec.load(a, advance(dy, first * E * dy_step), prologue, left, lane, dy_step)
+            vec.load(b, advance(y, first * E * y_step), prologue, left, lane, y_step)
             for c in range(REGISTERS):
                 vec.unpack(values, a, c)
                 vec.unpack(others, b, c)
                 for e in range(E):
                     values[e] = softmax.gradient(values[e], others[e], total)
                 vec.pack(a, c, values)
-                vec.store(advance(dx, i64(first) * E * dx_step), a, c, prologue, left, lane, dx_step)
+                vec.store(advance(dx, first * E * dx_step), a, c, prologue, left, lane, dx_step)
     return softmax_bwd_apply
 
 

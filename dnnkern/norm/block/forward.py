@@ -19,7 +19,7 @@ they have the same phase as the rows, else element by element. Where rows are sh
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, jit, u32
+from ...device import cuda, device_function, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
@@ -255,7 +255,7 @@ def kernel(config):
                       gamma_step, beta_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
-        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
+        part, base, count = cuda.local.array(PART, u32), u32(0), 0
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -274,7 +274,7 @@ def kernel(config):
             p, q = advance(x, offsets.x), advance(residual, offsets.residual)
             prologue, vectors = vec.split(p, size)
             if SHARED:
-                base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+                base = shared_address(dynamic, 0) + 16 * u32(thread)
                 vec.copy_overflow(base, p, prologue, vectors, lane)
             for c in range(REGISTERS):
                 i = lane + c * TOGETHER
@@ -322,8 +322,8 @@ def kernel(config):
                 for c in range(count):
                     vec.load_overflow(part, base, c)
                     vec.unpack(values, part, 0)
-                    before = i32(c + REGISTERS)
-                    a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
+                    before = c + REGISTERS
+                    a, b = join(values, a, b, Real(E * before), inverse(Real(before + 1)))
             n = Real(mine * E)
             for s in range(EDGES):
                 j = lane + s * TOGETHER
@@ -368,7 +368,7 @@ def kernel(config):
                 for c in range(count):
                     vec.load_overflow(part, base, c)
                     vec.unpack(values, part, 0)
-                    j = i32(prologue + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    j = prologue + (lane + (c + REGISTERS) * TOGETHER) * E
                     if SCALED:
                         fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
                         unpack_gamma(scales, gammas, 0)

@@ -221,8 +221,8 @@ def apply_kernel(config):
                 fetch(more, u * LENGTH, advance(q, u * HEIGHT * residual_step), 0, inside and row + u * HEIGHT < rows)
 
     @jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
-    def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, images, steps,
-                           gamma_step, beta_step, mean_steps, deviation_steps):
+    def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, image_strides,
+                           row_strides, gamma_step, beta_step, mean_strides, deviation_strides):
         table = cuda.shared.array(TABLE, Real)
         raw, more, values = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR), cuda.local.array(E, Real)
         others = cuda.local.array(E, Real)
@@ -230,10 +230,10 @@ def apply_kernel(config):
         image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
         start = i64(channel if inside else 0)
-        x = advance(x, image * images[0] + start)
-        residual, y = advance(residual, image * images[1] + start), advance(y, image * images[2] + start)
+        x = advance(x, image * image_strides.x + start)
+        residual, y = advance(residual, image * image_strides.residual + start), advance(y, image * image_strides.y + start)
         row = part * ROWS + ty
-        read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
+        read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own
@@ -243,8 +243,8 @@ def apply_kernel(config):
             at = first + j
             if j < SPAN and at < channels:
                 group, _ = divide_remainder(at, per)
-                m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
-                r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
+                m = Real(load_mean(mean, image * mean_strides.image + group * mean_strides.group))
+                r = Real(load_deviation(deviation, image * deviation_strides.image + group * deviation_strides.group))
                 if VARIANCE:
                     r = inverse_root(r + eps)
                 shift = Real(0)
@@ -264,8 +264,8 @@ def apply_kernel(config):
             for k in range(BATCHES):
                 if k > 0:
                     row = row + UNITS * HEIGHT
-                    read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
-                q = advance(y, row * steps[2])
+                    read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
+                q = advance(y, row * row_strides.y)
                 for u in range(UNITS):
                     if row + u * HEIGHT < rows:
                         unpack(values, 0, raw, u * LENGTH)
@@ -276,5 +276,5 @@ def apply_kernel(config):
                             if RESIDUAL:
                                 value += others[e]
                             values[e] = act(value)
-                        put(advance(q, u * HEIGHT * steps[2]), 0, values, 0)
+                        put(advance(q, u * HEIGHT * row_strides.y), 0, values, 0)
     return channel_norm_apply

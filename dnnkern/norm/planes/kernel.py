@@ -112,7 +112,7 @@ def moments_kernel(planes):
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         x = advance(x, image * image_step + channel * channel_step + piece * length)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load(words, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, x, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
@@ -165,21 +165,21 @@ def apply_kernel(config):
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per, images,
-                                 steps, gamma_step, beta_step, mean_steps, deviation_steps):
+    def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per,
+                                 image_strides, channel_strides, gamma_step, beta_step, mean_strides, deviation_strides):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        x = advance(x, image * images[0] + channel * steps[0] + begin)
-        y = advance(y, image * images[2] + channel * steps[2] + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
+        y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load(words, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, x, prologue, vectors, size, lane)
         if RESIDUAL:
-            residual = advance(residual, image * images[1] + channel * steps[1] + begin)
-            vec.load(more, residual, prologue, vectors, lane, i64(1))
+            residual = advance(residual, image * image_strides.residual + channel * channel_strides.residual + begin)
+            vec.load(more, residual, prologue, vectors, lane, 1)
             vec.load_edges(more_rest, residual, prologue, vectors, size, lane)
         scale, shift = Real(1), Real(0)
         if SCALED:
@@ -189,8 +189,8 @@ def apply_kernel(config):
         if DEPENDENT:
             wait_for_previous_grid()
         group, _ = divide_remainder(channel, per)
-        m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
-        r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
+        m = Real(load_mean(mean, image * mean_strides.image + group * mean_strides.group))
+        r = Real(load_deviation(deviation, image * deviation_strides.image + group * deviation_strides.group))
         if VARIANCE:
             r = inverse_root(r + eps)
         scale = scale * r
@@ -204,7 +204,7 @@ def apply_kernel(config):
                     value += others[e]
                 some[e] = act(value)
             vec.pack(words, c, some)
-            vec.store(y, words, c, prologue, vectors, lane, i64(1))
+            vec.store(y, words, c, prologue, vectors, lane, 1)
         for k in range(EDGES):
             value = (edges[k] - m) * scale + shift
             if RESIDUAL:
@@ -229,30 +229,31 @@ def sums_kernel(config):
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per, images, steps, mean_steps,
-                                rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
+    def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per,
+                                image_strides, channel_strides, mean_strides, rstd_strides, channel_items, image_items,
+                                gamma, beta, gamma_step, beta_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
-        x = advance(x, image * images[1] + channel * steps[1] + begin)
+        dy = advance(dy, image * image_strides.dy + channel * channel_strides.dy + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, dy, prologue, vectors, lane, i64(1))
-        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load(words, dy, prologue, vectors, lane, 1)
+        vec.load(many, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, dy, prologue, vectors, size, lane)
         vec.load_edges(rests, x, prologue, vectors, size, lane)
         if BY_Y:
-            y = advance(y, image * images[2] + channel * steps[2] + begin)
-            vec.load(more, y, prologue, vectors, lane, i64(1))
+            y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
+            vec.load(more, y, prologue, vectors, lane, 1)
             vec.load_edges(more_rest, y, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
         group, _ = divide_remainder(channel, per)
-        m = mean[image * mean_steps[0] + group * mean_steps[1]]
-        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        m = mean[image * mean_strides.image + group * mean_strides.group]
+        r = rstd[image * rstd_strides.image + group * rstd_strides.group]
         scale, shift = r, Real(0)
         if BY_X and SCALED:
             scale = r * load_gamma(gamma, channel * gamma_step)
@@ -305,28 +306,28 @@ def gradient_kernel(config):
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
-                                    groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
+                                    groups, image_strides, channel_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
-        x = advance(x, image * images[1] + channel * steps[1] + begin)
-        dx = advance(dx, image * images[3] + channel * steps[3] + begin)
-        dresidual = advance(dresidual, image * images[4] + channel * steps[4] + begin)
+        dy = advance(dy, image * image_strides.dy + channel * channel_strides.dy + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
+        dx = advance(dx, image * image_strides.dx + channel * channel_strides.dx + begin)
+        dresidual = advance(dresidual, image * image_strides.dresidual + channel * channel_strides.dresidual + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, dy, prologue, vectors, lane, i64(1))
-        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load(words, dy, prologue, vectors, lane, 1)
+        vec.load(many, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, dy, prologue, vectors, size, lane)
         vec.load_edges(rests, x, prologue, vectors, size, lane)
         if BY_Y:
-            y = advance(y, image * images[2] + channel * steps[2] + begin)
-            vec.load(more, y, prologue, vectors, lane, i64(1))
+            y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
+            vec.load(more, y, prologue, vectors, lane, 1)
             vec.load_edges(more_rest, y, prologue, vectors, size, lane)
         group, _ = divide_remainder(channel, per)
-        m = mean[image * mean_steps[0] + group * mean_steps[1]]
-        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        m = mean[image * mean_strides.image + group * mean_strides.group]
+        r = rstd[image * rstd_strides.image + group * rstd_strides.group]
         outer = r
         if SCALED:
             outer = r * load_gamma(gamma, channel * gamma_step)
@@ -346,14 +347,14 @@ def gradient_kernel(config):
                 if RESIDUAL:
                     vec.pack(words, c, dz)
             if RESIDUAL:
-                vec.store(dresidual, words, c, prologue, vectors, lane, i64(1))
+                vec.store(dresidual, words, c, prologue, vectors, lane, 1)
             vec.unpack(some, many, c)
             for e in range(E):
                 if BY_X:
                     dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
                 some[e] = dz[e] * outer + ((some[e] - m) * inner + shift)
             vec.pack(many, c, some)
-            vec.store(dx, many, c, prologue, vectors, lane, i64(1))
+            vec.store(dx, many, c, prologue, vectors, lane, 1)
         for k in range(EDGES):
             if BY_Y:
                 edges[k] = Real(gradient(edges[k], more_rest[k]))
