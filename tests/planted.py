@@ -60,7 +60,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
      "elements past the end of a row"),
     ("pool/pool_bwd_channels.py", "covering(w, w + COLUMNS - 1, axes.w)", "covering(w, w, axes.w)",
      "windows of a patch's first column alone"),
-    ("norm/block/forward.py", "b += d * d * slots[3 * k + 2]", "b += d * d",
+    ("norm/block/forward.py", "squares += d * d * slots[3 * k + 2]", "squares += d * d",
      "variances of a cluster's blocks merged without their counts"),
     ("norm/block/backward.py", "n = row - LAG * stride + k * groups", "n = row + k * groups", "the row of another step"),
     ("norm/lrn_window.py", "at >= 0 and at < channels)", "at > 0 and at < channels)", "the first channel is taken for padding"),
