@@ -1,6 +1,6 @@
 """What algorithms of connectionist temporal classification share: states, sums of logarithms, the normalisation of logits.
 
-A target of L labels has 2 L + 1 states, a blank before, between and behind the labels: state s is blank where s is even, else label s // 2.
+A target of L labels has 2 L + 1 states, a blank before, between and after the labels: state s is blank where s is even, else label s // 2.
 An alignment begins in one of the first two states, ends in one of the last two, and from step to step stays, goes on, or skips a blank
 between different labels. Probabilities are logarithms throughout.
 """
@@ -128,7 +128,7 @@ class Strides(NamedTuple):
 
 @functools.cache
 def normalise_kernel(dtype, lanes):
-    """The logarithm of the sum of exponentials of each step of each sample, `lanes` threads a row."""
+    """The logarithm of the sum of exponentials of each step of each sample, `lanes` threads per row."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, power = TYPES[compute], exp if compute == "float64" else exp_fast
     widest, whole, LOG = make_reduce(maximum, lanes), make_reduce(add, lanes), lanes.bit_length() - 1

@@ -1,6 +1,6 @@
 """Threads side by side along the classes: a part of a warp, a warp or a block walks a row, or a piece of one; `rows` and `split`.
 
-A thread has several loads of 16 bytes under way (`device.rows` has unaligned edges). Forward it keeps the maximum of what it has seen and
+A thread has several loads of 16 bytes in flight (`device.rows` has unaligned edges). Forward it keeps the maximum of what it has seen and
 the sum of exponentials below it, which is scaled whenever the maximum grows; the group merges these pairs once, at the row's end. Where
 every class has a share of the target there are two more sums. Backward nothing is summed, but for probabilities: an element's gradient
 follows from the logarithm of the sum of exponentials.
@@ -353,16 +353,16 @@ def backward_kernel(config):
             for k in range(i32(pieces[0])):
                 aimed += partial[row * i64(pieces[0]) + k]
         probability, target, each = slope(label, g, w, aimed, keep, share)
-        seen = n
+        covered = n
         if READS:
             if label == -1:
-                seen = 0
+                covered = 0
             elif n > 0:
                 low = lse[offsets.lse]
         mark = i32(label)
         if piece == 0:
             if READS:
-                vec.load_edges(edges, x, prologue, vectors, seen, lane)
+                vec.load_edges(edges, x, prologue, vectors, covered, lane)
             if SOFT:
                 vec.load_edges(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
@@ -387,7 +387,7 @@ def backward_kernel(config):
         for first in range(piece * size, end, TURN):
             left = vectors - first
             if READS:
-                vec.load(words, advance(x, first * E * scores_step), prologue, left if seen > 0 else 0, lane, scores_step)
+                vec.load(words, advance(x, first * E * scores_step), prologue, left if covered > 0 else 0, lane, scores_step)
             if SOFT:
                 vec.load(more, advance(t, first * E * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):

@@ -1,6 +1,6 @@
 """Classes that are not innermost, as those of pixels with channels first: threads along the contiguous dimension, 16 bytes of columns each.
 
-Every column is a row of classes. A thread walks them with several loads under way, for each of its columns a maximum, a sum of exponentials
+Every column is a row of classes. A thread walks them with several loads in flight, for each of its columns a maximum, a sum of exponentials
 and the label's score, which it picks up on the way; backward it writes what it has read. A vector is 16 bytes where columns are aligned to
 that in all arrays, else an element. Nothing is exchanged between threads, so that few columns leave a GPU idle: those are `rows`'s.
 """
@@ -101,7 +101,7 @@ def _blocks(problem, config):
 
 
 def estimate(problem, device, config):
-    """Bytes; short runs of columns; idle threads; loads under way."""
+    """Bytes; short runs of columns; idle threads; loads in flight."""
     kind, itemsize, columns = kind_of(problem), problem.scores.itemsize, _columns(problem).size
     across, blocks = _blocks(problem, config)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
@@ -311,7 +311,7 @@ def backward_kernel(config):
 
 
 def build(problem, device, config):
-    """The columns' launch, before or behind those of the totals."""
+    """The columns' launch, before or after those of the totals."""
     p, names = problem, FORWARD if problem.is_forward else BACKWARD
     columns, (across, blocks) = _columns(p), _blocks(p, config)
     order = [p.places_of.index(name) if name in p.places_of else 0 for name in names]

@@ -1,6 +1,6 @@
-"""One thread a row of classes: walks over it for the maximum, for the sums, and backward for the gradient.
+"""One thread per row of classes: walks over it for the maximum, for the sums, and backward for the gradient.
 
-Straight from the definition, for any strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
+Straight from the definition, for arbitrary strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
 coalesced only where rows lie across memory. Sums are of stretches of 256 elements, each added up by itself, which loses less to rounding.
 """
 import functools
@@ -148,7 +148,7 @@ def backward_kernel(kind, dims):
 
 
 def build(problem, device, config):
-    """The rows' launch, before or behind those of the totals."""
+    """The rows' launch, before or after those of the totals."""
     p, kind = problem, kind_of(problem)
     wanted = ("scores", "targets", "loss", "lse") if p.is_forward else ("dloss", "scores", "targets", "lse", "gradient")
     order = [p.places_of.index(name) if name in p.places_of else 0 for name in wanted]

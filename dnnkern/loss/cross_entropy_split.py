@@ -1,8 +1,8 @@
 """Rows cut into pieces, for rows so few that a block each leaves most of a GPU idle.
 
 Forward, blocks leave in the workspace what they have found of a piece: its maximum, its sum of exponentials, and where every class has a
-share of the target two more sums. A warp a row merges the pieces, always in the same order. Backward a piece needs nothing of the others,
-but for probabilities, whose sum over a row the blocks of a first launch leave in pieces.
+share of the target two more sums. One warp per row merges the pieces, always in the same order. Backward a piece needs nothing of the
+others, but for probabilities, whose sum over a row the blocks of a first launch leave in pieces.
 """
 import functools
 import math
@@ -83,7 +83,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def merge_kernel(kind, dims):
-    """The loss of each row and the logarithm of its sum of exponentials, a warp a row, from what its pieces left."""
+    """The loss of each row and the logarithm of its sum of exponentials, one warp per row, from what its pieces left."""
     Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
     row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, FORWARD), -math.inf, 32 * WARPS, kind.each, kind.mean
@@ -165,7 +165,7 @@ def aims_kernel(config):
 
 
 def build(problem, device, config):
-    """The pieces' launch; forward that of the rows behind it, backward for probabilities that of their sums before it."""
+    """The pieces' launch; forward that of the rows after it, backward for probabilities that of their sums before it."""
     p, kind, config, numbers = problem, kind_of(problem), _config(problem), f"{problem.compute}*"
     pieces, size = _pieces(p, device)
     grid, block = (p.rows * pieces, 1, 1), (THREADS, 1, 1)

@@ -1,11 +1,11 @@
-"""A block a sample, a thread a state or a few: steps follow each other by one barrier, through two rows of states in shared memory.
+"""One block per sample, a state or a few per thread: steps follow each other by one barrier, through two rows of states in shared memory.
 
 The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. What a thread reads of the next
-few steps is under way while it computes these, and not touched before; what it leaves for the gradient is written on the way.
+few steps is in flight while it computes these, and not touched before; what it leaves for the gradient is written on the way.
 
-Backward a sample's block turns the recursion round and leaves the probability of each state at each step; then a block a step and sample
-writes the row of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence and
-follows the others, in their order.
+Backward a sample's block turns the recursion round and leaves the probability of each state at each step; then one block per step and
+sample writes the row of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence
+and follows the others, in their order.
 """
 import functools
 import math
@@ -147,7 +147,7 @@ def forward_kernel(config):
         count, fits_too = length(target_lengths, n * strides.target_lengths, states >> 1)
         own, first = 2 * count + 1, n * strides.targets.n
         x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
-        # state s lies at s + 2, behind two that never are; before the first step all is in the first state
+        # state s lies at s + 2, after two that never are; before the first step all is in the first state
         if thread < 2:
             line[thread] = Real(NOTHING)
             line[width + thread] = Real(NOTHING)
@@ -227,7 +227,7 @@ def backward_kernel(config):
         x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
         into = advance(occupied, n * i64(steps) * states)
         next_of, lead_of = advance(follow, n * i64(states >> 1)), advance(leads, n * i64(states >> 1))
-        # state s lies at s, before two that never are; behind the last step all is in the last state
+        # state s lies at s, before two that never are; after the last step all is in the last state
         for k in range(HELD):
             s = thread + k * THREADS
             classes_of[k] = -1
@@ -281,7 +281,7 @@ def backward_kernel(config):
 
 @functools.cache
 def gradient_kernel(dtype, threads):
-    """A row of the gradient, a block a step of a sample."""
+    """A row of the gradient, one block per step of a sample."""
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     Real, do, reduce = TYPES[compute], make_sums(compute), make_block_reduce(add, threads)
     power, ending, length, label = do.power, do.ending, do.length, do.label

@@ -1,4 +1,4 @@
-"""One thread a sample walks steps and states; backward one thread an element of the gradient adds up the states of its class.
+"""One thread per sample walks steps and states; backward one thread per element of the gradient adds up the states of its class.
 
 Straight from Graves's recursions (Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification", 2006), for labels of
 any length. The samples' threads wait for memory at every state.
@@ -94,7 +94,7 @@ def forward_kernel(dtype):
 
 @functools.cache
 def backward_kernel(dtype):
-    """The probability of being in each state at each step, given the target, from the alignments behind it."""
+    """The probability of being in each state at each step, given the target, from the alignments after it."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, do = TYPES[compute], make_sums(compute)
     add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label

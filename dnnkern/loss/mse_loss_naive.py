@@ -1,6 +1,6 @@
-"""One thread an element, wherever it lies; where losses are added, a few hundred elements a thread, and one number a block.
+"""One thread per element, wherever it lies; where losses are added, a few hundred elements per thread, and one number per block.
 
-Each element's place is computed by division, for any strides and any number of elements.
+Each element's place is computed by division, for arbitrary strides and any number of elements.
 """
 import functools
 

@@ -1,4 +1,4 @@
-"""Arrays that lie alike: several loads of 16 bytes a thread under way, of each array.
+"""Arrays that have the same layout: several loads of 16 bytes per thread in flight, of each array.
 
 Where all arrays are one run of memory in the same order an element's place needs no arithmetic. Elementwise results take a grid that covers
 everything once; where losses are added, blocks walk the arrays with the grid's stride and leave one number each.
@@ -134,7 +134,7 @@ def kernel(dtype, compute, each, forward, config):
                     elif each:
                         put_loss(advance(loss, i * VECTOR), 0, some, 0)
             first = first + i64(cuda.gridDim.x) * TURN
-        if VECTOR > 1:  # elements behind the last unit
+        if VECTOR > 1:  # elements after the last unit
             i = units * VECTOR + thread
             if cuda.blockIdx.x == 0 and i < size:
                 d = load(x, i) - load(target, i)

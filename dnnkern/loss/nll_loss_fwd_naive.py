@@ -1,6 +1,6 @@
-"""One thread a row, which reads its target and then the one element that counts.
+"""One thread per row, which reads its target and then the one element that counts.
 
-There is nothing to share between rows and nothing to read twice: a sector of 32 bytes a row is what memory moves, whoever asks for it.
+There is nothing to share between rows and nothing to read twice: a sector of 32 bytes per row is what memory moves, whoever asks for it.
 """
 import functools
 

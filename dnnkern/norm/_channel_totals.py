@@ -17,7 +17,7 @@ from ._channel_view import statistic_strides
 from ._moments import make_inverses, make_meeting, make_merge, make_sum
 
 THREADS = 128
-FLIGHT = 4  # items that a thread has under way
+FLIGHT = 4  # items that a thread has in flight
 
 
 class SlabSizes(NamedTuple):
@@ -78,7 +78,7 @@ class Items:
 
     @property
     def bytes(self):
-        """Of the two numbers of all items, and of two numbers a statistic behind them."""
+        """Of the two numbers of all items, and of two numbers per statistic after them."""
         return 2 * (self.count + self.statistics) * ITEMSIZE[self.compute]
 
     def pointers(self, what="workspace"):

@@ -1,9 +1,9 @@
 """An image as images of channels of values, with one step between neighbours of each; and how partial results of it lie in the workspace.
 
-Batch normalisation has one image where pixels of all images are evenly apart, and merges all images' values into a mean otherwise. Group
-normalisation has as many as x. A block or a group of threads takes a *slab* of a channel's values and leaves a pair of numbers, an *item*:
-a mean and squared distances to it, or two sums. All items of a statistic lie side by side, slabs fastest, so that whoever merges them reads
-in order: (channels, images, slabs) for batch, (images, channels, slabs) for group normalisation.
+Batch normalisation has one image where pixels of all images are at a constant stride, and merges all images' values into a mean otherwise.
+Group normalisation has as many as x. A block or a group of threads takes a *slab* of a channel's values and leaves a pair of numbers, an
+*item*: a mean and squared distances to it, or two sums. All items of a statistic lie side by side, slabs fastest, so that whoever merges
+them reads in order: (channels, images, slabs) for batch, (images, channels, slabs) for group normalisation.
 """
 import functools
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate
 from ..host.launch import Argument, Launch
 from ._channel_view import MOST, View, array_strides, statistic_strides, view_of
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
-from .planes.kernel import Planes, make_places
+from .planes.kernel import Planes, make_position
 
 COST = constants("norm/group")
 
@@ -53,7 +53,7 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor should hold: 64 registers a thread hold seven vectors, and the weights of one channel besides."""
+        """Blocks that a multiprocessor should hold: 64 registers per thread hold seven vectors, and the weights of one channel besides."""
         threads = RESIDENT * 5 // 8 if self.split else RESIDENT
         return max(1, min(threads // self.planes.threads, self.shared_per_sm // (self.shared_bytes + 2048) if self.shared else RESIDENT))
 
@@ -154,7 +154,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate that those under way sustain; the grid's last blocks."""
+    """Bytes at the rate that those in flight sustain; the grid's last blocks."""
     planes, (length, vector_bytes, _) = config.planes, _row(problem)
     rows = view_of(problem).images * view_of(problem).groups
     size = problem.x.itemsize
@@ -171,7 +171,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """y and the statistics, a row a group of threads."""
     planes, layout = config.planes, config.layout
-    vec, places = make_row(layout, planes.threads), make_places(planes)
+    vec, position = make_row(layout, planes.threads), make_position(planes)
     act = activation_function(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS, LANES = planes.registers, planes.lanes
@@ -212,7 +212,7 @@ def kernel(config):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), 0
-        image, group, _, size, lane = places(rows, one, groups, length, length)
+        image, group, _, size, lane = position(rows, one, groups, length, length)
         x = advance(x, image * image_strides.x + group * channel_strides.x)
         y = advance(y, image * image_strides.y + group * channel_strides.y)
         prologue, vectors = vec.split(x, size)

@@ -1,8 +1,8 @@
 """Channels side by side: blocks take moments of pieces of all channels, a small launch merges them, and an elementwise pass uses them.
 
-Channels last, an image is a matrix of values by channels. A block has neighbouring channels, 16 bytes a thread, and its rows of threads
+Channels last, an image is a matrix of values by channels. A block has neighbouring channels, 16 bytes per thread, and its rows of threads
 divide the values. It takes every so many-th tile of them, so that all blocks move through x together, and leaves a mean and squared
-distances for each channel: two levels, what a thread has under way, then Chan's merge. Few numbers are left to a second launch, which makes
+distances for each channel: two levels, what a thread has in flight, then Chan's merge. Few numbers are left to a second launch, which makes
 the statistics. A third reads x from its end, which the cache still has, and writes y. Group normalisation merges the channels of a group
 as well. Inference is the elementwise pass alone. x is read twice: where an image, or all of them, fits shared memory, once would do.
 """

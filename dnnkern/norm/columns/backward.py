@@ -10,7 +10,7 @@ from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
 from ...device.vec import advance
 from .._channel_problem import gradient_source
-from .forward import THREADS, Columns, make_places
+from .forward import THREADS, Columns, make_position
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gradient:
 
     @property
     def flight(self):
-        """Values of each channel under way."""
+        """Values of each channel in flight."""
         return 4 if self.columns.words else 2
 
     @property
@@ -50,7 +50,7 @@ class Gradient:
 
 
 def _make_load(config):
-    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y under way."""
+    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y in flight."""
     c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
     gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
@@ -89,7 +89,7 @@ def sums_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
     SCALAR, RAW, MORE, load, take = _make_load(config)
-    places, SHARED, STEPS, DEPENDENT = make_places(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
+    position, SHARED, STEPS, DEPENDENT = make_position(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
     BY_X, SCALED, SHIFTED = config.source == "x", config.gamma != "", config.beta != ""
     KEPT = E if BY_X else 1
     load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
@@ -103,7 +103,7 @@ def sums_kernel(config):
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
         scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
-        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
+        image, slab, channel, ty, tx = position(cuda.blockIdx.x, across_blocks, slabs)
         inside = channel < channels
         start, end = i64(channel if inside else 0), rows if inside else 0
         dy, x = advance(dy, image * image_strides.dy + start), advance(x, image * image_strides.x + start)
@@ -162,7 +162,7 @@ def gradient_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, RAW, MORE, load, take = _make_load(config)
-    put, places, load_gamma = make_writer(c.dtype, E, c.words), make_places(c), element(config.gamma or c.dtype).load
+    put, position, load_gamma = make_writer(c.dtype, E, c.words), make_position(c), element(config.gamma or c.dtype).load
     SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
     SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
     TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
@@ -176,7 +176,7 @@ def gradient_kernel(config):
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(KEPT, Real)
-        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
+        image, part, channel, ty, tx = position(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
         start, end = i64(channel if inside else 0), rows if inside else 0
         dy, x = advance(dy, image * image_strides.dy + start), advance(x, image * image_strides.x + start)

@@ -3,7 +3,7 @@
 Channels first, an image's channel is a plane of neighbouring elements. A part of a warp, a warp or a block holds a plane, or a piece of a
 large one, in registers: its mean, then the squared distances to that, two numbers a piece. A second launch merges those of all images, or
 of a group's channels, and makes the statistics; a third reads x again, its end first, which the cache still has. Planes may begin anywhere,
-as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes under way: channels last are read better then.
+as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes in flight: channels last are read better then.
 """
 from ...device.index import ceil_div, divisor
 from ...device.rows import Dim, RowForm, row_vector
@@ -84,7 +84,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, x twice where statistics are taken, at the rate that those under way sustain; launches."""
+    """Bytes, x twice where statistics are taken, at the rate that those in flight sustain; launches."""
     view, (pieces, length) = view_of(problem), _pieces(problem, config)
     backward = problem.op.endswith("bwd")
     arrays, size = 2 if backward else 1, problem.x.itemsize
