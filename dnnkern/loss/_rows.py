@@ -220,9 +220,9 @@ def forward_kernel(config):
             end = min(end, piece * size + size)
         for first in range(piece * size, end, TURN):
             left = vectors - first
-            vec.load(words, advance(x, first * E * logits_step), prologue, left, lane, logits_step)
+            vec.load(words, advance(x, i64(first) * E * logits_step), prologue, left, lane, logits_step)
             if SOFT:
-                load_aims(more, advance(t, first * E * targets_step), prologue, left, lane, targets_step)
+                load_aims(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             old = level(m)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
@@ -340,7 +340,7 @@ def backward_kernel(config):
                     aimed += aim(rest_aims[k], weigh(weight, i * weight_step), keep, share)
             for first in range(0, vectors, TURN):
                 left = vectors - first
-                vec.load(more, advance(t, first * E * targets_step), prologue, left, lane, targets_step)
+                vec.load(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
                 for c in range(REGISTERS):
                     i = lane + c * LANES
                     if i < left:
@@ -387,9 +387,9 @@ def backward_kernel(config):
         for first in range(piece * size, end, TURN):
             left = vectors - first
             if READS:
-                vec.load(words, advance(x, first * E * scores_step), prologue, left if covered > 0 else 0, lane, scores_step)
+                vec.load(words, advance(x, i64(first) * E * scores_step), prologue, left if covered > 0 else 0, lane, scores_step)
             if SOFT:
-                vec.load(more, advance(t, first * E * targets_step), prologue, left, lane, targets_step)
+                vec.load(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
                 at = (first + lane + c * LANES) * E
                 if READS:
@@ -411,7 +411,7 @@ def backward_kernel(config):
                         if at + e == mark:
                             values[e] = values[e] - target
                 vec.pack(words, c, values)
-                vec.store(advance(y, first * E * gradient_step), words, c, prologue, left, lane, gradient_step)
+                vec.store(advance(y, i64(first) * E * gradient_step), words, c, prologue, left, lane, gradient_step)
     return cross_entropy_bwd_rows
 
 

@@ -150,7 +150,7 @@ def aims_kernel(config):
                     aimed += aim(edges[k], weigh(weight, i * weight_step), keep, share)
         for first in range(piece * size, min(vectors, piece * size + size), TURN):
             left = vectors - first
-            vec.load(words, advance(t, first * E * targets_step), prologue, left, lane, targets_step)
+            vec.load(words, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
                 i = lane + c * THREADS
                 if i < left:

@@ -122,7 +122,7 @@ def sum_kernel(config):
                 for k in range(EDGES):
                     row_sum += softmax.exp(edges[k] - softmax.finite_max(row_max))
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
-                vec.load(words, advance(x, first * E * x_step), prologue, vectors - first, lane, x_step)
+                vec.load(words, advance(x, i64(first) * E * x_step), prologue, vectors - first, lane, x_step)
                 old_max = row_max
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
@@ -163,8 +163,8 @@ def sum_kernel(config):
             for k in range(EDGES):
                 row_sum += softmax.product(dy_edges[k], y_edges[k])
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
-            vec.load(dy_words, advance(dy, first * E * dy_step), prologue, vectors - first, lane, dy_step)
-            vec.load(y_words, advance(y, first * E * y_step), prologue, vectors - first, lane, y_step)
+            vec.load(dy_words, advance(dy, i64(first) * E * dy_step), prologue, vectors - first, lane, dy_step)
+            vec.load(y_words, advance(y, i64(first) * E * y_step), prologue, vectors - first, lane, y_step)
             for c in range(REGISTERS):
                 vec.unpack(dy_values, dy_words, c)
                 vec.unpack(y_values, y_words, c)
@@ -211,13 +211,13 @@ def apply_kernel(config):
                 vec.store_edges(y, edges, prologue, vectors, length, lane)
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 left = vectors - first
-                vec.load(words, advance(x, first * E * x_step), prologue, left, lane, x_step)
+                vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     for e in range(E):
                         values[e] = softmax.result(values[e], row_max, norm)
                     vec.pack(words, c, values)
-                    vec.store(advance(y, first * E * y_step), words, c, prologue, left, lane, y_step)
+                    vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
         return softmax_fwd_apply
 
     reduce = make_block_reduce(add, THREADS)
@@ -246,15 +246,15 @@ def apply_kernel(config):
             vec.store_edges(dx, dy_edges, prologue, vectors, length, lane)
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
             left = vectors - first
-            vec.load(dy_words, advance(dy, first * E * dy_step), prologue, left, lane, dy_step)
-            vec.load(y_words, advance(y, first * E * y_step), prologue, left, lane, y_step)
+            vec.load(dy_words, advance(dy, i64(first) * E * dy_step), prologue, left, lane, dy_step)
+            vec.load(y_words, advance(y, i64(first) * E * y_step), prologue, left, lane, y_step)
             for c in range(REGISTERS):
                 vec.unpack(dy_values, dy_words, c)
                 vec.unpack(y_values, y_words, c)
                 for e in range(E):
                     dy_values[e] = softmax.gradient(dy_values[e], y_values[e], row_sum)
                 vec.pack(dy_words, c, dy_values)
-                vec.store(advance(dx, first * E * dx_step), dy_words, c, prologue, left, lane, dx_step)
+                vec.store(advance(dx, i64(first) * E * dx_step), dy_words, c, prologue, left, lane, dx_step)
     return softmax_bwd_apply
 
 

@@ -120,8 +120,8 @@ def pieces_kernel(config):
         average, slope = Real(0), Real(0)
         for first in range(piece * size, min(vectors, piece * size + size), TURN):
             left = vectors - first
-            vec.load(a, advance(dy, first * E * dy_step), 0, left, lane, dy_step)
-            vec.load(b, advance(x, first * E * x_step), 0, left, lane, x_step)
+            vec.load(a, advance(dy, i64(first) * E * dy_step), 0, left, lane, dy_step)
+            vec.load(b, advance(x, i64(first) * E * x_step), 0, left, lane, x_step)
             if SCALED:
                 for c in range(REGISTERS):
                     i = lane + c * THREADS
@@ -193,10 +193,10 @@ def strips_kernel(config):
                 fetch_gamma(gammas, c * LENGTH, gamma, (first + i) * E, gamma_step, i < left)
         for row in range(begin, end):
             offsets = row_offsets(row, divisors, strides)
-            vec.load(a, advance(dy, offsets.dy + first * E * dy_step), 0, left, lane, dy_step)
-            vec.load(b, advance(x, offsets.x + first * E * x_step), 0, left, lane, x_step)
+            vec.load(a, advance(dy, offsets.dy + i64(first) * E * dy_step), 0, left, lane, dy_step)
+            vec.load(b, advance(x, offsets.x + i64(first) * E * x_step), 0, left, lane, x_step)
             if ADDED:
-                vec.load(more, advance(dsummed, offsets.dsummed + first * E * dsummed_step), 0, left, lane, dsummed_step)
+                vec.load(more, advance(dsummed, offsets.dsummed + i64(first) * E * dsummed_step), 0, left, lane, dsummed_step)
             m, r = Real(0), Real(rstd[offsets.rstd])
             if LAYER:
                 m = Real(mean[offsets.mean])
@@ -225,7 +225,7 @@ def strips_kernel(config):
                     for e in range(E):
                         values[e] += added[e]
                 vec.pack(a, c, values)
-                vec.store(advance(dx, offsets.dx + first * E * dx_step), a, c, 0, left, lane, dx_step)
+                vec.store(advance(dx, offsets.dx + i64(first) * E * dx_step), a, c, 0, left, lane, dx_step)
             hold(a)
         to = advance(columns, split * (i64(length) * SUMS))
         for c in range(REGISTERS):
