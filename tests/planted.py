@@ -47,7 +47,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
      "        commit_copies()\n        wait()\n", "no barrier between a stage's readers and its next copies"),
     ("engine/hopper.py", "wait_older(acc)\n                    pipe.consumer_release(bars, before, thread)",
      "wait_older(acc)\n                    pipe.consumer_release(bars, state, thread)", "the stage in use is released"),
-    ("matmul/matmul_gemv.py", "if i32(4 * w + j) < left:", "if i32(4 * w + j) <= left:", "one byte past the end of a row"),
+    ("matmul/matmul_gemv.py", "if 4 * w + j < left:", "if 4 * w + j <= left:", "one byte past the end of a row"),
     ("conv/winograd/stages.py", "and w + s < W else", "and w + s <= W else", "a pixel right of the image"),
     ("conv/halo_wgmma/kernel.py", "T - 1 - t, R - 1 - r", "t, R - 1 - r", "the filter is not flipped along depth"),
     ("conv/depthwise/rows.py", "if column + k < width:", "if column + k <= width:", "a pixel past the end of a row is written"),
