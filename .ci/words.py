@@ -7,8 +7,8 @@
 words.txt has the words. A line is `pattern => what to write`, and may end in `unless pattern`: a match that lies
 inside a match of the second pattern is fine. Words match in any case, exceptions as they are written.
 
-Pages, examples and the modules that users meet first must be clean. The rest may have as many of a word as
-words_ceiling.txt records, by area.
+Pages, examples and the modules that users meet first must be clean. Kernels' sources may have as many of a word as
+words_ceiling.txt records; the file goes when they are clean.
 """
 import collections
 import pathlib
@@ -20,9 +20,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 CEILINGS = HERE / "words_ceiling.txt"
 ENDINGS = (".md", ".py", ".yml", ".cfg")
-FRONT = r"dnnkern/([^/]*|host/.*|demo/.*|cli/.*|(?!device/)[^/]*/__init__)\.py"
-AREAS = ((r"docs/notes/.*", "notes"), (FRONT, "front"), (r"dnnkern/.*", "kernels"), (r".*", "pages"))
 NOT_READ = ("tests/", "bench/")
+CLEAN = re.compile(r"(?!dnnkern/).*|dnnkern/([^/]*|host/.*|demo/.*|cli/.*|(?!device/)[^/]*/__init__)\.py")
 SHOWN = 20
 
 
@@ -42,8 +41,8 @@ def words(path=HERE / "words.txt"):
 
 
 def spaced(pattern):
-    """A space of a pattern matches a line's end too, with a comment's mark and indentation."""
-    return pattern.replace(" ", r"[\s#]+")
+    """A space of a pattern matches a line's end too, with indentation and a comment's mark; not the end of a paragraph."""
+    return pattern.replace(" ", r"(?:[ \t]+|[ \t]*\n[ \t]*(?:#[ \t]*)?)")
 
 
 def matches(text, listed):
@@ -55,44 +54,36 @@ def matches(text, listed):
                 yield text.count("\n", 0, m.start()) + 1, pattern, " ".join(m[0].split()), write
 
 
-def area(path):
-    return next(name for pattern, name in AREAS if re.fullmatch(pattern, path))
-
-
 def ceilings(path=CEILINGS):
-    """{(area, pattern): count}"""
+    """{pattern: count} of the kernels' sources"""
     lines = path.read_text().splitlines() if path.exists() else ()
-    fields = (line.split(None, 2) for line in lines if line and not line.startswith("#"))
-    return {(name, pattern): int(count) for name, count, pattern in fields}
+    fields = (line.split(None, 1) for line in lines if line and not line.startswith("#"))
+    return {pattern: int(count) for count, pattern in fields}
 
 
 def record(counts, allowed, path=CEILINGS):
-    kept = {key: min(counts.get(key, 0), most) for key, most in allowed.items()} if allowed else counts
-    lines = (f"{name:8} {count:5} {pattern}" for (name, pattern), count in sorted(kept.items()) if count and name != "pages")
-    path.write_text("# Area, most occurrences, pattern of words.txt. They only fall: python .ci/words.py --record\n"
-                    + "".join(line + "\n" for line in lines))
+    kept = {pattern: min(counts.get(pattern, 0), most) for pattern, most in allowed.items()} if allowed else counts
+    path.write_text("# Most occurrences in kernels' sources, pattern of words.txt. They only fall: python .ci/words.py --record\n"
+                    + "".join(f"{count:5} {pattern}\n" for pattern, count in sorted(kept.items()) if count))
 
 
 def main(arguments):
     listed = words()
     files = [name for name in arguments if name != "--record"]
-    allowed = {} if files else ceilings()
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     names = files or [name for name in tracked if name.endswith(ENDINGS) and not name.startswith(NOT_READ) and (ROOT / name).exists()]
-    found = collections.defaultdict(list)
+    bad, kernels = [], collections.defaultdict(list)
     for name in names:
         for number, pattern, word, write in matches((ROOT / name).read_text(), listed):
-            found["pages" if files else area(name), pattern].append(f"{name}:{number}: {word}: write {write}")
+            found = bad if files or CLEAN.fullmatch(name) else kernels[pattern]
+            found.append(f"{name}:{number}: {word}: write {write}")
     if "--record" in arguments:
-        record({key: len(lines) for key, lines in found.items()}, allowed)
-        allowed = ceilings()
-    bad = {key: lines for key, lines in found.items() if len(lines) > allowed.get(key, 0)}
-    for (name, pattern), lines in sorted(bad.items()):
-        print(*lines[:SHOWN], sep="\n")
-        if len(lines) > SHOWN:
-            print(f"... and {len(lines) - SHOWN} more")
-        if (name, pattern) in allowed:
-            print(f"{name}: {len(lines)} of '{pattern}'; the ceiling is {allowed[name, pattern]}")
+        record({pattern: len(lines) for pattern, lines in kernels.items()}, ceilings())
+    for pattern, lines in kernels.items():
+        if len(lines) > (most := ceilings().get(pattern, 0)):
+            bad += lines[:SHOWN] + [f"... and {len(lines) - SHOWN} more"] * (len(lines) > SHOWN)
+            bad.append(f"kernels: {len(lines)} of '{pattern}'; the ceiling is {most}")
+    print(*bad, sep="\n", end="\n" * bool(bad))
     return 1 if bad else 0
 
 

@@ -405,7 +405,7 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
         cost = bound.cost(problem, device)
         rows.append(Candidate(bound.name, None, 1e3 * float(cost), bound.workspace(problem, device, bound.config), bound.notes,
                               bound.config_text, is_chosen, why * is_chosen,
-                              *({name: 1e3 * seconds for name, seconds in side.items()} for side in (cost.terms, cost.hidden))))
+                              *({name: 1e3 * seconds for name, seconds in side.items() if seconds} for side in (cost.terms, cost.hidden))))
     return sorted(rows, key=lambda c: (not c.chosen, c.reason is not None, c.time_ms or 0.0))
 
 

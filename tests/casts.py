@@ -202,6 +202,12 @@ def is_operand(node, parent):
         isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in ("min", "max") and node in parent.args)
 
 
+def is_unpacked(node, parent, field):
+    """Whether a tuple is only a way to assign several variables."""
+    return isinstance(parent, ast.Assign) and field == "value" and isinstance(parent.targets[0], ast.Tuple) and len(
+        parent.targets[0].elts) == len(node.elts) and not any(isinstance(t, ast.Starred) for t in parent.targets[0].elts)
+
+
 def parents(tree):
     return {child: (node, field) for node in ast.walk(tree) for field, value in ast.iter_fields(node)
             for child in (value if isinstance(value, list) else (value,)) if isinstance(child, ast.AST)}
@@ -232,7 +238,7 @@ def removable(file, seen):
         if all(t == without for t, without in given):
             gone[where] = node
         elif name == "i32" and all(t == without or without.startswith("literal ") and loses_nothing(_type(without), _type(t))
-                                   for t, without in given) and not isinstance(parent, ast.Tuple):
+                                   for t, without in given) and (not isinstance(parent, ast.Tuple) or is_unpacked(parent, *above[parent])):
             gone[where] = node  # int32 is what a literal is by itself
         elif isinstance(parent, ast.Subscript) and name == "i64" and all(without == "int32" for _, without in given):
             gone[where] = node  # an index is widened in the address

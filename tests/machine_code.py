@@ -90,7 +90,8 @@ def described(launch):
 
     def value(a):
         if hasattr(a.spec, "words"):
-            return f"table {zlib.crc32(a.spec.words.tobytes()):08x} {zlib.crc32(a.spec.places.tobytes()):08x} {a.spec.names}"
+            positions = a.spec.positions if hasattr(a.spec, "positions") else a.spec.places  # of older commits
+            return f"table {zlib.crc32(a.spec.words.tobytes()):08x} {zlib.crc32(positions.tobytes()):08x} {a.spec.names}"
         return f"{a.value} {a.spec}" if a.spec is not None else f"{a.value}"
     how = [f"grid {size(launch.grid)}, block {size(launch.block)}, shared {launch.shared}, cluster {size(launch.cluster)}",
            *(name for name in ("cooperative", "dependent") if getattr(launch, name))]

@@ -20,7 +20,7 @@ from dnnkern.device.grid import load_acquired
 from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from dnnkern.device.tma import bulk_load
 from dnnkern.device.vec import address, load4, load4_nc_if, load_shared_4f32, shared_address, store4, store_shared_f32
-from dnnkern.host.extents import Extent, extent, place
+from dnnkern.host.extents import Extent, describe, extent
 
 ALGORITHMS = [("matmul", "blocked"), ("matmul", "mma"), ("matmul", "wgmma"), ("layer_norm_fwd", "cluster"),
               ("conv_fwd", "implicit_gemm"), ("softmax_fwd", "warp"), ("sdpa_fwd", "flash_simt"),
@@ -279,6 +279,6 @@ def test_extents():
                             (x[1, 1, ...], 14, 16)):
         assert extent(view, "x") == Extent(at + low, at + high, "x")
     given = [Extent(100, 200, "a"), Extent(300, 308, "b")]
-    assert place(150, given) == "0x96, byte 50 of a (100 bytes)" and place(290, given) == "0x122, 10 bytes before b (8 bytes)"
-    assert place(1 << 40, given) == "0x10000000000, near none of its arguments"
-    assert place(210, given) == "0xd2, 10 bytes past the end of a (100 bytes)" and place(7, []) == "0x7"
+    assert describe(150, given) == "0x96, byte 50 of a (100 bytes)" and describe(290, given) == "0x122, 10 bytes before b (8 bytes)"
+    assert describe(1 << 40, given) == "0x10000000000, near none of its arguments"
+    assert describe(210, given) == "0xd2, 10 bytes past the end of a (100 bytes)" and describe(7, []) == "0x7"

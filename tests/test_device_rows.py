@@ -1,12 +1,13 @@
-"""`dnnkern.device.rows`: forms of rows, their places, units with heads and tails in registers and shared memory, pairs over a cluster."""
+"""`dnnkern.device.rows`: forms of rows, their offsets, vectors and unaligned edges, pairs over a cluster."""
 import numpy as np
 import pytest
 from kit import launch, needs
 
-from dnnkern.device import cuda, f32, i32, i64, u32
+from dnnkern.device import cuda, f32, i32, i64, jit, u32
 from dnnkern.device.block import merge_softmax
 from dnnkern.device.cluster import cluster_arrive_relaxed, cluster_wait
-from dnnkern.device.rows import Dim, Held, make_cluster_pair, make_row, make_row_places, merged, row_arguments, row_form, row_unit
+from dnnkern.device.rows import (Dim, RowLayout, make_cluster_pair, make_row, make_row_offsets, make_row_offsets64, merged, row_arguments,
+                                 row_arguments64, row_form, row_vector)
 from dnnkern.device.vec import advance, shared_address
 from dnnkern.host.tensor import Tensor
 
@@ -27,60 +28,62 @@ def test_dimensions_merge_where_all_arrays_step_evenly():
     ((4, 32), (64, 2), (32, 1), 16, (2, False))])
 def test_units_need_rows_in_phase(shape, strides, other, alignment, expected):
     tensors = [Tensor(shape, s, "bfloat16", alignment) for s in (strides, other)]
-    assert row_unit(row_form(shape, (1,), strides, other), tensors) == expected
+    assert row_vector(row_form(shape, (1,), strides, other), tensors) == expected
 
 
-def test_places_of_rows():
+@pytest.mark.parametrize("make, arguments, types", [
+    (make_row_offsets, row_arguments, np.uint32), (make_row_offsets64, lambda form: row_arguments64(form.outer, 2), np.int64)])
+def test_offsets_of_rows(make, arguments, types):
     form = row_form((3, 5, 7, 4), (3,), (1000, 100, 10, 1), (-7, 3, 40, 1))
     assert len(form.outer) == 3
-    divisors, strides = row_arguments(form)
-    places, rows = make_row_places(3, 2), form.rows
+    divisors, strides = arguments(form)
+    row_offsets, named, rows = make(3, 2), make(3, ("x", "y")), form.rows
 
-    @cuda.jit(launch_bounds=128)
+    @jit(launch_bounds=128)
     def kernel(y, divisors, strides):
-        offsets = cuda.local.array(2, i64)
-        row = i32(cuda.threadIdx.x)
+        row = cuda.threadIdx.x
         if row < rows:
-            places(row, divisors, strides, offsets)
-            y[i32(2 * row)] = offsets[0]
-            y[i32(2 * row + 1)] = offsets[1]
+            first, second = row_offsets(row, divisors, strides)
+            offsets = named(row, divisors, strides)
+            y[2 * row] = first if first == offsets.x else -1
+            y[2 * row + 1] = second if second == offsets.y else -1
     y = np.zeros(2 * rows, np.int64)
-    launch(kernel, 1, 128, y, np.array(divisors, np.uint32), np.array(strides, np.int64))
+    launch(kernel, 1, 128, y, np.array(divisors, types), np.array(strides, np.int64))
     want = {(1000 * i + 100 * j + 10 * k, -7 * i + 3 * j + 40 * k) for i in range(3) for j in range(5) for k in range(7)}
     assert set(map(tuple, y.reshape(-1, 2).tolist())) == want and len(want) == rows
 
 
-def _copy_kernel(held, threads):
-    """y = x, a row a group, all units through words and values, heads and tails through `rest`."""
-    row = make_row(held, threads)
-    span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept = row[:11]
-    E, WORDS, REST, REGISTERS, SHARED, PART = held.elements, held.words, held.rest, held.registers, held.shared, held.unit_words
-    Real = held.real
+def _copy_kernel(layout, threads):
+    """y = x, one row per group, all vectors through words and values, edges through `edges`."""
+    row = make_row(layout, threads)
+    split, load, load_edges, unpack, pack, store, store_edges, copy_overflow, wait_overflow, load_overflow, store_overflow = row[:11]
+    E, WORDS, EDGE_SLOTS, REGISTERS, SHARED = layout.elements, layout.words, layout.edge_slots, layout.registers, layout.shared
+    PART, Real = layout.vector_words, layout.real
 
     @cuda.jit(launch_bounds=threads)
     def kernel(x, y, length, x_row, y_row, step):
         dynamic = cuda.shared.array(0, u32)
         words, part = cuda.local.array(WORDS, u32), cuda.local.array(PART, u32)
-        values, rest = cuda.local.array(E, Real), cuda.local.array(REST, Real)
+        values, edges = cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane, row = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
         source, target = advance(x, i32(row * x_row)), advance(y, i32(row * y_row))
-        head, units = span(source, length)
+        prologue, vectors = split(source, length)
         if SHARED:
             base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(lane))
-            copy(base, source, head, units, lane)
-        load(words, source, head, units, lane, step)
-        load_rest(rest, source, head, units, length, lane)
+            copy_overflow(base, source, prologue, vectors, lane)
+        load(words, source, prologue, vectors, lane, step)
+        load_edges(edges, source, prologue, vectors, length, lane)
         for c in range(REGISTERS):
             unpack(values, words, c)
             pack(words, c, values)
-            store(target, words, c, head, units, lane, step)
-        store_rest(target, rest, head, units, length, lane)
+            store(target, words, c, prologue, vectors, lane, step)
+        store_edges(target, edges, prologue, vectors, length, lane)
         if SHARED:
-            for c in range(kept(units, lane)):
-                fetch(part, base, c)
+            for c in range(wait_overflow(vectors, lane)):
+                load_overflow(part, base, c)
                 unpack(values, part, 0)
                 pack(part, 0, values)
-                put(target, part, c, head, units, lane)
+                store_overflow(target, part, c, prologue, vectors, lane)
     return kernel
 
 
@@ -88,51 +91,51 @@ STORED = {"float64": np.float64, "float32": np.float32, "float16": np.uint16, "b
 
 
 @pytest.mark.parametrize("dtype", STORED)
-@pytest.mark.parametrize("unit, lanes, registers, shared, length, gap, step", [
+@pytest.mark.parametrize("vector_bytes, lanes, registers, shared, length, gap, step", [
     (16, 32, 2, 0, 64, 0, 1), (16, 32, 2, 0, 61, 0, 1), (16, 32, 2, 0, 3, 0, 1), (16, 4, 3, 0, 29, 1, 1), (16, 1, 4, 0, 13, 1, 1),
     (16, 32, 1, 2, 130, 1, 1), (0, 32, 2, 0, 50, 0, 1), (0, 32, 2, 0, 30, 1, 2)])
-def test_a_row_is_whole(dtype, unit, lanes, registers, shared, length, gap, step):
-    """Rows that begin anywhere: whatever unit, head, tail and place they take, every element arrives, and nothing else is written."""
+def test_a_row_is_whole(dtype, vector_bytes, lanes, registers, shared, length, gap, step):
+    """Rows that begin anywhere: whatever vectors and edges they have, every element arrives, and nothing else is written."""
     itemsize = np.dtype(STORED[dtype]).itemsize
     per = 16 // itemsize
-    held = Held(dtype, unit or itemsize, lanes, registers, shared, heads=bool(unit and (gap or length % per)))
-    length = min(length, held.capacity)
+    layout = RowLayout(dtype, vector_bytes or itemsize, lanes, registers, shared, unaligned=bool(vector_bytes and (gap or length % per)))
+    length = min(length, layout.capacity)
     width = length * step + gap
-    if unit and not held.heads:
+    if vector_bytes and not layout.unaligned:
         width = -(-length // per) * per
     rng = np.random.default_rng(3)
     x = rng.standard_normal(3 * width + 16)
     x = x.astype(STORED[dtype]) if itemsize > 2 else rng.integers(0, 0x3C00, x.size).astype(np.uint16)
     y = np.zeros_like(x)
-    launch(_copy_kernel(held, lanes), 3, lanes, x, y, length, width, width, np.int64(step), shared=16 * lanes * shared)
+    launch(_copy_kernel(layout, lanes), 3, lanes, x, y, length, width, width, np.int64(step), shared=16 * lanes * shared)
     want = np.zeros_like(x)
     for row in range(3):
-        places = row * width + step * np.arange(length)
-        want[places] = x[places]
+        at = row * width + step * np.arange(length)
+        want[at] = x[at]
     np.testing.assert_array_equal(y, want)
 
 
 def test_what_is_not_in_the_row_is_the_least():
-    held = Held("float32", 16, 32, 1, heads=True, least=True)
-    row = make_row(held, 32)
-    span, load, load_rest, unpack = row.span, row.load, row.load_rest, row.unpack
-    SINGLES = held.singles
+    layout = RowLayout("float32", 16, 32, 1, unaligned=True, pad_lowest=True)
+    row = make_row(layout, 32)
+    split, load, load_edges, unpack = row.split, row.load, row.load_edges, row.unpack
+    EDGES = layout.edges
 
     @cuda.jit(launch_bounds=32)
     def kernel(x, y, z, length):
         words, values = cuda.local.array(4, u32), cuda.local.array(4, f32)
-        rest = cuda.local.array(SINGLES, f32)
+        edges = cuda.local.array(EDGES, f32)
         lane = i32(cuda.threadIdx.x)
         source = advance(x, i32(1))
-        head, units = span(source, length)
-        load(words, source, head, units, lane, i64(1))
-        load_rest(rest, source, head, units, length, lane)
+        prologue, vectors = split(source, length)
+        load(words, source, prologue, vectors, lane, i64(1))
+        load_edges(edges, source, prologue, vectors, length, lane)
         unpack(values, words, 0)
         for e in range(4):
             y[i32(4 * lane + e)] = values[e]
-        z[lane] = rest[0]
+        z[lane] = edges[0]
     x, y, z = np.arange(40, dtype=np.float32), np.zeros(128, np.float32), np.zeros(32, np.float32)
-    launch(kernel, 1, 32, x, y, z, 13)                       # elements 1 to 13: a head of 3, two units, a tail of 2
+    launch(kernel, 1, 32, x, y, z, 13)                       # elements 1 to 13: a prologue of 3, two vectors, an epilogue of 2
     np.testing.assert_array_equal(y[:8], np.arange(4, 12))
     assert np.isneginf(y[8:]).all()
     np.testing.assert_array_equal(z[:5], [1, 2, 3, 12, 13])
@@ -164,8 +167,8 @@ def test_pairs_over_a_cluster(blocks):
 
 def test_bad_sizes_are_refused():
     with pytest.raises(ValueError, match="24 lanes"):
-        Held("float32", 16, 24, 1)
-    with pytest.raises(ValueError, match="units of 8 bytes"):
-        Held("float32", 8, 32, 1)
-    with pytest.raises(ValueError, match="heads True"):
-        Held("float32", 4, 32, 1, heads=True)
+        RowLayout("float32", 16, 24, 1)
+    with pytest.raises(ValueError, match="vectors of 8 bytes"):
+        RowLayout("float32", 8, 32, 1)
+    with pytest.raises(ValueError, match="unaligned True"):
+        RowLayout("float32", 4, 32, 1, unaligned=True)

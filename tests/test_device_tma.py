@@ -462,7 +462,7 @@ def test_a_map_names_the_rule_its_address_breaks():
     spec = packed("float32", (4, 8), (4, 8))
     if SIMULATED:
         x, y = np.zeros(64, np.float32), np.zeros(32, np.uint32)
-        with pytest.raises(ValueError, match="4 bytes behind a multiple of 16"):
+        with pytest.raises(ValueError, match="4 bytes past a multiple of 16"):
             launch(loader(2, 32), 1, THREADS, (x[1:], spec), y, *[0] * 8)
-    with pytest.raises(ValueError, match="8 bytes behind a multiple of 16"):
+    with pytest.raises(ValueError, match="8 bytes past a multiple of 16"):
         spec.encode(0x7F0000000008)

@@ -15,7 +15,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
-from dnnkern.host.window import places
+from dnnkern.host.window import output_extents
 from dnnkern.pool._parse import FAMILY, SMALL, parse_problem
 from dnnkern.pool._problem import OPS, adaptive_window, check_index, make_adaptive_forward, make_forward
 
@@ -67,7 +67,7 @@ def test_adaptive_references_are_pytorchs(shape, size):
 def test_places_are_those_of_the_definition():
     sizes = range(1, 9), range(1, 5), range(1, 5), (0, 1, 4), (0, 2, 5), (1, 2), (False, True)
     for n, window, stride, before, after, dilation, ceil_mode in itertools.product(*sizes):
-        (count,) = places((n,), (window,), (stride,), ((before, after),), (dilation,), ceil_mode)
+        (count,) = output_extents((n,), (window,), (stride,), ((before, after),), (dilation,), ceil_mode)
         found = axis_windows(n, window, stride, before, after, dilation, ceil_mode)
         assert max(count, 0) == len(found), (n, window, stride, before, after, dilation, ceil_mode)
 

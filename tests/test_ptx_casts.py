@@ -69,7 +69,8 @@ def test_a_cast_that_no_kernel_has_compiled_stays(planted):
 
 
 @pytest.mark.parametrize("before, after", [
-    ("a * i32(b + c)", "a * (b + c)"), ("i32(b + c) * a", "(b + c) * a"), ("a - i32(b - c)", "a - (b - c)"), ("i32(b - c) - a", "b - c - a"),
+    ("a * i32(b + c)", "a * (b + c)"), ("i32(b + c) * a", "(b + c) * a"), ("a - i32(b - c)", "a - (b - c)"),
+    ("i32(b - c) - a", "b - c - a"),
     ("u32(a << 3) + b", "(a << 3) + b"), ("f(i32(a + b))", "f(a + b)"), ("-i32(a + b)", "-(a + b)"), ("x[i32(a + b)]", "x[a + b]"),
     ("i32(i32(a) * b) + c", "a * b + c"), ("i32(a) if b else i32(c)", "a if b else c"), ("i32((a + b) * c) & 3", "(a + b) * c & 3")])
 def test_what_is_left_is_the_same_program(before, after):

@@ -6,24 +6,24 @@ from ._functions import WITH_SLOPE
 COST = constants("act/elements")
 
 
-_WAITS = constants("act/waits")
+WAITS = constants("act/waits")
 OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
                              "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
-                            COST.light),
+                            "light"),
             **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"),
-                            COST.medium),
-            **dict.fromkeys(("gelu", "gelu_tanh"), COST.heavy)}
-"""Instructions of an element, from its load to its store, by either formula of gelu."""
-WAITS = {1: _WAITS.chunks_1, 2: _WAITS.chunks_2, 4: _WAITS.chunks_4}
-"""Chunks of a thread -> times as long, where elements of two bytes or fewer are heavy."""
+                            "medium"),
+            **dict.fromkeys(("gelu", "gelu_tanh"), "heavy")}
+"""Function -> name of its instructions of an element, from load to store; "other" if it is not here. Of gelu by either formula."""
 
 
 def instructions(problem):
     """Of an element."""
     function = problem.function
     if function.op == "glu_bwd":
-        return 2 * OF_MODES.get(function.mode, COST.other)
-    return COST.light if function.mode.startswith(("cmp_", "logical_")) else OF_MODES.get(function.mode, COST.other)
+        return 2 * getattr(COST, OF_MODES.get(function.mode, "other"))
+    if function.mode.startswith(("cmp_", "logical_")):
+        return COST.light
+    return getattr(COST, OF_MODES.get(function.mode, "other"))
 
 
 def sector_bytes(problem, units):
@@ -37,9 +37,10 @@ def sector_bytes(problem, units):
 
 
 def waiting(problem, work):
-    """How much longer than its bytes a problem takes for want of loads under way: measured with gelu, bfloat16."""
+    """How much longer than its bytes a problem takes because few loads are in flight: measured with gelu, bfloat16."""
     narrow = min(a.itemsize for a in problem.form.arrays) <= 2
-    return WAITS.get(work.lanes, 1.0) if narrow and instructions(problem) >= COST.heavy and problem.function.results == 1 else 1.0
+    heavy = instructions(problem) >= COST.heavy and problem.function.results == 1
+    return getattr(WAITS, f"chunks_{work.lanes}", 1.0) if narrow and heavy else 1.0
 
 
 def kernel_issue_seconds(problem, threads, work, dims, device):

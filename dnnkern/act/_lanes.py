@@ -341,14 +341,14 @@ def make_lanes(work):
                 c_take(c, c_words, k, piece)
             each(a, b, c, results, more, scalars)
             y_pack(made, results)
-            y_at = advance(y, i64(k * steps[3] + shift[k]) * Y_SCALE)
+            y_at = advance(y, i64(k * steps.y + shift[k]) * Y_SCALE)
             if whole:
                 y_whole(made, y_at)
             else:
                 y_part(made, y_at, first[k], last[k])
             if TWO:
                 z_pack(made_too, more)
-                z_at = advance(z, i64(k * steps[4] + shift[k]) * Z_SCALE)
+                z_at = advance(z, i64(k * steps.z + shift[k]) * Z_SCALE)
                 if whole:
                     z_whole(made_too, z_at)
                 else:
@@ -374,17 +374,17 @@ def make_lanes(work):
         for k in range(LANES):
             whole = whole and first[k] <= 0 and last[k] >= length
         if whole:
-            a_whole(a_words, a, steps[0], shift)
+            a_whole(a_words, a, steps.a, shift)
             if HAS_B:
-                b_whole(b_words, b, steps[1], shift)
+                b_whole(b_words, b, steps.b, shift)
             if HAS_C:
-                c_whole(c_words, c, steps[2], shift)
+                c_whole(c_words, c, steps.c, shift)
         else:
-            a_part(a_words, a, steps[0], shift, first, last)
+            a_part(a_words, a, steps.a, shift, first, last)
             if HAS_B:
-                b_part(b_words, b, steps[1], shift, first, last)
+                b_part(b_words, b, steps.b, shift, first, last)
             if HAS_C:
-                c_part(c_words, c, steps[2], shift, first, last)
+                c_part(c_words, c, steps.c, shift, first, last)
         lanes(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars)
     return run
 

@@ -1,14 +1,24 @@
-"""Where an element lies in five arrays, from its flat index: what the kernels of this family share.
+"""Offsets of an element in five arrays, from its flat index: what the kernels of this family share.
 
-The arrays are three inputs and two outputs; those that an operation lacks have the strides 0, and what is computed for them is dropped.
+The arrays are three inputs and two outputs. Those that an operation lacks have strides 0, and what is computed for them is dropped.
 """
 import functools
+from typing import NamedTuple
 
-from ..device import device_function, i32, i64
+from ..device import device_function, i64
 from ..device.index import divide_remainder, divisor
 from ..host.launch import Argument
 
 INPUTS, ARRAYS = 3, 5
+
+
+class Arrays(NamedTuple):
+    """A number for each of the five arrays."""
+    a: i64
+    b: i64
+    c: i64
+    y: i64
+    z: i64
 
 
 @device_function
@@ -24,31 +34,28 @@ def _divide32(index, sizes, d):
 
 @functools.cache
 def make_offsets(dims, wide, any_size=False):
-    """Device function ``offsets(index, sizes, strides)``: the five element offsets of index `index` over `dims` dimensions, the last one
-    fastest; int64 if `wide`, else int32. The index is an int32; with `any_size` an int64, and each coordinate costs a division.
-    `sizes` and `strides` are `offset_arguments`.
+    """``offsets(index, sizes, strides)``: the five element offsets of index `index` over `dims` dimensions, the last one fastest; int64
+    if `wide`, else int32. The index is an int32; with `any_size` an int64, and each coordinate costs a division. `sizes` and `strides`
+    are `offset_arguments`.
     """
-    Int = i64 if wide else i32
+    A, B, C, Y, Z = range(ARRAYS)
 
     @device_function
     def offsets(index, sizes, strides):
-        i = Int(index)
-        return Int(i * strides[0]), Int(i * strides[1]), Int(i * strides[2]), Int(i * strides[3]), Int(i * strides[4])
+        return index * strides[A], index * strides[B], index * strides[C], index * strides[Y], index * strides[Z]
     for d in range(1, dims):
-        offsets = _with_dimension(offsets, d, Int, _divide64 if any_size else _divide32)
+        offsets = _with_dimension(offsets, d, _divide64 if any_size else _divide32)
     return offsets
 
 
-def _with_dimension(outer, d, Int, divide):
+def _with_dimension(outer, d, divide):
     A, B, C, Y, Z = range(ARRAYS * d, ARRAYS * d + ARRAYS)
 
     @device_function
     def offsets(index, sizes, strides):
-        rest, at = divide(index, sizes, d)
-        i = Int(at)
+        rest, i = divide(index, sizes, d)
         a, b, c, y, z = outer(rest, sizes, strides)
-        return (Int(a + i * strides[A]), Int(b + i * strides[B]), Int(c + i * strides[C]), Int(y + i * strides[Y]),
-                Int(z + i * strides[Z]))
+        return a + i * strides[A], b + i * strides[B], c + i * strides[C], y + i * strides[Y], z + i * strides[Z]
     return offsets
 
 
@@ -57,6 +64,11 @@ def five(values, inputs):
     values = tuple(values)
     outputs = values[inputs:]
     return values[:inputs] + (0,) * (INPUTS - inputs) + outputs + (0,) * (ARRAYS - INPUTS - len(outputs))
+
+
+def arrays_argument(values, inputs):
+    """Kernel parameter: a number for each given array."""
+    return Argument(Arrays, Arrays(*five(values, inputs)))
 
 
 def offset_arguments(dims, inputs, wide, any_size=False):

@@ -30,12 +30,12 @@ def _parameter_word(text):
 
 def add_activation_arguments(parser):
     """The words that describe an activation or its gradient."""
-    parser.add_argument("shape", type=shape_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=shape_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("mode", help="relu, gelu, ..., prelu")
     parser.add_argument("parameters", nargs="*", type=_parameter_word, help="upper_clip=6, alpha=0.5, ...")
     parser.add_argument("--slope", type=shape_word, help="shape of prelu's slope: 256x1x1")
-    parser.add_argument("--slope-gradient", action="store_true", help="of activation_bwd: the slope's gradient too")
+    parser.add_argument("--slope-gradient", action="store_true", help="activation_bwd: also compute the slope's gradient")
 
 
 def make_activation_words(op, arguments):
@@ -48,10 +48,10 @@ def make_activation_words(op, arguments):
 
 def add_unary_arguments(parser):
     """The words that describe a function of one array."""
-    parser.add_argument("shape", type=shape_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=shape_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("mode", choices=UNARY)
-    parser.add_argument("--axis", type=int, help="of gen_index")
+    parser.add_argument("--axis", type=int, help="axis of gen_index")
 
 
 def make_unary_words(arguments):
@@ -63,7 +63,7 @@ def add_binary_arguments(parser):
     """The words that describe a function of two arrays."""
     parser.add_argument("a", type=shape_word, help="shape of a: 512x4096")
     parser.add_argument("b", type=shape_word, help="shape of b: 4096, or scalar")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("mode", choices=(*BINARY, *ALIASES))
     parser.add_argument("--mask", type=shape_word, help="shape of binary_select's mask")
 
@@ -77,8 +77,8 @@ def make_binary_words(arguments):
 
 def add_glu_arguments(parser):
     """The words that describe a gated linear unit or its gradient."""
-    parser.add_argument("shape", type=shape_word, help="of x: 4096x8192")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=shape_word, help="shape of x: 4096x8192")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("gate", nargs="?", choices=GATES, default="sigmoid")
     parser.add_argument("--axis", type=int, default=-1)
 
@@ -94,8 +94,8 @@ def make_glu_words(op, arguments):
 
 def add_scale_arguments(parser):
     """The words that describe an array times a number."""
-    parser.add_argument("shape", type=shape_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=shape_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
 
 
 def make_scale_words(arguments):
@@ -107,8 +107,8 @@ def add_add_arguments(parser):
     """The words that describe an array added to another."""
     parser.add_argument("a", type=shape_word, help="shape of a: 256x1x1, or scalar")
     parser.add_argument("c", type=shape_word, help="shape of c: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--overwrite", action="store_true", help="beta is 0")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--overwrite", action="store_true", help="beta = 0: overwrite c")
 
 
 def make_add_words(arguments):

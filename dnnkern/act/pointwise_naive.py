@@ -15,7 +15,7 @@ from ..host.launch import Argument, Launch
 from ._estimate import instructions
 from ._functions import SCALED, Function, make_function
 from ._lanes import scalar_arguments
-from ._offsets import ARRAYS, INPUTS, five, make_offsets, offset_arguments
+from ._offsets import ARRAYS, INPUTS, arrays_argument, make_offsets, offset_arguments
 from ._slopes import slope_launches, slope_cost, slope_workspace
 
 COST = constants("act/naive")
@@ -77,19 +77,19 @@ def kernel(config):
             a_at, b_at, c_at, y_at, z_at = offsets(i, sizes, strides)
             p, q = T(0), T(0)
             if HAS_B:
-                p = T(load_b(b, firsts[1] + b_at))
+                p = T(load_b(b, firsts.b + b_at))
             if HAS_C:
-                q = T(load_c(c, firsts[2] + c_at))
+                q = T(load_c(c, firsts.c + c_at))
             if INDEX:
-                store_y(y, firsts[3] + y_at, T(firsts[0] + a_at))
+                store_y(y, firsts.y + y_at, T(firsts.a + a_at))
             elif TWO:
-                r, s = apply(T(load_a(a, firsts[0] + a_at)), p, q)
-                store_y(y, firsts[3] + y_at, R(r))
-                store_z(z, firsts[4] + z_at, S(s))
+                r, s = apply(T(load_a(a, firsts.a + a_at)), p, q)
+                store_y(y, firsts.y + y_at, R(r))
+                store_z(z, firsts.z + z_at, S(s))
             elif NUMBERS:
-                store_y(y, firsts[3] + y_at, R(apply(T(load_a(a, firsts[0] + a_at)), p, (alpha, beta))))
+                store_y(y, firsts.y + y_at, R(apply(T(load_a(a, firsts.a + a_at)), p, (alpha, beta))))
             else:
-                store_y(y, firsts[3] + y_at, R(apply(T(load_a(a, firsts[0] + a_at)), p, q)))
+                store_y(y, firsts.y + y_at, R(apply(T(load_a(a, firsts.a + a_at)), p, q)))
     return pointwise_naive
 
 
@@ -101,7 +101,7 @@ def build(problem, device, config):
     found = [Argument(_element(a.dtype).pointer, a.name) for a in form.arrays]
     inputs, outputs = found[:form.inputs], found[form.inputs:]
     arguments = (*inputs, *outputs[:1] * (INPUTS - len(inputs)), *outputs, *outputs[:1] * (ARRAYS - INPUTS - len(outputs)),
-                 Argument("int64", form.size), Argument("int64x5", five((a.first for a in form.arrays), form.inputs)),
+                 Argument("int64", form.size), arrays_argument((a.first for a in form.arrays), form.inputs),
                  *offset_arguments(form.dims, form.inputs, True, any_size=True), *scalar_arguments(problem))
     config = Config(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), form.inputs, len(form.dims))
     return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments), *more)

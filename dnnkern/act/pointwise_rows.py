@@ -21,7 +21,7 @@ from ..host.launch import Argument, Launch
 from ._estimate import kernel_issue_seconds, sector_bytes, waiting
 from ._form import WIDE, Dim
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
-from ._offsets import five, make_offsets, offset_arguments
+from ._offsets import arrays_argument, five, make_offsets, offset_arguments
 from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
 
@@ -112,18 +112,18 @@ def kernel(config):
             group_index, chunk = divide_remainder(index, chunks)
             _, group = divide_remainder(group_index, groups)
             a_at, b_at, c_at, y_at, z_at = offsets(index, sizes, strides)
-            y = advance(y, (firsts[3] + y_at) * Y_SCALE)
+            y = advance(y, (firsts.y + y_at) * Y_SCALE)
             position, left = chunk * LENGTH, rows - group * LANES
             shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
             for k in range(LANES):
                 lead = 0
                 if LED:
-                    lead = lead_of(advance(y, (k * steps[3] - position) * Y_SCALE))
+                    lead = lead_of(advance(y, (k * steps.y - position) * Y_SCALE))
                 shift[k] = -lead
                 first[k] = lead - position
                 last[k] = row - position + lead if k < left else first[k]
-            run(advance(a, (firsts[0] + a_at) * A_SCALE), advance(b, (firsts[1] + b_at) * B_SCALE),
-                advance(c, (firsts[2] + c_at) * C_SCALE), y, advance(z, (firsts[4] + z_at) * Z_SCALE), steps, shift, first, last,
+            run(advance(a, (firsts.a + a_at) * A_SCALE), advance(b, (firsts.b + b_at) * B_SCALE),
+                advance(c, (firsts.c + c_at) * C_SCALE), y, advance(z, (firsts.z + z_at) * Z_SCALE), steps, shift, first, last,
                 (alpha, beta))
     return pointwise_rows
 
@@ -135,7 +135,7 @@ def build(problem, device, config):
     dims, threads = _counted(form, config.work), _threads(form, config.work)
     arguments = (*pointer_arguments(problem), Argument("int32", threads), Argument("int32", form.dims[-1].size),
                  Argument("int32", row.size), Argument("uint32x3", divisor(dims[-1].size)), Argument("uint32x3", divisor(dims[-2].size)),
-                 *(Argument("int64x5", five(v, form.inputs)) for v in ((a.first for a in form.arrays), row.strides)),
+                 arrays_argument((a.first for a in form.arrays), form.inputs), arrays_argument(row.strides, form.inputs),
                  *offset_arguments(dims, form.inputs, config.wide), *scalar_arguments(problem))
     return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
 

@@ -19,7 +19,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._estimate import kernel_issue_seconds, sector_bytes, waiting
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
-from ._offsets import five
+from ._offsets import Arrays, arrays_argument, five
 from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
 
@@ -86,7 +86,7 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_vector(a, b, c, y, z, elements, firsts, alpha, beta):
         tile = i64(cuda.blockIdx.x) * TILE
-        lead = lead_of(advance(y, firsts[3] * Y_SCALE))
+        lead = lead_of(advance(y, firsts.y * Y_SCALE))
         begin = cuda.threadIdx.x * LENGTH - lead
         inside = i32(min(elements - tile, 2 * TILE))
         shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
@@ -94,9 +94,9 @@ def kernel(config):
             shift[k] = begin + k * THREADS * LENGTH
             first[k] = -shift[k] if tile == 0 else 0
             last[k] = inside - shift[k]
-        run(advance(a, (firsts[0] + A * tile) * A_SCALE), advance(b, (firsts[1] + B * tile) * B_SCALE),
-            advance(c, (firsts[2] + C * tile) * C_SCALE), advance(y, (firsts[3] + Y * tile) * Y_SCALE),
-            advance(z, (firsts[4] + Z * tile) * Z_SCALE), (0, 0, 0, 0, 0), shift, first, last, (alpha, beta))
+        run(advance(a, (firsts.a + A * tile) * A_SCALE), advance(b, (firsts.b + B * tile) * B_SCALE),
+            advance(c, (firsts.c + C * tile) * C_SCALE), advance(y, (firsts.y + Y * tile) * Y_SCALE),
+            advance(z, (firsts.z + Z * tile) * Z_SCALE), Arrays(0, 0, 0, 0, 0), shift, first, last, (alpha, beta))
     return pointwise_vector
 
 
@@ -105,7 +105,7 @@ def build(problem, device, config):
     form = problem.form
     blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
-                 Argument("int64x5", five((a.first for a in form.arrays), form.inputs)), *scalar_arguments(problem))
+                 arrays_argument((a.first for a in form.arrays), form.inputs), *scalar_arguments(problem))
     return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
 
 

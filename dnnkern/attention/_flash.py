@@ -5,8 +5,11 @@ from typing import Callable, NamedTuple
 from ..device import device_function, f32, f64, i32
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..engine.constants import constants
 from ..host.launch import Argument
 from ._scores import NOTHING, between, make_terms
+
+COST = constants("attention/simt")
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 WIDEST = 256
@@ -140,7 +143,7 @@ def blocks_seconds(blocks, work, threads, shared, registers, rate, device):
     """Time of blocks of `work` multiply-adds each, at `rate` a second for the whole device where eight warps are on a multiprocessor."""
     resident = max(1, min(device.shared_per_sm // (shared + 1024), device.registers_per_sm // (max(registers, 32) * threads.count),
                           device.threads_per_sm // threads.count, ceil_div(blocks, device.sms)))
-    share = min(1.0, resident * threads.count / 256)
+    share = min(1.0, resident * threads.count / COST.enough)
     return max(1.0, blocks / (resident * device.sms)) * resident * work / (rate / device.sms * share)
 
 

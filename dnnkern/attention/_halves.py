@@ -12,6 +12,9 @@ from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
 from ..device.vec import address, store_shared_4u32
+from ..engine.constants import constants
+
+COST = constants("attention/mma_rate")
 
 CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
 
@@ -43,7 +46,8 @@ def source_of(t, strides):
 
 def mma_rate(device):
     """Multiply-adds a second of mma.sync, of all tensor cores."""
-    return (1280 if device.capability == (9, 0) else 1024 if device.capability == (8, 0) else 512) * device.sms * device.clock_hz
+    rate = COST.sm_90 if device.capability == (9, 0) else COST.sm_80 if device.capability == (8, 0) else COST.other
+    return rate * device.sms * device.clock_hz
 
 
 @functools.cache

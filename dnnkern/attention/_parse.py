@@ -27,27 +27,27 @@ def window_word(text):
 
 def add_arguments(op, parser):
     """The words that describe an attention or its gradients."""
-    parser.add_argument("shape", type=sizes_word, help="batch x heads x rows x elements of a head: 4x16x4096x128")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--kv-heads", type=int, help="heads of k and v; default: as many as q has")
-    parser.add_argument("--keys", type=int, help="default: as many as rows")
-    parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
+    parser.add_argument("shape", type=sizes_word, help="batch x heads x queries x head size: 4x16x4096x128")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--kv-heads", type=int, help="heads of k and v; default: q's")
+    parser.add_argument("--keys", type=int, help="number of keys; default: that of queries")
+    parser.add_argument("--value-size", type=int, help="head size of v; default: q's")
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--bottom-right", action="store_true", help="rows are aligned to the last key")
+    parser.add_argument("--bottom-right", action="store_true", help="align the last query to the last key")
     parser.add_argument("--window", type=window_word, default=(-1, -1), metavar="LEFT,RIGHT", help="--window=1024,-1")
-    parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
-    parser.add_argument("--mask", choices=BIASES, help="a boolean mask, in the same shapes")
+    parser.add_argument("--bias", choices=BIASES, help="one bias per score; shared by batches; by batches and heads; per key only")
+    parser.add_argument("--mask", choices=BIASES, help="a boolean mask, of the same shapes")
     parser.add_argument("--alibi", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--softcap", type=float, default=0.0)
     parser.add_argument("--sink", action="store_true")
-    parser.add_argument("--lengths", action="store_true", help="lengths of each sequence's rows and keys")
+    parser.add_argument("--lengths", action="store_true", help="lengths of each sequence's queries and keys")
     parser.add_argument("--scale", type=float)
     parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD")
     if op == "sdpa_fwd":
-        parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
-        parser.add_argument("--out-dtype", type=dtype_word, help="of 8-bit floats; default: bf16")
-        parser.add_argument("--scales", action="store_true", help="factors of q, k and v, of 8-bit floats")
+        parser.add_argument("--lse", action="store_true", help="also return the log-sum-exp")
+        parser.add_argument("--out-dtype", type=dtype_word, help="output dtype for fp8; default: bf16")
+        parser.add_argument("--scales", action="store_true", help="fp8 scales of q, k and v")
 
 
 def of_scores(shape, full, dtype):
@@ -85,21 +85,21 @@ def make(op, arguments):
 
 def add_decode_arguments(op, parser):
     """The words that describe attention to a cache."""
-    parser.add_argument("shape", type=sizes_word, help="batch x heads x keys of a sequence x elements of a head: 64x32x8192x128")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--kv-heads", type=int, help="heads of the caches; default: as many as q has")
-    parser.add_argument("--rows", type=int, default=1, help="queries of a sequence")
-    parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
+    parser.add_argument("shape", type=sizes_word, help="batch x heads x keys per sequence x head size: 64x32x8192x128")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--kv-heads", type=int, help="heads of the caches; default: q's")
+    parser.add_argument("--rows", type=int, default=1, help="queries per sequence")
+    parser.add_argument("--value-size", type=int, help="head size of v; default: q's")
     parser.add_argument("--cache", type=dtype_word, help="dtype of the caches: q's, or e4m3 or e5m2")
-    parser.add_argument("--scales", action="store_true", help="factors of keys and values, of 8-bit floats")
-    parser.add_argument("--page", type=int, help="keys of a page; default: no pages")
-    parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
-    parser.add_argument("--window", type=int, default=-1, help="keys before its own place that a row sees")
+    parser.add_argument("--scales", action="store_true", help="fp8 scales of keys and values")
+    parser.add_argument("--page", type=int, help="keys per page; default: no pages")
+    parser.add_argument("--bias", choices=BIASES, help="one bias per score; shared by batches; by batches and heads; per key only")
+    parser.add_argument("--window", type=int, default=-1, help="keys before its own position that a query attends to")
     parser.add_argument("--softcap", type=float, default=0.0)
     parser.add_argument("--sink", action="store_true")
-    parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
+    parser.add_argument("--lse", action="store_true", help="also return the log-sum-exp")
     parser.add_argument("--scale", type=float)
-    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD", help="thd: packed queries, caches as with bshd")
+    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD", help="thd: packed queries, caches as in bshd")
 
 
 def make_decode_of(op, arguments):
@@ -132,13 +132,13 @@ def make_decode_of(op, arguments):
 
 def add_rope_arguments(op, parser):
     """The words that describe a rotary embedding or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of x: batch x heads x rows x elements of a head, or fewer dimensions")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--pairs", type=int, help="of a row that are turned; default: all")
-    parser.add_argument("--heads-inside", action="store_true", help="the shape is batch x rows x heads x elements")
-    parser.add_argument("--interleaved", action="store_true", help="pairs are neighbours")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: batch x heads x rows x head size, or fewer dimensions")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--pairs", type=int, help="rotated pairs per row; default: all")
+    parser.add_argument("--heads-inside", action="store_true", help="the shape is batch x rows x heads x head size")
+    parser.add_argument("--interleaved", action="store_true", help="pairs are neighbouring elements")
     parser.add_argument("--angles", type=dtype_word, help="dtype of cosines and sines; default: x's")
-    parser.add_argument("--in-place", action="store_true", help="the result is the input's memory")
+    parser.add_argument("--in-place", action="store_true", help="write the result over the input")
 
 
 def make_rope_of(op, arguments):

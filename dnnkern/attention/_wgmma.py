@@ -1,18 +1,20 @@
 """Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..device import device_function, i32
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, ceil_div, divisor
 from ..device.registers import check_register_budget
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.hopper import ROW, SHARED_LIMIT
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._flash import WIDEST, tiles_of
 from ._scores import Kind
+
+COST = constants("attention/wgmma")
 
 COLUMNS = 64        # of a box: rows of 128 bytes, the widest swizzle
 ALIGNMENT = 1024    # of boxes: the swizzle's pattern repeats there
@@ -226,30 +228,6 @@ def is_by_head(problem):
     return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
 
 
-@functools.cache
-def make_locate(height, by_head=False):
-    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t; `order` are `order_arguments`.
-
-    Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
-    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head. `by_head`: heads come one
-    behind the other, each in all images, not images with all heads.
-    """
-    @device_function
-    def locate(t, order):
-        per_section, several, rest, last, inner_of, group_of, tiles = order
-        section, inside = divide_remainder(t, per_section)
-        if section == last:
-            below, place = divide_remainder(inside, rest)
-        else:
-            below, place = divide_remainder(inside, several)
-        image, h = divide_remainder(section * i32(several[0]) + place, inner_of)
-        if by_head:
-            image, h = h, image
-        g, _ = divide_remainder(h, group_of)
-        return image, h, g, (tiles - 1 - below) * height
-    return locate
-
-
 def tile_count(problem, height):
     """Tiles of all heads; of packed sequences those that any lengths may need."""
     return problem.images * problem.heads * tiles_of(problem, problem.rows, height)
@@ -261,7 +239,8 @@ def of_a_sequence(problem, count):
 
 
 def order_arguments(problem, height, by_head=False):
-    """Kernel parameters that make up `order`."""
+    """Kernel parameters that make up the `order` of `make_longest_first`. Where tiles have unlike numbers of keys a section's keys and
+    values stay in the L2 together; otherwise it is one head."""
     p, tiles = problem, tiles_of(problem, problem.rows, height)
     lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
@@ -274,18 +253,6 @@ def order_arguments(problem, height, by_head=False):
 
 
 # ---- what it should take
-
-LAUNCH, TILE_CYCLES, STEP_CYCLES, LEAST_CYCLES, CLOCK_SHARE = 3e-6, 2130, 370, 320, 0.83
-PRODUCT_SHARE, EXPONENTIAL_SHARE, HELD_SHARE, GAPS = 0.566, 0.79, 0.955, {1: 1.04, 2: 1.0, 3: 0.943}
-"""Seconds of a launch; cycles of a tile of rows before its first and after its last product and of a step of it, those that a step takes at
-least beside its products; the clock under load as a share of the nominal one. What a step takes, in parts of the tensor cores' cycles and
-of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups leave: fitted to 91
-times of 17 problems on an H200, bfloat16, widths of 64 to 256; off by 4 % (root mean square)."""
-MASK_ISSUES, LEFT_ISSUES = 2.5, 1.25
-"""Instructions of each score that is looked at by a mask, and those of a window's left bound: from the same fit."""
-STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 2, 43, 4, 10, 14
-"""Instructions that an option takes for each score, counted in machine code; of a bias that each thread reads for itself as many as take
-the time that its accesses, eight rows in each, took on an H200 with heads of 64."""
 
 
 def _steps(problem, height, width):
@@ -308,14 +275,20 @@ def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0, time
     and multiprocessor; each product is computed so many `times`. `staged`: tiles of the bias come through TMA."""
     p, s = problem, config.shape
     products = times * itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
-    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, products + LEAST_CYCLES) + more
-    issues = ((STAGED_ISSUES if staged else BIAS_ISSUES) * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0)
-              + DROPOUT_ISSUES * (p.dropout > 0))
-    step += issues * s.height * s.width / 128
+    step = max(COST.product * products + COST.exponential * s.height * s.width / 16 + COST.step, products + COST.least) + more
+    issues = ((COST.staged if staged else COST.bias) * bool(config.kind.bias) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
+              + COST.dropout * (p.dropout > 0))
     steps, masked = _steps(p, s.height, s.width)
-    of_masks = masked * (MASK_ISSUES + LEFT_ISSUES * (p.left >= 0)) * s.height * s.width / 128
-    each = (steps * step + of_masks) * GAPS[s.groups] * (HELD_SHARE if s.held else 1) + TILE_CYCLES
+    issue = (steps * issues + masked * (COST.mask + COST.left * (p.left >= 0))) * s.height * s.width / 128
     tiles = p.batch * p.heads * ceil_div(of_a_sequence(p, p.rows), s.height)
-    busiest = tiles / max(min(tiles, device.sms), 1) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
-    work = busiest * each / (CLOCK_SHARE * device.clock_hz)
-    return LAUNCH * (1 + 0.5 * config.drawn) + max(work, p.bytes / (0.8 * device.bandwidth))
+    busiest = (tiles / max(min(tiles, device.sms), 1) + COST.dynamic * (tiles > device.sms) if config.drawn
+               else ceil_div(tiles, device.sms))
+    times = busiest / (COST.clock * device.clock_hz)
+    gaps = times * COST.gaps[s.groups] * (COST.held if s.held else 1)
+    work = Cost(math=gaps * (steps * step), issue=gaps * issue, waves=times * COST.tile)
+    return Cost(launch=COST.launch * (1 + COST.dynamic * config.drawn)) + overlap(work, memory=read_seconds(p.bytes, device))
+
+
+def read_seconds(nbytes, device):
+    """Predicted time of bytes, at the share of the memory's rate that these kernels reach."""
+    return nbytes / (COST.rate * device.bandwidth)

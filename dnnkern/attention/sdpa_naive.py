@@ -13,13 +13,16 @@ from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div
 from ..device.index import divided
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._checks import broadcast_strides
 from ._scores import (NOTHING, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
 from .backward._delta import Numbers
 from .backward._dsink import dsink_launches, dsink_seconds
+
+COST = constants("attention/naive")
 
 THREADS, CHUNK = 128, 8
 
@@ -46,10 +49,11 @@ def chunks_of(elements):
 
 def estimate(problem, device, config):
     """Two passes, in which every thread of a row computes its products again."""
-    p, instructions = problem, 8
+    p = problem
     per_pair = 2 * p.d * chunks_of(p.dv) if p.is_forward else (2 * p.d + 2 * p.dv) * (chunks_of(p.d) + chunks_of(max(p.d, p.dv)))
     launches = LAUNCH if p.is_forward else LAUNCH * 3 + dsink_seconds(p, device)
-    return launches + max(divisions_seconds(p.pairs * p.heads * per_pair, instructions, device), moved_seconds(p.bytes, device))
+    issue = issue_seconds(p.pairs * p.heads * per_pair, COST.multiply_add, device)
+    return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
 @functools.cache

@@ -48,7 +48,7 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
     mode : "cross_correlation" or "convolution"
         "convolution" flips the filter.
     activation : str or Activation
-        A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
+        A mode of `activation_fwd` with its default parameters, or ``device.activation.Activation(mode, ...)``.
     residual : array of y's shape
     alpha, beta : float
         If beta is not 0, `out` is read and must be given.

@@ -16,20 +16,20 @@ _SIZES = r"(\d+(?:x\d+)*)"
 _PADS = r"(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)"
 _KINDS = {"shape": r"(\d+x\d+(?:x\d+){1,3})", "filter": _SIZES, "k": r"k(\d+)", "stride": f"s{_SIZES}", "padding": f"p{_PADS}",
           "dilation": f"d{_SIZES}", "groups": r"g(\d+)", "layout": r"(nchw|nhwc)"}
-_HELP = ("64x64x56x56 (N, C and the extents of the image, in this order for every layout), k64 (filters), 3x3 (their extents), s2 or s2x1 "
+_HELP = ("64x64x56x56 (N, C and the image extents, in this order for every layout), k64 (filters), 3x3 (their extents), s2 or s2x1 "
          "(stride), p1, p1x2 or p0:1x2:0 (padding, before:after), d2 (dilation), g32 (groups), a dtype, nchw or nhwc")
 
 
 def add_arguments(parser: argparse.ArgumentParser):
     """The words that describe a convolution in any direction."""
     parser.add_argument("terms", nargs="+", metavar="WORD", help=_HELP)
-    parser.add_argument("--dtype-w", type=dtype_word, help="of the filter, where it is another 8-bit float than the image")
-    parser.add_argument("--bias", action="store_true", help="of conv_fwd, and of conv_bwd_data as conv_transpose_fwd has it")
-    parser.add_argument("--residual", action="store_true", help="the same")
-    parser.add_argument("--activation", choices=sorted(MODES), help="the same")
+    parser.add_argument("--dtype-w", type=dtype_word, help="dtype of the filter, if it is another 8-bit float than the image's")
+    parser.add_argument("--bias", action="store_true", help="for conv_fwd, and for conv_bwd_data as in conv_transpose_fwd")
+    parser.add_argument("--residual", action="store_true", help="as --bias")
+    parser.add_argument("--activation", choices=sorted(MODES), help="as --bias")
     parser.add_argument("--alpha", type=float, default=1.0)
-    parser.add_argument("--beta", type=float, default=0.0, help="other than 0 adds beta times what the output holds")
-    parser.add_argument("--convolution", action="store_true", help="read the filter's taps backwards")
+    parser.add_argument("--beta", type=float, default=0.0, help="if not 0, add beta times the output's former content")
+    parser.add_argument("--convolution", action="store_true", help="flip the filter")
     parser.add_argument("--math", choices=[m for m in MATH if m])
     parser.add_argument("--out-dtype", type=dtype_word)
 

@@ -1,14 +1,17 @@
-"""Gradient of the filter on Hopper's tensor cores: an implicit matrix product over pixels, cut into ranges of them.
+"""Backward filter on Hopper's tensor cores: an implicit matrix product over pixels with split-K.
 
-dw[k, tap, c] sums dy[pixel, k] * x[window of the pixel at tap, c] over all pixels. The main loop is `engine.hopper`'s, both
-operands contiguous along rows and columns rather than along the pixels; `_filter_wgmma` gathers the patches of x through TMA. A filter
-has few tiles, so several blocks share one, each with a range of pixels: their float32 sums go to the workspace, [range][group][k][tap][c],
-and a second launch (`engine.split_k`) adds the ranges in a fixed order, scales, adds what dw held and rounds. Filters with enough tiles are
-stored at once.
+dw[k, tap, c] is the sum over pixels of dy[pixel, k] * x[pixel of the tap, c]:
 
-x and dy have their channels last and contiguous; of any filter, stride up to 8, dilation, padding, groups. It wins wherever channels and
-filters are some 32 or more; below that boxes of x are narrow and tiles mostly empty. The second pass, a third of the time for small images,
-is what limits it otherwise.
+    dy --TMA: boxes of 64 pixels by 64 filters-------> ring of stages in --+
+    x  --TMA, im2col mode: 64 pixels by 64 channels--> shared memory     --+--wgmma--> float32 --> dw, or partial sums --> second launch
+
+The main loop is `engine.hopper`'s; both operands are contiguous along rows and columns rather than along k, the pixels (`_filter_wgmma`). A
+filter has few tiles, so several blocks share a tile, each with a slice of the pixels. Their float32 partial sums in the workspace are
+[slice][group][k][tap][c]; a second launch (`engine.split_k`) adds the slices in a fixed order, scales, adds dw's former value and rounds.
+Filters with enough tiles are stored directly.
+
+x and dy have contiguous channels; any filter, stride up to 8, dilation, padding, groups. It wins with some 32 channels and filters or more;
+with fewer, boxes of x are narrow and tiles mostly empty. Otherwise the second pass limits it: a third of the time for small images.
 """
 import functools
 from dataclasses import dataclass, replace
@@ -36,24 +39,24 @@ from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, mak
 
 COST = constants("conv/filter_wgmma")
 
-LEAST_STEPS = 2  # of a range
+LEAST_STEPS = 2  # of a slice of the pixels
 MOST_WORKSPACE = 1 << 28
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tile (filters by columns), channels of a box of x, ranges of pixels; one range is stored at once where dw lies as a matrix."""
+    """Tile (filters by columns), channels of a box of x, slices of the pixels; one slice is stored directly where dw is a matrix."""
     tile: Tile
     width: int
     ranges: int
 
     def __post_init__(self):
         if self.tile.bn % max(self.width, 64) or self.tile.cluster > 1 or self.width not in WIDTHS or self.ranges < 1:
-            raise ValueError(f"tile {self.tile} of boxes of {self.width} channels, {self.ranges} ranges; expected whole boxes, no cluster, "
-                             "one range or more")
+            raise ValueError(f"tile {self.tile} of boxes of {self.width} channels, {self.ranges} slices; expected whole boxes, no cluster, "
+                             "one slice or more")
 
     def __str__(self):
-        return f"{self.tile} {self.width} channels" + (f" {self.ranges} ranges" if self.ranges > 1 else "")
+        return f"{self.tile} {self.width} channels" + (f" {self.ranges} slices" if self.ranges > 1 else "")
 
 
 class _Sizes(NamedTuple):
@@ -63,14 +66,14 @@ class _Sizes(NamedTuple):
 
 
 def supports(problem):
-    """16-bit types, channels contiguous, addresses and strides as TMA wants them."""
+    """16-bit types, contiguous channels, alignment and strides as TMA requires."""
     p = problem
     reason = types_refusal(p)
     if reason:
         return reason
     pixel = pixel_stride(p)
     if pixel is None or pixel <= 0 or pixel % 8:
-        return f"dy has strides {p.y.strides}; its pixels have to lie one stride apart, a multiple of 16 bytes"
+        return f"dy has strides {p.y.strides}; its pixels have to be evenly spaced by a multiple of 16 bytes"
     if p.pixels >= 2 ** 31 - 256:
         return f"{p.pixels} pixels; the most is 2**31 - 257"
     try:
@@ -81,7 +84,7 @@ def supports(problem):
 
 
 def _sums(problem, pitch):
-    """dw as `_sum` sees it: rows of a tap's channels, `pitch` apart in the workspace."""
+    """dw for `sum_launch`: rows of a tap's channels, `pitch` apart in the workspace."""
     p = problem
     k, c, t, r, s = p.w_strides
     dims = []
@@ -102,7 +105,7 @@ def _roles(problem, m, n, strides, batch, pitch=0):
 
 
 def _matrix(problem):
-    """dw as a matrix (k, taps * channels) for each group; None where it is none."""
+    """dw as a matrix (k, taps * channels) for each group; None where its strides are not those of a matrix."""
     p = problem
     k, c, t, r, s = p.w_strides
     inner = [(n, stride) for n, stride in zip((*p.filter, p.c_group), (t, r, s, c)) if n > 1]
@@ -117,13 +120,13 @@ def _matrix(problem):
 
 
 def _widths(problem):
-    """Channels of a box: what pads a tap least, and the widest."""
+    """Channels of a box: the width with the least padding per tap, and the widest."""
     best = min(WIDTHS, key=lambda w: (padded(problem.c_group, w), -w))
     return (best,) if best == WIDTHS[0] else (best, WIDTHS[0])
 
 
 def configs(problem, device):
-    """For each tile one range, and those that fill the device once and twice."""
+    """For each tile one slice, and as many as fill the device once and twice."""
     steps, found = steps_of(problem.pixels, 2), {}
     for width in _widths(problem):
         shape = shape_of(problem, width)
@@ -143,14 +146,14 @@ def _sums_bytes(problem, width, ranges):
     return sums_bytes(_sums(problem, padded(problem.c_group, width)), ranges)
 
 
-def _at_once(problem, config):
-    """Whether tiles are stored in dw straight away."""
+def _is_direct(problem, config):
+    """Whether tiles are stored to dw directly."""
     return config.ranges == 1 and padded(problem.c_group, config.width) == problem.c_group and _matrix(problem) is not None
 
 
 def workspace(problem, device, config):
-    """A float32 sum for each element of the padded filter and each range."""
-    return 0 if _at_once(problem, config) else _sums_bytes(problem, config.width, config.ranges)
+    """A float32 partial sum for each element of the padded filter and each slice."""
+    return 0 if _is_direct(problem, config) else _sums_bytes(problem, config.width, config.ranges)
 
 
 def estimate(problem, device, config):
@@ -160,11 +163,11 @@ def estimate(problem, device, config):
     across, down = ceil_div(shape.n, tile.bn), ceil_div(shape.m, tile.bm)
     tiles, steps = tile_count(shape, tile) * config.ranges, ceil_div(steps_of(problem.pixels, 2), config.ranges)
     narrow = 1 + COST.narrow * (64 // config.width - 1)  # more and shorter copies
-    # tiles of a range want the same pixels at about the same time
+    # tiles of a slice read the same pixels at about the same time
     read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
     product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=narrow)
     work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
-    return work if _at_once(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
+    return work if _is_direct(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
 
 
 def _product(tile, dtype, width, dims, sink):
@@ -173,19 +176,18 @@ def _product(tile, dtype, width, dims, sink):
 
 @functools.cache
 def kernel(special, width, dims):
-    """Sums over all pixels, straight to dw."""
+    """Sums over all pixels, stored to dw."""
     tile = special.tile
     product = _product(tile, special.operands[0], width, dims, make_sink(special))
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma(dy, x, dw_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
-                              each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d, strides, pads, y,
-                              y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                              c_row_stride, c_column_stride):
+                              each, columns, window, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha,
+                              beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                 (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)),
+                 columns, window),
                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                              c_row_stride, c_column_stride))
     return conv_bwd_filter_wgmma
@@ -193,7 +195,7 @@ def kernel(special, width, dims):
 
 @functools.cache
 def partial_kernel(tile, dtype, width, dims):
-    """Sums over one range of pixels, to matrix number ``range * groups + group`` of the workspace."""
+    """Sums over one slice of the pixels, to matrix number ``slice * groups + group`` of the workspace."""
     store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
 
     @device_function
@@ -205,26 +207,25 @@ def partial_kernel(tile, dtype, width, dims):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma_partial(dy, x, sums, m, n, groups, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
-                                      b_batched, steps, each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d,
-                                      strides, pads):
+                                      b_batched, steps, each, columns, window):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                 (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)), (m, n, groups))
+                 columns, window), (m, n, groups))
     return conv_bwd_filter_wgmma_partial
 
 
 def build(problem, device, config):
-    """One launch that stores dw, or the sums over ranges of pixels, then their sum."""
+    """One launch that stores dw, or partial sums over slices of the pixels and their reduction."""
     p, tile, width = problem, config.tile, config.width
     shape, dy, dims = shape_of(p, width), gradient(p), spatial_dims(p)
-    ranges = even_ranges(steps_of(p.pixels, 2), config.ranges)  # an empty range would leave its sums unwritten
+    ranges = even_ranges(steps_of(p.pixels, 2), config.ranges)  # an empty slice would leave its sums unwritten
     tiles, place = locate_arguments(shape, tile, dy, dy, ranges)
     columns, window = place_arguments(p, width)
     dy_map, x_map = dy.argument(64, 0), Argument("tensormap", "x", spec=image_map(p, width))
-    place = (Argument("int32", tiles), *place, *columns, *window)
+    place = (Argument("int32", tiles), *place, columns, window)
     grid, block = (min(tiles, device.sms * tile.blocks), 1, 1), (tile.threads, 1, 1)
-    if _at_once(p, config):
+    if _is_direct(p, config):
         parts = _matrix(p)
         by_tma = stored_by_tma(parts)
         special = Specialisation(tile, (p.dtype, p.dtype, "mn", "mn"), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)

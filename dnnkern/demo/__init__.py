@@ -1,11 +1,11 @@
-"""``python -m dnnkern demo``: a convolutional network learns handwritten digits, with nothing but calls of this library.
+"""``python -m dnnkern demo``: trains a convolutional network on handwritten digits, with nothing but calls of this library.
 
-Two stages of a convolution, batch normalisation with ReLU and max pooling; dropout, a classifier, cross-entropy; AdamW, all parameters in
-one launch a step.
+Two stages of convolution, batch normalisation with ReLU, and max pooling; dropout, a classifier, cross-entropy; AdamW, one launch per step
+for all parameters.
 
-It trains on 1437 of scikit-learn's 1797 digits, on a GPU or on the processor; in the simulator it makes a few steps on a few of them. The
-first losses must be those of a float64 run of the same steps in NumPy. Where a value lies so near zero, or two pixels so near each other,
-that rounding decides what a ReLU passes on or which pixel is the maximum, the two runs part: up to there they are compared.
+It trains on 1437 of scikit-learn's 1797 digits, on a GPU or on the processor; in the simulator it runs a few steps on a few of them. The
+first losses must match a float64 run of the same steps in NumPy. Rounding may decide the sign of a value near zero before a ReLU, or which
+of two nearly equal pixels is the maximum; from there on the two runs diverge and are no longer compared.
 """
 import math
 import sys
@@ -16,12 +16,12 @@ import numpy as np
 
 from .._table import show, time_text
 
-TOLERANCE = 1e-4  # of a loss; float32 rounding stays two orders below for the steps that are compared
+TOLERANCE = 1e-4  # of a loss; float32 rounding stays two orders of magnitude below in the compared steps
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to train."""
+    """Sizes of a training run."""
     train: int
     test: int
     channels: tuple
@@ -38,7 +38,7 @@ SHORT = Plan(train=16, test=8, channels=(4, 8), batch=8, epochs=2, checked=4, ra
 
 
 def load(plan):
-    """Digits, 8x8 with one channel, as float32 in 0 to 1 and int32 labels: ((x, y) to train on, (x, y) to test with), always the same."""
+    """8x8 digits with one channel, float32 in [0, 1], and int32 labels: ((x, y) for training, (x, y) for testing), always the same."""
     from sklearn.datasets import load_digits
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
@@ -47,7 +47,7 @@ def load(plan):
 
 
 def batches(x, y, plan, seed):
-    """Every epoch in an order of its own; a last incomplete batch is left out."""
+    """Shuffled batches of every epoch; an incomplete last batch is dropped."""
     rng = np.random.default_rng(seed + 1)
     for _ in range(plan.epochs):
         order = rng.permutation(len(x))[:len(x) // plan.batch * plan.batch]
@@ -82,14 +82,14 @@ def difference(losses, chosen, plan, data, weights, seed):
         margin, what = max((_apart(*one, *other) for one, other in zip(ours, by)), key=lambda found: found[0])
         if margin > 0:
             if margin > TOLERANCE:  # no rounding's choice
-                return math.inf, step, f"{what} is another in step {step}, by {margin:.1e}"
-            count, words = step, f"in step {step} {what} is another, by {margin:.1e}"
+                return math.inf, step, f"{what} differs in step {step}, by {margin:.1e}"
+            count, words = step, f"in step {step} {what} differs, by {margin:.1e}"
             break
     return float(np.abs(losses[:count] - wanted[:count]).max()), count, words
 
 
 def _apart(positive, which, before, windows):
-    """(by how much float64 decides otherwise, for what), at the worst place of a stage; (0, "") where the choices are the same."""
+    """(largest margin by which float64 decides differently, what for) in a stage; (0, "") if all decisions agree."""
     relu = np.abs(before[positive != (before > 0)])
     lost = windows.max(axis=3) - np.take_along_axis(windows, which[:, :, :, None], axis=3)[:, :, :, 0]
     lost = lost[which != windows.argmax(axis=3)]
@@ -97,7 +97,7 @@ def _apart(positive, which, before, windows):
 
 
 def main(argv=()) -> int:
-    """Run the demo; 1 where the losses are not those of the float64 run."""
+    """Run the demo; 1 if the losses differ from those of the float64 run."""
     arguments = _parser().parse_args(list(argv))
     if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "channels")):
         raise ValueError("demo: --epochs and --channels are 1 or more")
@@ -125,7 +125,7 @@ def main(argv=()) -> int:
             for name, problem, chosen, ms in choices(network.problems)]
     show(("operation", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
     print(f"\nfirst batch {first:.2f} s, compilation included; the other {steps - 1}: {rest:.2f} s")
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits never trained on")
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits not trained on")
     if arguments.plot:
         _plot(losses, arguments.plot)
     off, compared, parted = difference(losses, network.chosen, plan, data, weights, arguments.seed)
@@ -139,12 +139,12 @@ def _parser():
     from .._parser import Parser
     parser = Parser(prog="python -m dnnkern demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
     parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
-                        help="whose arrays (default: Numba's)")
-    parser.add_argument("--epochs", type=int, help="times round the training digits")
+                        help="whose arrays to use (default: Numba's)")
+    parser.add_argument("--epochs", type=int, help="passes over the training digits")
     parser.add_argument("--channels", type=int, help="filters of the first convolution; the second has twice as many")
-    parser.add_argument("--full", action="store_true", help="in the simulator: the size that a GPU runs, which takes hours there")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of the digits (default 0)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into this file; needs matplotlib")
+    parser.add_argument("--full", action="store_true", help="in the simulator: train at full size, which takes hours there")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order of the digits (default 0)")
+    parser.add_argument("--plot", metavar="FILE", help="plot the loss curve to this file; needs matplotlib")
     return parser
 
 

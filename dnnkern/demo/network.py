@@ -82,7 +82,7 @@ class Network:
         self.one = arrays.put(np.ones((), np.float32))
         self.problems, self.spaces, self.steps = {}, {}, 0
         self.checked, self.chosen = checked, []
-        dispatch.choices_changed()  # so that every call of this network is seen once
+        dispatch.choices_changed()  # so that every call of this network is reported once
 
     def run(self, name, function, *operands, **options):
         """A call of the library, its problem remembered under a name for the report."""

@@ -4,8 +4,8 @@ import numpy as np
 EPS, BETAS, ADAM_EPS = 1e-5, (0.9, 0.999), 1e-8
 
 
-def _seen(x):
-    """For each tap, row by row: what it sees of the padded image from every place. [N, H, W, C]"""
+def _shifted(x):
+    """For each tap, row by row, the padded image shifted by the tap. [N, H, W, C]"""
     h, w = x.shape[1:3]
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     return [padded[:, r:r + h, s:s + w] for r in range(3) for s in range(3)]
@@ -13,12 +13,12 @@ def _seen(x):
 
 def convolution(x, w):
     """x [N, H, W, C], w [K, 3, 3, C], a border of zeros."""
-    return sum(seen @ tap.T for seen, tap in zip(_seen(x), np.moveaxis(w, 0, 2).reshape(9, *w.shape[::3])))
+    return sum(part @ tap.T for part, tap in zip(_shifted(x), np.moveaxis(w, 0, 2).reshape(9, *w.shape[::3])))
 
 
 def filter_gradient(x, dy):
     """[K, 3, 3, C]"""
-    taps = [np.einsum("npqk,npqc->kc", dy, seen) for seen in _seen(x)]
+    taps = [np.einsum("npqk,npqc->kc", dy, part) for part in _shifted(x)]
     return np.stack(taps, axis=1).reshape(dy.shape[3], 3, 3, x.shape[3])
 
 

@@ -27,7 +27,7 @@ from .cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait, remote_
 from .index import ceil_div
 from .mbarrier import fence_mbarrier_init
 from .pipeline import Pipeline, make_pipeline
-from .rows import make_row_places
+from .rows import make_row_offsets
 from .tma import bulk_load
 from .vec import address, load_shared_4u32, shared_address
 
@@ -131,7 +131,7 @@ class RingFunctions(NamedTuple):
     prepare(bars, met)
         All threads of the cluster; before all else. It arrives at the cluster's barrier, for which they must wait (`cluster_wait`) before
         the first send; thread ``threads - 32``, which alone calls `start`, may do so earlier.
-    start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides, offsets)
+    start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides)
         One thread: the copies of rows `row`, ``row + step``, ..., below `rows`, `count` units from number `begin` on, of the arrays p and,
         where there are two, q, to the stage of that state; `base` is the shared address of the ring.
     fetch(words, j, at, k, a, c)
@@ -182,7 +182,7 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
     """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
     ROWS, CHUNK, STAGE = ring.rows, ring.chunk_bytes, ring.stage_bytes
     INPUTS, LINE, LAST = ring.inputs, 16 * ring.threads, ring.threads - 32
-    places = make_row_places(dims, arrays)
+    row_offsets = make_row_offsets(dims, arrays)
     pipe, (turns, send, wait) = make_pipeline(ring.stages, consumers=0), make_turns(values, ring.cluster)
 
     @device_function
@@ -199,7 +199,7 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
         cluster_wait()
 
     @device_function
-    def start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides, offsets):
+    def start(base, bars, state, p, q, row, step, rows, begin, count, divisors, strides):
         if row < rows and count > 0:
             to, first = base + state.stage * STAGE, u64(begin) * 16
             there, nbytes = i32(1), u32(count) * 16
@@ -209,7 +209,7 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
             for k in range(ROWS):
                 n = row + k * step
                 if n < rows:
-                    places(n, divisors, strides, offsets)
+                    offsets = row_offsets(n, divisors, strides)
                     bulk_load(to, address(p, offsets[0]) + first, nbytes, bar)
                     if INPUTS == 2:
                         bulk_load(to + CHUNK, address(q, offsets[1]) + first, nbytes, bar)

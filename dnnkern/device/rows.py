@@ -1,30 +1,37 @@
-"""Operations on rows: how threads hold a row, where rows lie, one reduction a row.
+"""Rows: how threads hold a row, offsets of rows in memory, reductions over a row.
 
-A row is what a softmax or a normalisation reduces. A *group* of `lanes` threads holds it: a part of a warp, a warp, a block, or several
-blocks of a cluster. Unit c of lane t is number ``c * lanes + t`` of the row, so that neighbouring lanes read neighbouring units. A unit is
-16 bytes, or one element where rows cannot be read so. The first units of a lane stay in registers, as packed words that are taken apart
-when they are used; units of a long row beyond those lie in shared memory, where a lane reads only what it copied itself, so that no
-barrier is needed.
+A row is what a softmax or a normalisation reduces. A *group* of `lanes` threads holds it: a part of a warp, a warp, a block, or all
+blocks of a cluster. The row is read in vectors of 16 bytes, or of one element where rows are not contiguous or not in phase. Lane t has
+the vectors t, t + lanes, t + 2 * lanes, ..., so neighbouring lanes read neighbouring memory::
 
-Rows that begin off a multiple of 16 bytes have a *head*, and rows that end off one a *tail*, of fewer elements than a unit each. These
-elements are dealt to the lanes one by one and are kept as values (`rest`). All arrays that a group reads in step must be in phase: a head
-in one is a head in all.
+    element   0     3       11      19              ...            n-2  n
+              | pro |vector |vector |vector |  ...  |vector |vector| epi |
+              |logue|   0   |   1   |   2   |       |       |      |logue|
+    lane       0,1,2    0       1       2      ...                  3, 4
+
+The first `registers` vectors of a lane stay in its registers, as packed words that are unpacked when they are used. Further ones
+(`shared`) overflow to shared memory; a lane reads there only what it copied itself, so no barrier is needed.
+
+Rows that do not begin or end at a multiple of 16 bytes have an unaligned prologue and epilogue, together the *edges*, of fewer elements
+than a vector each. They are dealt to the lanes one by one and kept as values. All arrays that a group reads together must have the same
+phase: the same prologue.
 
 Host functions
-    `row_form`        the rows of several arrays of one shape: length, steps, and the other dimensions, merged
-    `row_unit`        (bytes of a unit, whether there are heads or tails)
-    `row_arguments`   kernel parameters `divisors` and `strides` of the rows' places
-    `make_row_places` device function ``places(row, divisors, strides, offsets)``: offsets of a row in all arrays, into a local int64 array
-    `Held`            how a group holds a row; its properties are the extents of the kernel's local arrays
-    `make_row`        the device functions of a `Held`
-    `make_cluster_pair`  merges a pair over the blocks of a cluster
+    `row_form`          the rows of several arrays of one shape: length, steps, and the other dimensions, merged
+    `row_vector`        (bytes of a vector, whether there are edges)
+    `row_arguments`     kernel parameters `divisors` and `strides` of `make_row_offsets`
+    `make_row_offsets`  device function ``row_offsets(row, divisors, strides)``: the offset of a row in each array
+    `RowLayout`         how a group holds a row; its properties are the extents of the kernel's local arrays
+    `make_row`          the device functions of a `RowLayout`
+    `make_cluster_pair` merges a pair over the blocks of a cluster
 
->>> held = Held("bfloat16", unit=16, lanes=256, registers=2)
->>> held.elements, held.words, held.capacity
+>>> layout = RowLayout("bfloat16", vector_bytes=16, lanes=256, registers=2)
+>>> layout.elements, layout.words, layout.capacity
 (8, 8, 4096)
 """
 import functools
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
@@ -99,9 +106,9 @@ def row_form(shape, axes, *strides) -> RowForm:
     return RowForm(row or (Dim(1, (1,) * len(strides)),), merged(d for k, d in enumerate(dims) if k not in axes))
 
 
-def row_unit(form, tensors):
-    """(bytes of a unit, whether some row begins or ends off a multiple of it): 16 where all arrays are in phase, else an element. Host
-    function; `tensors` have `alignment` and `itemsize`, all the same one.
+def row_vector(form, tensors):
+    """(bytes of a vector, whether some row has unaligned edges): 16 where all arrays have the same phase, else an element. Host function;
+    `tensors` have `alignment` and one `itemsize`.
     """
     itemsize = tensors[0].itemsize
     per = 16 // itemsize
@@ -119,114 +126,131 @@ def row_arguments(form, arrays=None):
 
 
 @functools.cache
-def make_row_places(dims, arrays):
-    """Device function ``places(row, divisors, strides, offsets)``: ``offsets[a]``, of a local int64 array, becomes the element offset of
-    row number `row` in array a."""
-    @device_function
-    def nothing(index, strides, offsets):
-        for a in range(arrays):
-            offsets[a] = i64(0)
+def make_row_offsets(dims, arrays):
+    """Device function ``row_offsets(row, divisors, strides)``: the element offset (int64) of row number `row` in each of the arrays, as a
+    tuple; `arrays` is their number, or a tuple of names, which the result then has as fields."""
+    def make_split(d):
+        SIZE, MULTIPLIER, SHIFT = 3 * d, 3 * d + 1, 3 * d + 2
 
-    steps = nothing
-    for a in range(arrays):
-        steps = _with_array(steps, a, a)
-
-    @device_function
-    def places(row, divisors, strides, offsets):
-        steps(row, strides, offsets)
-    for d in range(1, dims):
-        places = _with_dimension(places, d, arrays)
-    return places
-
-
-def _with_array(before, a, k):
-    """Constant indices alone: a tuple that is indexed by a variable lies in local memory."""
-    @device_function
-    def step(index, strides, offsets):
-        before(index, strides, offsets)
-        offsets[a] = offsets[a] + index * strides[k]
-    return step
-
-
-def _with_dimension(outer, d, arrays):
-    SIZE, MULTIPLIER, SHIFT = 3 * d, 3 * d + 1, 3 * d + 2
-
-    @device_function
-    def steps(index, strides, offsets):
-        return
-    for a in range(arrays):
-        steps = _with_array(steps, a, d * arrays + a)
-
-    @device_function
-    def places(row, divisors, strides, offsets):
-        rest, i = divide_remainder(row, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
-        outer(rest, divisors, strides, offsets)
-        steps(i, strides, offsets)
-    return places
+        @device_function
+        def split(row, divisors):
+            return divide_remainder(row, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
+        return split
+    return _row_offsets(dims, arrays, make_split)
 
 
 def row_arguments64(dims, arrays):
-    """Numbers of the kernel parameters `sizes` and `strides` ("int64x...") of `make_row_places64`; for no dimensions those of one of size
+    """Values of the kernel parameters `sizes` and `strides` ("int64x...") of `make_row_offsets64`; for no dimensions those of one of size
     1. Host function.
     """
     return tuple(d.size for d in dims) or (1,), tuple(s for d in dims for s in d.strides) or (0,) * arrays
 
 
 @functools.cache
-def make_row_places64(dims, arrays):
-    """`make_row_places` for any number of rows, by division: ``places(row, sizes, strides, offsets)``; slow, and without limits."""
+def make_row_offsets64(dims, arrays):
+    """`make_row_offsets` for any number of rows, by division: ``row_offsets(row, sizes, strides)``; slow, and without limits."""
+    def make_split(d):
+        @device_function
+        def split(row, sizes):
+            return row // sizes[d], row % sizes[d]
+        return split
+    return _row_offsets(dims, arrays, make_split)
+
+
+def _row_offsets(dims, arrays, make_split):
+    """``row_offsets(row, divisors, strides)``, of which ``make_split(d)`` divides by the size of dimension d.
+
+    The functions are nested, one a dimension and one an array, since a tuple that is indexed by a variable is in local memory.
+    """
     @device_function
-    def places(row, sizes, strides, offsets):
-        rest = row
-        for a in range(arrays):
-            offsets[a] = i64(0)
-        for k in range(dims):
-            d = dims - 1 - k
-            n = sizes[d]
-            i = rest % n
-            rest = rest // n
-            for a in range(arrays):
-                offsets[a] = offsets[a] + i * strides[d * arrays + a]
-    return places
+    def row_offsets(row, divisors, strides):
+        return (row * strides[0],)
+    count = arrays if isinstance(arrays, int) else len(arrays)
+    for a in range(1, count):
+        row_offsets = _with_array(row_offsets, a)
+    for d in range(1, dims):
+        row_offsets = _with_dimension(row_offsets, make_split(d), _sums(d, count))
+    return row_offsets if isinstance(arrays, int) else _with_names(row_offsets, arrays)
+
+
+def _with_names(numbered, names):
+    Offsets = namedtuple("Offsets", names)
+
+    @device_function
+    def row_offsets(row, divisors, strides):
+        return Offsets(*numbered(row, divisors, strides))
+    return row_offsets
+
+
+def _with_array(before, a):
+    @device_function
+    def row_offsets(row, divisors, strides):
+        return before(row, divisors, strides) + (row * strides[a],)
+    return row_offsets
+
+
+def _with_dimension(outer, split, add):
+    @device_function
+    def row_offsets(row, divisors, strides):
+        row, i = split(row, divisors)
+        return add(outer(row, divisors, strides), i, strides)
+    return row_offsets
+
+
+def _sums(d, arrays):
+    """Device function ``add(offsets, i, strides)``: with index i along dimension d added."""
+    def make_add(before, a, k):
+        @device_function
+        def add(offsets, i, strides):
+            return before(offsets, i, strides) + (offsets[a] + i * strides[k],)
+        return add
+    FIRST = d * arrays
+
+    @device_function
+    def add(offsets, i, strides):
+        return (offsets[0] + i * strides[FIRST],)
+    for a in range(1, arrays):
+        add = make_add(add, a, FIRST + a)
+    return add
 
 
 # ---- how a group holds a row
 
-_LEAST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,), "float16": (0xFC00FC00,), "bfloat16": (0xFF80FF80,)}
+_LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,), "float16": (0xFC00FC00,), "bfloat16": (0xFF80FF80,)}
 
 
 @dataclass(frozen=True)
-class Held:
+class RowLayout:
     """How a group of threads holds a row.
 
     Attributes
     ----------
     dtype : str
-    unit : int
-        Bytes: 16, or an element's.
+    vector_bytes : int
+        16, or an element's.
     lanes : int
         Threads of the group, over all blocks of its cluster.
     registers, shared : int
-        Units a lane keeps in registers, and in shared memory (these by cp.async, of 16 bytes).
-    heads : bool
-        Rows may begin or end off a multiple of the unit.
-    least : bool
-        What is not in the row reads as -infinity instead of 0.
+        Vectors per lane in registers, and in shared memory (by cp.async, of 16 bytes).
+    unaligned : bool
+        Rows may begin or end off a multiple of the vector: there are edges.
+    pad_lowest : bool
+        Elements past the end of the row read as -infinity instead of 0.
     """
     dtype: str
-    unit: int
+    vector_bytes: int
     lanes: int
     registers: int
     shared: int = 0
-    heads: bool = False
-    least: bool = False
+    unaligned: bool = False
+    pad_lowest: bool = False
 
     def __post_init__(self):
-        if self.unit not in (16, self.itemsize) or self.unit != 16 and (self.shared or self.heads):
-            raise ValueError(f"Held: units of {self.unit} bytes, {self.shared} of them shared, heads {self.heads}; units are 16 bytes, or "
-                             f"elements of {self.itemsize} without heads in registers")
+        if self.vector_bytes not in (16, self.itemsize) or self.vector_bytes != 16 and (self.shared or self.unaligned):
+            raise ValueError(f"RowLayout: vectors of {self.vector_bytes} bytes, {self.shared} of them shared, unaligned {self.unaligned}; "
+                             f"expected 16 bytes, or elements of {self.itemsize} bytes that are aligned and in registers")
         if self.lanes & (self.lanes - 1):
-            raise ValueError(f"Held: {self.lanes} lanes; expected a power of two")
+            raise ValueError(f"RowLayout: {self.lanes} lanes; expected a power of two")
 
     @property
     def itemsize(self):
@@ -234,26 +258,27 @@ class Held:
 
     @property
     def elements(self):
-        """Of a unit."""
-        return self.unit // self.itemsize
+        """Of a vector."""
+        return self.vector_bytes // self.itemsize
 
     @property
-    def unit_words(self):
-        return max(1, self.unit // 4)
+    def vector_words(self):
+        return max(1, self.vector_bytes // 4)
 
     @property
     def words(self):
-        """32-bit words of the local array that holds a lane's units."""
-        return self.unit_words * self.registers
+        """32-bit words of the local array that holds a lane's vectors."""
+        return self.vector_words * self.registers
 
     @property
-    def rest(self):
-        """Elements of heads and tails a lane may get: extent of the local array `rest`, 1 at least."""
-        return max(1, self.singles)
+    def edge_slots(self):
+        """Extent of the local array of a lane's edge elements, 1 at least."""
+        return max(1, self.edges)
 
     @property
-    def singles(self):
-        return -(-(2 * self.elements - 2) // self.lanes) if self.heads else 0
+    def edges(self):
+        """Elements of the edges that a lane may get."""
+        return -(-(2 * self.elements - 2) // self.lanes) if self.unaligned else 0
 
     @property
     def capacity(self):
@@ -267,86 +292,86 @@ class Held:
 
 
 class Row(NamedTuple):
-    """Device functions of a `Held`; `p` is a pointer to the row's first element, of the type that `element(dtype).pointer` names.
+    """Device functions of a `RowLayout`; `p` is a pointer to the row's first element, of the type that `element(dtype).pointer` names.
 
-    span(p, length) -> (head, units)
-        Elements of the head, and whole units behind it.
-    load(words, p, head, units, lane, step)
-        The lane's units in registers, all loads in flight.
-    load_rest(rest, p, head, units, length, lane)
-        The lane's elements of head and tail, as values.
+    split(p, length) -> (prologue, vectors)
+        Elements of the unaligned prologue, and whole vectors after it.
+    load(words, p, prologue, vectors, lane, step)
+        The lane's vectors into registers, all loads in flight.
+    load_edges(edges, p, prologue, vectors, length, lane)
+        The lane's elements of prologue and epilogue, as values.
     unpack(values, words, c), pack(words, c, values)
-        Unit c of a local array of words, as values.
-    store(p, words, c, head, units, lane, step)
-        Unit c, where it is in the row.
-    store_rest(p, rest, head, units, length, lane)
-    copy(base, p, head, units, lane)
-        Starts the copies of the lane's units in shared memory; `base` is the shared address of its first, 16 bytes on for each thread.
-    fetch(words, base, c), put(p, words, c, head, units, lane)
-        Unit c in shared memory as four words, and where it is stored.
-    kept(units, lane)
-        How many of the lane's units are in shared memory; waits for them.
-    read(words, c, p, i, step, ok), write(p, i, step, words, c)
-        Unit i behind p, to and from unit c of a local array; step counts where a unit is an element.
+        Vector c of a local array of words, as values.
+    store(p, words, c, prologue, vectors, lane, step)
+        Vector c, if the row has it.
+    store_edges(p, edges, prologue, vectors, length, lane)
+    copy_overflow(base, p, prologue, vectors, lane)
+        Starts the copies of the vectors beyond the registers; `base` is the shared address of the lane's first, 16 bytes apart per thread.
+    wait_overflow(vectors, lane)
+        Waits for these copies; the number of this lane's.
+    load_overflow(words, base, c), store_overflow(p, words, c, prologue, vectors, lane)
+        Vector c of them, from shared memory into four words, and these to global memory.
+    load_vector(words, c, p, i, step, ok), store_vector(p, i, step, words, c)
+        Vector i after p, to and from vector c of a local array; `step` counts where a vector is an element.
     """
-    span: Callable
+    split: Callable
     load: Callable
-    load_rest: Callable
+    load_edges: Callable
     unpack: Callable
     pack: Callable
     store: Callable
-    store_rest: Callable
-    copy: Callable
-    fetch: Callable
-    put: Callable
-    kept: Callable
-    read: Callable
-    write: Callable
+    store_edges: Callable
+    copy_overflow: Callable
+    wait_overflow: Callable
+    load_overflow: Callable
+    store_overflow: Callable
+    load_vector: Callable
+    store_vector: Callable
 
 
 @functools.cache
-def make_row(held, threads=0) -> Row:
-    """The device functions for rows that are held so; `threads` of a block, where units are in shared memory."""
-    E, LANES, REGISTERS, PER, SINGLES = held.elements, held.lanes, held.registers, held.unit_words, held.singles
-    SHARED, HEADS, ITEM = held.shared, held.heads, held.itemsize
-    LOG, ITEM_LOG, MASK = E.bit_length() - 1, held.itemsize.bit_length() - 1, E - 1
-    Real, e = held.real, element(held.dtype)
+def make_row(layout, threads=0) -> Row:
+    """The device functions of a layout; `threads` per block, where vectors are in shared memory."""
+    E, LANES, REGISTERS, PER, EDGES = layout.elements, layout.lanes, layout.registers, layout.vector_words, layout.edges
+    SHARED, UNALIGNED, ITEM = layout.shared, layout.unaligned, layout.itemsize
+    LOG, ITEM_LOG, MASK = E.bit_length() - 1, layout.itemsize.bit_length() - 1, E - 1
+    Real, e = layout.real, element(layout.dtype)
     load_one, store_one = e.load, e.store
-    NOTHING, LEAST, STRIDE = -math.inf if held.least else 0.0, held.least, 16 * threads
-    LANES_LOG, (EVEN, ODD) = LANES.bit_length() - 1, (_LEAST[held.dtype] * 2)[:2]
+    PADDING, PAD_LOWEST, STRIDE = -math.inf if layout.pad_lowest else 0.0, layout.pad_lowest, 16 * threads
+    LANES_LOG, (EVEN, ODD) = LANES.bit_length() - 1, (_LOWEST[layout.dtype] * 2)[:2]
 
     @device_function
-    def span(p, length):
-        head = 0
-        if HEADS:
-            head = i32(0 - (u32(address(p, 0)) >> ITEM_LOG)) & MASK
-            if head > length:
-                head = length
-        return head, (length - head) >> LOG
+    def split(p, length):
+        prologue = 0
+        if UNALIGNED:
+            prologue = i32(0 - (u32(address(p, 0)) >> ITEM_LOG)) & MASK
+            if prologue > length:
+                prologue = length
+        return prologue, (length - prologue) >> LOG
 
     @device_function
-    def load_rest(rest, p, head, units, length, lane):
-        for k in range(SINGLES):
+    def load_edges(edges, p, prologue, vectors, length, lane):
+        for k in range(EDGES):
             j = lane + k * LANES
-            i = j if j < head else j + units * E
-            value = Real(NOTHING)
+            i = j if j < prologue else j + vectors * E
+            value = Real(PADDING)
             if i < length:
                 value = load_one(p, i)
-            rest[k] = value
+            edges[k] = value
 
     @device_function
-    def store_rest(p, rest, head, units, length, lane):
-        for k in range(SINGLES):
+    def store_edges(p, edges, prologue, vectors, length, lane):
+        for k in range(EDGES):
             j = lane + k * LANES
-            i = j if j < head else j + units * E
+            i = j if j < prologue else j + vectors * E
             if i < length:
-                store_one(p, i, rest[k])
+                store_one(p, i, edges[k])
 
-    if held.unit == 16:
+    if layout.vector_bytes == 16:
         unpack_chunk, pack_chunk = e.unpack_chunk, e.pack_chunk
 
         @device_function
-        def read(words, c, p, i, step, ok):
+        def load_vector(words, c, p, i, step, ok):
             load4_nc_if_into(words, 4 * c, as_u32(p), 4 * i, i32(ok))
 
         @device_function
@@ -358,11 +383,11 @@ def make_row(held, threads=0) -> Row:
             pack_chunk(words, 4 * c, values, 0)
 
         @device_function
-        def write(p, i, step, words, c):
+        def store_vector(p, i, step, words, c):
             store4_from(as_u32(p), 4 * i, words, 4 * c)
     elif ITEM == 8:
         @device_function
-        def read(words, c, p, i, step, ok):
+        def load_vector(words, c, p, i, step, ok):
             load2_nc_if_into(words, 2 * c, as_u32(p), 2 * i * step, i32(ok))
 
         @device_function
@@ -374,11 +399,11 @@ def make_row(held, threads=0) -> Row:
             words[2 * c], words[2 * c + 1] = double_words(values[0])
 
         @device_function
-        def write(p, i, step, words, c):
+        def store_vector(p, i, step, words, c):
             p[i * step] = words_double(words[2 * c], words[2 * c + 1])
     elif ITEM == 4:
         @device_function
-        def read(words, c, p, i, step, ok):
+        def load_vector(words, c, p, i, step, ok):
             load1_nc_if_into(words, c, as_u32(p), i * step, i32(ok))
 
         @device_function
@@ -390,13 +415,13 @@ def make_row(held, threads=0) -> Row:
             words[c] = float_bits(values[0])
 
         @device_function
-        def write(p, i, step, words, c):
+        def store_vector(p, i, step, words, c):
             p[i * step] = bits_float(words[c])
     else:
         widen, narrow = e.widen, e.narrow
 
         @device_function
-        def read(words, c, p, i, step, ok):
+        def load_vector(words, c, p, i, step, ok):
             words[c] = u32(load1_nc_if(p, i * step, i32(ok)))
 
         @device_function
@@ -408,53 +433,54 @@ def make_row(held, threads=0) -> Row:
             words[c] = u32(u16(narrow(values[0])))
 
         @device_function
-        def write(p, i, step, words, c):
+        def store_vector(p, i, step, words, c):
             p[i * step] = u16(words[c])
 
     @device_function
-    def load(words, p, head, units, lane, step):
-        q = advance(p, head)
+    def load(words, p, prologue, vectors, lane, step):
+        q = advance(p, prologue)
         for c in range(REGISTERS):
             i = lane + c * LANES
-            read(words, c, q, i, step, i < units)
-        if LEAST:
+            load_vector(words, c, q, i, step, i < vectors)
+        if PAD_LOWEST:
             for c in range(REGISTERS):
-                if lane + c * LANES >= units:
+                if lane + c * LANES >= vectors:
                     for w in range(PER):
                         words[PER * c + w] = u32(ODD if w & 1 else EVEN)
 
     @device_function
-    def store(p, words, c, head, units, lane, step):
+    def store(p, words, c, prologue, vectors, lane, step):
         i = lane + c * LANES
-        if i < units:
-            write(advance(p, head), i, step, words, c)
+        if i < vectors:
+            store_vector(advance(p, prologue), i, step, words, c)
 
-    landed = wait_copies(0)
+    wait_all = wait_copies(0)
 
     @device_function
-    def copy(base, p, head, units, lane):
+    def copy_overflow(base, p, prologue, vectors, lane):
         for c in range(SHARED):
             i = lane + (REGISTERS + c) * LANES
-            copy_async16_if(base + u32(c * STRIDE), address(p, head), i64(i) * 16, i32(i < units))
+            copy_async16_if(base + u32(c * STRIDE), address(p, prologue), i64(i) * 16, i32(i < vectors))
         commit_copies()
 
     @device_function
-    def fetch(words, base, c):
+    def load_overflow(words, base, c):
         words[0], words[1], words[2], words[3] = load_shared_4u32(base + u32(c) * STRIDE)
 
     @device_function
-    def put(p, words, c, head, units, lane):
-        store4_from(as_u32(advance(p, head)), 4 * (lane + (c + REGISTERS) * LANES), words, 0)
+    def store_overflow(p, words, c, prologue, vectors, lane):
+        store4_from(as_u32(advance(p, prologue)), 4 * (lane + (c + REGISTERS) * LANES), words, 0)
 
     @device_function
-    def kept(units, lane):
-        landed()
+    def wait_overflow(vectors, lane):
+        wait_all()
         count = 0
-        left = units - lane - REGISTERS * LANES
+        left = vectors - lane - REGISTERS * LANES
         if left > 0:
             count = (left + LANES - 1) >> LANES_LOG
         return count
-    return Row(span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept, read, write)
+    return Row(split, load, load_edges, unpack, pack, store, store_edges, copy_overflow, wait_overflow, load_overflow, store_overflow,
+               load_vector, store_vector)
 
 
 # ---- one reduction a row
@@ -463,7 +489,7 @@ def make_cluster_pair(merge, blocks):
     """Device function ``exchange(a, b, n, slots)``: the pair (a, b) of every block of the cluster merged, in every thread, in the order of
     the blocks. float32; `slots` is a shared array of 2 * blocks of them, which nothing else uses. All threads of a block bring its pair.
 
-    Behind the start of the kernel there must have been a barrier of the cluster (`cluster_arrive_relaxed`, `cluster_wait`).
+    The cluster must have passed a barrier since the start of the kernel (`cluster_arrive_relaxed`, `cluster_wait`).
     """
     @device_function
     def exchange(a, b, n, slots):

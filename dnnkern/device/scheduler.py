@@ -31,8 +31,9 @@ order                         neighbours in time
 
 Sources: CUTLASS's tile schedulers, stream-K (Osama et al., 2023), FlashAttention-3's scheduler, for the ideas.
 
->>> in_bands(rows=20, columns=3)
-(Divisor(d=24, multiplier=2863311531, shift=4), 20, Divisor(d=4, multiplier=2147483648, shift=1))
+>>> per_band, rows, last_rows = in_bands(rows=20, columns=3)
+>>> per_band.d, rows, last_rows.d
+(24, 20, 4)
 """
 import functools
 from typing import Callable, NamedTuple

@@ -9,9 +9,9 @@ from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, mak
 
 def add_arguments(parser):
     """The words that describe a dropout or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 8192x4096")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--in-place", action="store_true", help="the result is the input's memory")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--in-place", action="store_true", help="write the result over the input")
 
 
 def make(op, arguments):

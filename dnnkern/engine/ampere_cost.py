@@ -9,7 +9,7 @@ COST, RATES = constants("engine/ampere"), constants("engine/mma_rate")
 
 def multiply_rate(dtype, tile, device):
     """Operations a clock of a multiprocessor's tensor cores with mma.sync."""
-    ampere, hopper, other = getattr(RATES, dtype, RATES.halves)
+    ampere, hopper, other = getattr(RATES, dtype, RATES.bits16)
     rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
     return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
 

@@ -32,6 +32,7 @@ from ..device.fastmath import fma
 from ..device.mbarrier import fence_mbarrier_init
 from ..device.pipeline import make_pipeline
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
+from ..device.scheduler import make_static
 from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.unroll import unrolled
 from ..device.warp import elect, uniform
@@ -281,7 +282,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
     A_SHARE, A_GROUP = tile.a_steps
-    LOG_CLUSTER = CLUSTER.bit_length() - 1  # a division would be one of 64 bits, out of the registers that a warp shares
+    schedule = make_static(CLUSTER)
     by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
     A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
     B_CONST = by_k if loader.b_major == "k" else boxes_descriptor(width)
@@ -299,7 +300,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
     @device_function
-    def produce(a_map, b_map, ring, bars, tiles, first, stride, rank, place):
+    def produce(a_map, b_map, ring, bars, tiles, first, rank, place):
         state, t, leads = pipe.producer_start(), first, elect()
         if cooperative or leads:
             while t < tiles:
@@ -323,7 +324,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     if STATE:
                         step = after(step, tile)
                     state = pipe.next(state)
-                t = t + stride
+                t = schedule.next(t, None)
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
                 pipe.producer_tail(bars, state)
 
@@ -335,7 +336,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
-    def consume(y_map, ring, bars, tiles, first, stride, rank, place, group, thread, out):
+    def consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
         state, t, turn = pipe.consumer_start(), first, i32(1)
         handed = group > 0
@@ -349,7 +350,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
             if end < begin:
                 t = tiles
-            t = t + stride
+            t = schedule.next(t, None)
             if PING_PONG:
                 turn = turn ^ 1
                 if turn != group:  # the other warpgroup's tile: its steps go by
@@ -414,24 +415,21 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             cluster_arrive_relaxed()
             cluster_wait()
             rank = uniform(cluster_rank())
-            first = cuda.blockIdx.x >> LOG_CLUSTER
-            stride = cuda.gridDim.x >> LOG_CLUSTER
         else:
             cuda.syncthreads()
             rank = 0
-            first = cuda.blockIdx.x
-            stride = cuda.gridDim.x
+        first = schedule.first()
         launch_dependent_grids()  # what follows may set up its barriers while this grid still works
         wait_for_previous_grid()
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
-                produce(a_map, b_map, ring, bars, tiles, first, stride, rank, place)
+                produce(a_map, b_map, ring, bars, tiles, first, rank, place)
         else:
             claim_registers()
             thread = tid & 127
-            consume(y_map, ring, bars, tiles, first, stride, rank, place, role - 1, thread, out)
+            consume(y_map, ring, bars, tiles, first, rank, place, role - 1, thread, out)
             if thread == 0:
                 drain()
     return product

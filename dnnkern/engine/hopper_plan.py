@@ -6,7 +6,8 @@ from typing import NamedTuple
 from ..device import device_function, f32, i32, i64
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import ceil_div, divisor
+from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
@@ -18,8 +19,7 @@ from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
 from .roles import operand_strides
 from .scales import FP8, ScaleStrides
-from .simt import BAND
-from .simt import locate as locate_tile
+from .simt import band_arguments
 from .simt_plan import addends_refusal
 
 COST = constants("engine/hopper")
@@ -304,11 +304,10 @@ def make_locate(tile):
     @device_function
     def locate(t, rank, place):
         per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each = place
-        zs, inside = divide_remainder(t, per_matrix)
-        z, s = divide_remainder(zs, ranges)
-        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        first = min(s * each, steps)
-        return WorkTile(first, min(first + each, steps), (r * CLUSTER + rank) * BM, c * BN, z * a_batched, z * b_batched, z, s)
+        z, inside, s = locate_slice(t, per_matrix, ranges)
+        r, c = locate_in_bands(inside, band_tiles, super_rows, last_rows)
+        first, end = slice_of_k(s, steps, each)
+        return WorkTile(first, end, (r * CLUSTER + rank) * BM, c * BN, z * a_batched, z * b_batched, z, s)
     return locate
 
 
@@ -321,9 +320,8 @@ def locate_arguments(parts, tile, a, b, ranges=1):
     """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
     super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
     per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, a.tensor.itemsize)
-    divisors = per_matrix, ranges, BAND * tiles_n, super_rows % BAND or BAND
-    first, second, third, last = (Argument("uint32x3", divisor(d)) for d in divisors)
-    arguments = (first, second, third, Argument("int32", super_rows), last, Argument("int32", int(a.matrices > 1)),
+    arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)), *band_arguments(super_rows, tiles_n),
+                 Argument("int32", int(a.matrices > 1)),
                  Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))
     return tile_count(parts, tile) * ranges, arguments
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.dot import make_outer
-from ..device.index import divide_remainder, divisor
+from ..device.scheduler import in_bands
 from ..device.unroll import unrolled
 from ..device.vec import (address, load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32,
                           store_shared_4u32)
@@ -356,24 +356,7 @@ def make_tile_product(tile, operands, la, lb, sink):
     return product
 
 
-BAND = 8
-"""Rows of tiles in a band, see `locate`."""
-
-
-@device_function
-def locate(block, band_tiles, tiles_m, last_rows):
-    """(row, column) of tile number `block`: down the rows of a band, then along it, so that blocks which run together share operands in L2.
-
-    `band_tiles` and `last_rows` are divisors: the tiles of a band, the rows of the last one.
-    """
-    band, inside = divide_remainder(block, band_tiles)
-    if (band + 1) * BAND <= tiles_m:
-        return band * BAND + (inside & (BAND - 1)), inside >> 3
-    column, row = divide_remainder(inside, last_rows)
-    return band * BAND + row, column
-
-
-def locate_arguments(tiles_m, tiles_n):
-    """Kernel parameters of `locate`. Host function."""
-    last_rows = tiles_m % BAND or BAND
-    return Argument("uint32x3", divisor(BAND * tiles_n)), Argument("int32", tiles_m), Argument("uint32x3", divisor(last_rows))
+def band_arguments(rows, columns):
+    """Kernel parameters of `locate_in_bands`: of a matrix of so many tiles. Host function."""
+    per_band, rows, last_rows = in_bands(rows, columns)
+    return Argument("uint32x3", per_band), Argument("int32", rows), Argument("uint32x3", last_rows)

@@ -15,7 +15,7 @@ from .tensor import Tensor
 
 
 class Kind:
-    """How one framework's arrays are read and made."""
+    """Reads and creates arrays of one framework."""
     name = None
     finishes = False
 
@@ -24,11 +24,11 @@ class Kind:
         return False
 
     def describe(self, a):
-        """((shape, strides, dtype, device), address) in whatever objects are cheapest."""
+        """((shape, strides, dtype, device), address), in the cheapest representation."""
         raise TypeError(f"{type(a).__name__} is not an array")
 
     def describe_call(self, key, arrays):
-        """Append to `key` what tells the arrays of a call from any others; returns their addresses, 0 for None.
+        """Append a description of a call's arrays to `key`; returns their addresses, 0 for None.
 
         `arrays` may be of several kinds; the first is of this one. A kind whose calls must be fast does it without a call an array.
         """
@@ -47,11 +47,11 @@ class Kind:
         return addresses
 
     def addresses(self, arrays):
-        """The arrays' addresses; they may be of any kinds."""
+        """The arrays' addresses; kinds may be mixed."""
         return [kind_of(a).describe(a)[1] for a in arrays]
 
     def tensor(self, a) -> Tensor:
-        """The array's descriptor; TypeError where it cannot be used on this device."""
+        """The array's descriptor; TypeError if it cannot be used on this device."""
         (shape, strides, dtype, _), address = self.describe(a)
         name = dtype_name(dtype)
         size = ITEMSIZE[name]
@@ -64,7 +64,7 @@ class Kind:
         return self.describe(a)[0][3]
 
     def bound(self, problem):
-        """A call whose first array is of this kind has become this problem; nothing is chosen, checked against it or run yet."""
+        """Called with the problem of a call whose first array is of this kind, before anything is chosen, checked or run."""
 
     def stream(self, device) -> int:
         """Handle of the framework's current stream."""
@@ -75,7 +75,7 @@ class Kind:
         raise NotImplementedError
 
     def finish(self, a, stream):
-        """Where `finishes` is set: what the caller gets for an array that `empty` made, once the work that fills it is on the stream."""
+        """If `finishes` is set: converts an array from `empty` for the caller, once the work that fills it is on the stream."""
         return a
 
     def host_view(self, a) -> np.ndarray:
@@ -113,7 +113,7 @@ class NumPy(Kind):
 
 
 class OnDevice(NumPy):
-    """Arrays of the host functions of `dnnkern.device.cuda` where there is no GPU."""
+    """Arrays of `dnnkern.device.cuda`'s host functions without a GPU."""
 
     def empty(self, shape, dtype, device, stream):
         return super().empty(shape, dtype, device, stream).view(DeviceArray)
@@ -160,7 +160,7 @@ class Torch(Kind):
     def addresses(self, arrays):
         try:
             return list(map(self.torch.Tensor.data_ptr, arrays))
-        except TypeError:  # not all of them are torch's
+        except TypeError:  # other frameworks' streams
             return super().addresses(arrays)
 
     def tensor(self, a):
@@ -196,7 +196,7 @@ class Torch(Kind):
             return self.torch.empty(shape, dtype=torch_dtype, device=device)
 
     def host_view(self, a):
-        # Not by Tensor.numpy(): a storage that NumPy has seen cannot be resized any more, and what a view's neighbours are would be lost.
+        # Not Tensor.numpy(): it makes the storage non-resizable, and loses the memory around a view.
         from ..device.host_memory import bytes_at
         self.tensor(a)  # a tensor without memory describes itself as one of the CPU's
         name, storage = dtype_name(a.dtype), a.untyped_storage()
@@ -308,7 +308,7 @@ class Jax(Kind):
             strides[i] = strides[i + 1] * max(shape[i + 1], 1)
         if a.is_deleted():
             raise ValueError("got a JAX array that has been deleted or donated")
-        a.block_until_ready()  # JAX's streams are its own: nothing else orders our launch behind its work
+        a.block_until_ready()  # JAX's streams are private: nothing else orders our launch after its work
         device = next(iter(a.devices()))
         return (shape, tuple(strides), a.dtype, device.id if device.platform == "gpu" else 0), a.unsafe_buffer_pointer()
 
@@ -332,7 +332,7 @@ class Jax(Kind):
 
         from .device import check
         from .dlpack import Exporter
-        check(driver.cuStreamSynchronize(stream))  # JAX's streams know nothing of ours
+        check(driver.cuStreamSynchronize(stream))  # JAX's streams do not wait for ours
         (shape, _, dtype, device), address = kind_of(a).describe(a)
         return jax.dlpack.from_dlpack(Exporter(address, shape, dtype_name(dtype), device, a))
 
@@ -385,7 +385,7 @@ def kind_named(name) -> Kind:
 
 
 def kind_of(a) -> Kind:
-    """The framework of an array; TypeError where it is none."""
+    """The framework of an array; TypeError if it is not an array."""
     kind = KIND_OF_TYPE.get(type(a))
     if kind is None:
         kind = KIND_OF_TYPE[type(a)] = kind_named(_name_of(a))

@@ -48,7 +48,7 @@ def canonical(shape, x_strides, y_strides, itemsize, x_first=0, y_first=0) -> Ca
     """The canonical form of moving elements between two arrays of one shape, or parts of arrays that begin at elements `x_first` and
     `y_first`.
 
-    >>> canonical((2, 3, 4, 5), (60, 5, 15, 1), (60, 20, 5, 1), 4).dims        # the last dimension stays, the middle ones change places
+    >>> canonical((2, 3, 4, 5), (60, 5, 15, 1), (60, 20, 5, 1), 4).dims        # the last dimension stays, the middle ones are swapped
     (Dim(size=2, x=60, y=60), Dim(size=3, x=5, y=20), Dim(size=4, x=15, y=5), Dim(size=5, x=1, y=1))
     >>> canonical((2, 3, 4), (12, 4, 1), (12, 4, 1), 4).dims                   # a copy
     (Dim(size=24, x=1, y=1),)

@@ -1,4 +1,4 @@
-"""DNNKERN_CHECK: look at every result, at index arrays before they are used, and at accesses of kernels.
+"""DNNKERN_CHECK: checks of results, of index arrays before they are used, and of kernels' memory accesses.
 
 ``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, printed with the command that runs the same problem again; ``values``
 arrays of indices out of range, before anything is launched; ``unwritten`` results that depend on memory that nothing has written (see
@@ -19,13 +19,13 @@ from .dtypes import STORAGE, dtype_name, numpy_dtype
 
 CHECKS = _environment.checks()
 if "bounds" in CHECKS and not HOST_MEMORY:
-    raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor, in the simulator always; expected DNNKERN_DEVICE=cpu")
+    raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor (always in the simulator); expected DNNKERN_DEVICE=cpu")
 if "integers" in CHECKS and not SIMULATED:
     raise ValueError("DNNKERN_CHECK=integers: integers are checked in the simulator; expected DNNKERN_DEVICE=simulator")
 
 
 class CheckFailed(ArithmeticError):
-    """DNNKERN_CHECK found what it looks for."""
+    """A check of DNNKERN_CHECK failed."""
 
 
 def to_host(a) -> np.ndarray:
@@ -37,7 +37,7 @@ def to_host(a) -> np.ndarray:
 
 
 def download(address, tensor):
-    """Bytes of the device's memory from an array's first one to its last, and the array itself in them, in its storage dtype."""
+    """The bytes from an array's first to its last element, and the array as a view of them, in its storage dtype."""
     from cuda.bindings import driver
 
     from .device import check
@@ -50,7 +50,7 @@ def download(address, tensor):
 
 
 def wait(stream):
-    """Wait for what is on the stream."""
+    """Synchronise the stream."""
     if not HOST_MEMORY:
         from cuda.bindings import driver
 
@@ -59,13 +59,13 @@ def wait(stream):
 
 
 def check_indices(operation, bound, operands, stream):
-    """Let the operation look at the values of its operands, once what the stream has to do is done."""
+    """Let the operation check the values of its operands, after synchronising the stream."""
     wait(stream)
     operation.check_values(bound.problem, dict(zip(operation.operands, operands)))
 
 
 def check_outputs(bound, results, stream):
-    """Raise `CheckFailed`, after printing how to run the call again, where an output of floats holds NaN or infinity."""
+    """Raise `CheckFailed`, after printing a command that repeats the call, if a float output holds NaN or infinity."""
     wait(stream)
     for k, result in enumerate(results):
         if "float" not in dtype_name(kind_of(result).tensor(result).dtype):
@@ -81,6 +81,6 @@ def check_outputs(bound, results, stream):
 
 
 def repro(problem, algorithm) -> str:
-    """The command line that runs a problem again on random inputs."""
+    """The command that repeats a problem on random inputs."""
     record = json.dumps(problem_record(problem), separators=(",", ":"))
     return f"python -m dnnkern check {problem.op} {shlex.quote(record)} --algo {algorithm.name}"

@@ -1,10 +1,10 @@
-"""What runs in place of a plan under DNNKERN_CHECK (see `check`)."""
+"""The executable of a call under DNNKERN_CHECK (see `check`)."""
 from .check import check_indices, check_outputs
 from .unwritten import check_unwritten
 
 
 class Checked:
-    """What runs in place of the executable of one call: the same, with all that `checks` name.
+    """Wraps the executable of a call with the checks in `checks`.
 
     `results` are the arrays that it writes, `addresses` those of operands and outputs, in the order of `bound.tensors`.
     """
@@ -14,7 +14,7 @@ class Checked:
         self.operands, self.results, self.addresses = operands, results, addresses
 
     def execute(self, values, stream):
-        """Look, run, look."""
+        """Check the operands, run, check the results."""
         if "values" in self.checks and self.operation.check_values is not None:
             check_indices(self.operation, self.bound, self.operands, stream)
         if "unwritten" in self.checks:

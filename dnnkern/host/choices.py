@@ -1,11 +1,11 @@
-"""Names that a caller gives: one of some words, a dtype, an activation; anything else is an error that says what there is."""
+"""Words of callers: one of several, a dtype, an activation; other values are errors that list the expected ones."""
 from .dtypes import ITEMSIZE, dtype_name
 from .scalars import shown
 from .suggest import meant
 
 
 def one_of(function, name, value, allowed):
-    """One of the words `allowed`, or None where that is among them.
+    """One of the words `allowed`, which may include None.
 
     >>> one_of("f", "mode", "log", ("accurate", "log"))
     'log'
@@ -13,7 +13,7 @@ def one_of(function, name, value, allowed):
     Traceback (most recent call last):
     ValueError: f: mode='logs'; expected one of 'accurate', 'log'; did you mean 'log'?
     """
-    may_be = value is None or isinstance(value, str)  # nothing else need have a hash, or an equality that is a bool
+    may_be = value is None or isinstance(value, str)  # other objects may not be hashable or comparable
     if may_be and value in allowed:
         return value
     hint, error = meant(value, [a for a in allowed if a is not None]), ValueError if may_be else TypeError
@@ -39,7 +39,7 @@ def dtype_of(function, name, value, allowed=ITEMSIZE) -> str:
 
 
 def activation_of(function, value):
-    """The `Activation` given as one, as a mode's name, or as None, which is the identity."""
+    """An `Activation`, from one, a mode's name, or None, the identity."""
     from ..device.activation import MODES, Activation
     if value is None or isinstance(value, Activation):
         return Activation.of(value)

@@ -1,4 +1,4 @@
-"""dtype names: the one spelling that problems, plans and kernels use for what frameworks call by their own objects."""
+"""dtype names: the canonical spelling in problems, plans and kernels, whatever objects the frameworks use."""
 import functools
 
 import numpy as np
@@ -45,7 +45,7 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-# What a kernel sees behind a pointer: halves and fp8 travel as words and are converted by device.convert.element.
+# Element types of kernel pointers: 16-bit floats and fp8 are passed as integers and converted by device.convert.element.
 _WORDS = {"float16": "uint16", "bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "bool": "uint8"}
 STORAGE = {name: _WORDS.get(name, name) for name in ITEMSIZE}
 

@@ -1,4 +1,4 @@
-"""What runs on this process's device: a plan (`make_executable`), or one kernel (`launch_once`)."""
+"""Runs a plan (`make_executable`) or one kernel (`launch_once`) on the device of this process."""
 import numpy as np
 
 from ..device import DEVICE, SIMULATED
@@ -22,7 +22,8 @@ def make_executable(operation, problem, algorithm, device, given=None, called=Fa
 
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
-    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back, or simulate it: for tests and first steps.
+    """Compile and run one kernel on NumPy arrays, synchronously, copying them to the device and back, or simulate it: for tests and
+    examples.
 
     Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
     ints as int32, floats as float32, NumPy scalars as their own type, NamedTuples as their annotations say.
@@ -47,7 +48,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             if not isinstance(array, np.ndarray):
                 arguments.append(Argument(constant_type(a), a))
                 continue
-            if id(array) not in copies:  # an array may be behind several arguments
+            if id(array) not in copies:  # an array may be passed for several arguments
                 copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
                 host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
                 check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))

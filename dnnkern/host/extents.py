@@ -1,22 +1,22 @@
-"""The memory that a launch on the processor was given: which argument an address belongs to, for messages and for DNNKERN_CHECK=bounds."""
+"""The memory of a launch's arguments on the processor: which one an address belongs to, for messages and DNNKERN_CHECK=bounds."""
 from dataclasses import dataclass
 
 import numpy as np
 
 
-_NEAR = 1 << 30  # bytes: what is farther off has nothing to do with an array
+_NEAR = 1 << 30  # bytes: addresses farther off are unrelated to an array
 
 
 @dataclass(frozen=True, order=True)
 class Extent:
-    """Addresses from `low` on and before `high`, and whose they are: "argument 'x'"."""
+    """Addresses from `low` to before `high`, and their owner: "argument 'x'"."""
     low: int
     high: int
     name: str
 
 
 def extent(array, name) -> Extent:
-    """That of a NumPy array with arbitrary strides, from its first byte to its last."""
+    """The extent of a NumPy array with arbitrary strides, from its first byte to its last."""
     facts = array.__array_interface__
     low = high = facts["data"][0]
     size, strides = int(facts["typestr"][2:]), facts.get("strides")
@@ -32,7 +32,7 @@ def extent(array, name) -> Extent:
 
 
 def packed(extents):
-    """Pairs of the first address and the one after the last, as the check of a kernel takes them."""
+    """Pairs of first and past-the-end addresses, for the check in a kernel."""
     return np.array([(e.low, e.high) for e in extents], np.uint64)
 
 
@@ -41,10 +41,10 @@ def argument(kernel, k) -> str:
     return f"argument '{kernel.py_func.__code__.co_varnames[k]}'"
 
 
-def place(address, extents) -> str:
-    """An address as words, by the extent that holds it or the nearest one.
+def describe(address, extents) -> str:
+    """Describe an address by the extent that contains it, or the nearest one.
 
-    >>> place(1030, [Extent(1000, 1024, "argument 'x'"), Extent(4096, 8192, "argument 'y'")])
+    >>> describe(1030, [Extent(1000, 1024, "argument 'x'"), Extent(4096, 8192, "argument 'y'")])
     "0x406, 6 bytes past the end of argument 'x' (24 bytes)"
     """
     def distance(e):

@@ -1,4 +1,4 @@
-"""The front end every public function shares: raw call to plan, the checks that need the very arrays, allocation, execution.
+"""The front end of every public function: from a call to its plan, checks of the arrays themselves, allocation, execution.
 
 A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call
 never seen before becomes a problem, is validated, dispatched and compiled.
@@ -27,7 +27,7 @@ _KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, defaul
 
 
 def public(function):
-    """A public function, whose ``**choice`` is what decides the algorithm: its signature shows the keywords of `dispatch.CHOICE` instead.
+    """Decorate a public function, whose ``**choice`` selects the algorithm: its signature shows the keywords of `dispatch.CHOICE`.
 
     They are read where a new call is bound, once; most calls give none, and pay for an empty dict.
     """
@@ -38,7 +38,7 @@ def public(function):
 
 
 def choice_key(function, choice):
-    """The keywords that decide the algorithm, as part of a key; 0 is not False. A limit in `choice` becomes an int."""
+    """The keywords that select the algorithm, as part of a key; 0 is not False. A limit in `choice` becomes an int."""
     if not choice:
         return None
     limit = choice.get("workspace_limit")
@@ -48,9 +48,9 @@ def choice_key(function, choice):
 
 
 class Bound:
-    """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover.
+    """A resolved call: its problem, plan, outputs, and the bytes that its operands span.
 
-    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
+    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they last did not.
     """
     __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
                  "device", "__weakref__")
@@ -109,7 +109,7 @@ class Operation:
         return self
 
     def forget(self):
-        """Let every call choose its algorithm anew."""
+        """Drop all cached choices of algorithms."""
         with self.lock:
             self.calls.clear()
 
@@ -203,7 +203,7 @@ class Operation:
                 self._tensor(name, x)
 
     def _algorithm(self, problem, device, choice):
-        """The algorithm of a call; None where there is nothing to do, for which any that exists will do."""
+        """The algorithm of a call; None if there is nothing to compute."""
         try:
             if problem is not None and not problem.is_empty:
                 return get_algorithm(self.op, problem, device=device, **choice)
@@ -216,7 +216,7 @@ class Operation:
             raise NotSupported(f"{self.function}: {error}") from None
 
     def _bind_within(self, nbytes, key, operands, outs, addresses, parameters, stream, choice):
-        """What the call is bound to where its workspace has so many bytes, too few for the algorithm that it would have."""
+        """The binding of a call whose workspace of so many bytes is too small for the algorithm it would have."""
         key = *key, ("workspace", nbytes)
         limit = choice.get("workspace_limit")
         limit = nbytes if limit is None else min(limit, nbytes)
@@ -271,7 +271,7 @@ class Operation:
         return bound
 
     def _apart(self, extents, addresses, first):
-        """(i, o, below, above) for each pair that must not overlap: it does where -below < address[o] - address[i] < above.
+        """(i, o, below, above) for each pair that must not overlap: it does if -below < address[o] - address[i] < above.
 
         Output number 0 is `first` among the arrays.
         """
@@ -324,7 +324,7 @@ class Operation:
         return executable
 
     def parameters(self, problem, given=None):
-        """((name, type), ...) of the values a plan of this operation takes, where only the first `given` operands are passed."""
+        """((name, type), ...) of the values that a plan of this operation takes if only the first `given` operands are passed."""
         given = len(self.operands) if given is None else given
         special = getattr(problem, "scalar_types", {})
         return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
@@ -332,13 +332,13 @@ class Operation:
                 *((name, "null") for name in self.operands[given:]))
 
     def written_arrays(self, bound, addresses):
-        """[(position in `bound.tensors`, name, whether it holds nothing yet)] of the arrays that a call writes."""
+        """[(index in `bound.tensors`, name, whether it is uninitialised)] of the arrays that a call writes."""
         given = len(bound.tensors) - len(self.outputs)
         updated = [(k, self.labels[k], False) for k in range(given) if self.operands[k] in self.updates and addresses[k]]
         return updated + [(k, name, addresses[k] not in addresses[:given]) for k, name in enumerate(self.outputs, given)]
 
     def host_views(self, labels, arrays):
-        """In the simulator: the arrays' memory as NumPy; None where there is none."""
+        """In the simulator: the arrays' memory as NumPy; None for missing arrays."""
         views = []
         for label, x in zip(labels, arrays):
             try:
@@ -356,7 +356,7 @@ class Operation:
     # ---- what is checked at every call
 
     def _overlap(self, bound, addresses, i, o):
-        """ValueError if the two arrays share memory, not only the range it lies in."""
+        """ValueError if the two arrays share elements, not only an address range."""
         if not share_memory(bound.tensors[i], addresses[i], bound.tensors[o], addresses[o]):
             return
         operands = len(bound.names) - len(self.outputs)
@@ -368,7 +368,7 @@ class Operation:
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
     def _check_range(self, problem, scalars):
-        """ValueError where a run-time number is finite and float32, which the problem computes in, cannot hold it."""
+        """ValueError if a run-time number is finite but overflows float32, in which the problem computes."""
         if problem.scalar_type == "float32":
             for name, value in zip(self.scalars, scalars):
                 if _LARGEST < abs(value) < math.inf and name not in getattr(problem, "scalar_types", {}):
@@ -377,7 +377,7 @@ class Operation:
     def _check_writable(self, name, x):
         if x is not None and kind_of(x).read_only(x):
             raise TypeError(f"{self.function}: {name} is a read-only {kind_of(x).name} array, which cannot be written"
-                            f"{'; leave out= away' if name == 'out' else ''}")
+                            f"{'; omit out=' if name == 'out' else ''}")
 
     def _check_workspace(self, bound, workspace, tensor, addresses):
         """Address of the workspace, which `tensor` describes."""
@@ -399,7 +399,7 @@ class Operation:
 
 
 def stream_handle(function, stream) -> int:
-    """Handle of a stream given as an int or as any framework's stream object."""
+    """Handle of a stream, from an int or any framework's stream object."""
     if isinstance(stream, int):
         return stream
     handle = None

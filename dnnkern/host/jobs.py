@@ -1,4 +1,4 @@
-"""Work that leaves its results on disk, done side by side in forked children: kernels are closures, which no other process could be sent.
+"""Work that leaves its results on disk, done in parallel in forked children: kernels are closures, which cannot be sent to other processes.
 
 A child has one thread, a copy of the caller's: locks that other threads held stay held in it. So only a process with no other thread of
 Python than ours forks (those of libraries hold no lock that compiling takes), and not under JAX, which warns of it. Wherever a child fails,

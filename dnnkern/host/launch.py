@@ -65,7 +65,7 @@ class Launch:
     def __post_init__(self):
         threads = self.block[0] * self.block[1] * self.block[2]
         if not 1 <= threads <= 1024:
-            raise ValueError(f"launch of {kernel_name(self.kernel)}: {threads} threads a block; a block has 1 to 1024")
+            raise ValueError(f"launch of {kernel_name(self.kernel)}: {threads} threads per block; expected 1 to 1024")
         for size, bound, axis in zip(self.grid, (2 ** 31 - 1, 65535, 65535), "xyz"):
             if not 1 <= size <= bound:
                 raise ValueError(f"launch of {kernel_name(self.kernel)}: grid {self.grid}; {axis} is 1 to {bound}")
@@ -158,7 +158,7 @@ class _Frame:
 
 
 class _Map:
-    """A tensor map in a frame: encoded when the address behind it changes, and remembered for addresses that come back."""
+    """A tensor map in a frame: encoded when its array's address changes, and cached by address."""
     _REMEMBERED = 16
 
     def __init__(self, position, offset, spec):
@@ -193,7 +193,7 @@ def _attributes(launch):
 
 
 def _positions(launches, parameters):
-    """{name: its place among the values of a call}; ValueError where a launch takes one that no call has."""
+    """{name: its index in the values of a call}; ValueError if a launch takes a name that no call has."""
     known = dict.fromkeys(name for name, _ in parameters)
     for launch in launches:
         for a in launch.arguments:
@@ -335,7 +335,7 @@ class SimulatedExecutable(HostExecutable):
 
 
 def _shifted(array, offset):
-    """A simulated pointer to `offset` bytes behind an array's first one."""
+    """A simulated pointer to `offset` bytes after an array's first one."""
     import numpy as np
 
     from ..device.sim import Pointer

@@ -1,4 +1,4 @@
-"""The front end of operations whose operands are lists of arrays: hundreds of them, the same ones at every call.
+"""The front end of operations on lists of arrays: hundreds of them, the same ones at every call.
 
 To describe hundreds of arrays takes longer than many a step on them. So a list is remembered by the identities of its arrays: as long as
 they live, and lie where they lay, it is what it was. What changed since is described anew, a list at a time; a call whose lists have other
@@ -21,7 +21,7 @@ _LIMIT = 1 << 10  # lists remembered by one operation
 
 
 class _List:
-    """A list as it was seen last: where its arrays are, and the number of its description."""
+    """A list as of its last use: the addresses of its arrays, and the number of its description."""
     __slots__ = "ids", "addresses", "number", "alive", "watched", "__weakref__"
 
     def __init__(self, ids, arrays, addresses, number):
@@ -69,7 +69,7 @@ class ListOperation(Operation):
     def __init__(self, op, *, lists, written, singles=(), scalars=(), problem):
         super().__init__(op, operands=(), outputs=(), scalars=scalars, problem=problem)
         self.lists, self.singles, self.written = lists, singles, frozenset(written)
-        self.fixed, self.seen, self.numbers, self.reach = {}, {}, {}, weakref.WeakKeyDictionary()
+        self.fixed, self.listed, self.numbers, self.reach = {}, {}, {}, weakref.WeakKeyDictionary()
 
     def of(self, problem):
         """The operation on lists of this problem's length."""
@@ -91,7 +91,7 @@ class ListOperation(Operation):
             if type(some) is not list and type(some) is not tuple:
                 some = self._sequence(name, some)
             ids = tuple(map(id, some))
-            listed = self.seen.get(ids)
+            listed = self.listed.get(ids)
             if listed is None or ids and not (listed.alive and kind_of(some[0]).addresses(some) == listed.addresses):
                 listed = self._look(name, some, ids)
             key.append(listed.number)
@@ -152,13 +152,13 @@ class ListOperation(Operation):
                 self._tensor(f"{name}[{k}]", a)
             raise
         with self.lock:
-            if max(len(self.seen), len(self.numbers)) >= _LIMIT:
-                for known in (self.seen, self.numbers, self.calls):
+            if max(len(self.listed), len(self.numbers)) >= _LIMIT:
+                for known in (self.listed, self.numbers, self.calls):
                     known.clear()
-            for old in [key for key, listed in self.seen.items() if not listed.alive]:
-                del self.seen[old]
+            for old in [key for key, listed in self.listed.items() if not listed.alive]:
+                del self.listed[old]
             number = self.numbers.setdefault(tuple(description), len(self.numbers))
-            listed = self.seen[ids] = _List(ids, some, addresses, number)
+            listed = self.listed[ids] = _List(ids, some, addresses, number)
         return listed
 
     def _of(self, count, given):
@@ -257,7 +257,7 @@ class ListOperation(Operation):
         order = order[np.argsort(starts[order], kind="stable")]
         if (starts[order][1:] >= np.maximum.accumulate(ends[order])[:-1]).all():
             return
-        active = []  # arrays that end behind the one looked at
+        active = []  # arrays that end after the current one
         for k in order.tolist():
             active = [j for j in active if ends[j] > starts[k]]
             for j in active:

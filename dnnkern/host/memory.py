@@ -1,6 +1,6 @@
-"""Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator.
+"""The library's device memory: a stream-ordered pool for outputs and workspaces of frameworks without an allocator.
 
-Memory is given back behind the work on its stream, which has to be there then: asked about a stream that has been destroyed the driver may
+Memory is freed after the work on its stream, which must still exist then: asked about a stream that has been destroyed the driver may
 answer with an error, or end the process.
 """
 import contextlib
@@ -45,7 +45,7 @@ def introduce(stream, handle):
 
 
 def free(address, index, stream, owner=None):
-    """Give memory back, behind the work that is on the stream now; `owner` is there for the stream's sake alone."""
+    """Free memory after the work that is on the stream now; `owner` only keeps the stream alive."""
     try:
         from cuda.bindings import driver
         with on_device(index):

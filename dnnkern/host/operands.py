@@ -1,4 +1,4 @@
-"""Operands to measure on: several sets of a problem's tensors in device memory, random, together larger than the L2.
+"""Operands for measurements: several random sets of a problem's tensors in device memory, together larger than the L2.
 
 And the check that an algorithm's result on them agrees with the naive one's.
 """

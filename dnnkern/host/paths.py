@@ -1,4 +1,4 @@
-"""Where caches live: DNNKERN_CACHE_DIR, or the user's cache directory; nowhere if neither can be written."""
+"""The cache directory: DNNKERN_CACHE_DIR, or the user's cache directory; none if neither is writable."""
 import contextlib
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The processor: its numbers as a device, and what a call takes there."""
+"""The processor: its properties as a device, and the predicted time of a call."""
 import json
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which dtypes the operands and results of products, matrices' and convolutions', may have."""
+"""Supported dtypes of operands and results of matrix products and convolutions."""
 from .dtypes import compute_dtype
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")

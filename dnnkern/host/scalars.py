@@ -1,4 +1,4 @@
-"""Numbers, flags and sizes that a caller gives: made one type in one place, at every call.
+"""Numbers, flags and sizes of callers: converted and checked in one module, at every call.
 
 `1`, `1.0` and `True` are one key of a dict, so what a cached call is looked up by must not hold one for another: a parameter that is a
 number goes through `number`, one that is an int through `integer`, one that is a flag through `flag`, and one of an int or several through

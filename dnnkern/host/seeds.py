@@ -1,4 +1,4 @@
-"""Seeds and offsets of random draws: numbers of a call, or arrays of one int64 on the device, which kernels read.
+"""Seeds and offsets of random numbers: arguments of a call, or arrays of one int64 on the device, which kernels read.
 
 A CUDA graph keeps the numbers that it was captured with; what it reads from memory may change from one replay to the next.
 """

@@ -1,4 +1,4 @@
-"""Tables of addresses in device memory: how one kernel gets hundreds of arrays.
+"""Tables of addresses in device memory: how one kernel receives hundreds of arrays.
 
 A `Table` belongs to a plan. What in it is constant is known when the plan is made; addresses of operands come with each call. It is
 made and sent to the device only for addresses that it has not been made for lately: a list that stays as it is costs a comparison.
@@ -23,24 +23,24 @@ _RELEASING = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """64-bit words; to ``words[places[k]]`` the address of operand ``names[k]`` is added.
+    """64-bit words; to ``words[positions[k]]`` the address of operand ``names[k]`` is added.
 
     Attributes
     ----------
     words : ndarray of uint64
-    places : ndarray of int64
+    positions : ndarray of int64
     names : tuple of str
         Dynamic values of the plan. Without any, the table is constant.
     """
     words: np.ndarray
-    places: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    positions: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     names: tuple = ()
 
     def filled(self, addresses):
         """The words for these addresses, in the order of `names`."""
         words = self.words.copy()
         if self.names:
-            words[self.places] += np.array(addresses, np.uint64)
+            words[self.positions] += np.array(addresses, np.uint64)
         return words
 
     def simulated(self, arrays):
@@ -51,7 +51,7 @@ class Table:
 
 
 class DeviceTable:
-    """A `Table` on a device, once for each of the sets of addresses it was made for last. What a CUDA graph has captured stays for good.
+    """A `Table` on a device, once for each of the sets of addresses it was made for last. What a CUDA graph has captured is never freed.
 
     `order` tells which of an execution's values an operand is.
     """
@@ -92,7 +92,7 @@ class DeviceTable:
         return at
 
     def _forget(self, stream):
-        """Free the tables that were used longest ago, behind what reads them. This call's stream is there; others, that have read a
+        """Free the least recently used tables, after their readers. This call's stream is there; others, that have read a
         table, may have been destroyed, and nothing can be enqueued on them."""
         for old in [a for a in self.known if a not in self.captured][:-REMEMBERED]:
             at, streams = self.known.pop(old)
@@ -145,7 +145,7 @@ def _upload_stream(index):
 
 
 class Slot:
-    """A table's place in one thread's argument storage."""
+    """A table's slot in one thread's argument storage."""
 
     def __init__(self, offset, table):
         self.offset, self.table, self.addresses, self.at, self.stream = offset, table, None, 0, None

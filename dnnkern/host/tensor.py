@@ -81,7 +81,7 @@ class Tensor:
 
 
 class _Shadow:
-    """An array as NumPy sees it by address; nothing reads it."""
+    """A NumPy array at an address; it is not read."""
 
     def __init__(self, t, address):
         strides = tuple(s * t.itemsize for s in t.strides)

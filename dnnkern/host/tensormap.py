@@ -1,4 +1,4 @@
-"""Tensor maps on the host: what is encoded, the rules it must keep, and the 128 bytes the driver makes of it for one address.
+"""Tensor maps on the host: their description, its rules, and the 128 bytes that the driver encodes for an address.
 
 Extents are outermost first, as arrays have them, strides in elements, the innermost dimension contiguous.
 """
@@ -69,7 +69,7 @@ class _Map:
     def check_address(self, address):
         """Raise `ValueError` where no array of the map may begin."""
         if address % 16:
-            raise ValueError(f"tensor map: the array begins at address {address:#x}, which is {address % 16} bytes behind a multiple of "
+            raise ValueError(f"tensor map: the array begins at address {address:#x}, which is {address % 16} bytes past a multiple of "
                              "16; a tensor map takes multiples of 16 alone")
 
     def encode(self, address) -> bytes:

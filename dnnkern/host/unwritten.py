@@ -1,11 +1,11 @@
-"""DNNKERN_CHECK=unwritten: does what nothing has written reach a result?
+"""DNNKERN_CHECK=unwritten: does uninitialised memory reach a result?
 
 A call runs three times on the same operands. Memory that it must write before it reads, which is outputs and workspace and, in the
-simulator, shared memory and local arrays, starts as other values each time. A result that differs depends on it. So a value that is loaded
-past the end of something and dropped is no finding: what is reported has reached a result.
+simulator, shared memory and local arrays, starts with different values each time. A result that differs depends on it. Values that are
+loaded past the end of something but not used are not reported.
 
-Then the call is run again, with other values in one memory at a time, and in the simulator at one source line at a time: the place whose
-change is enough to change the first of the wrong elements is the one that the message names.
+Then the call runs again with different values in one memory at a time, and in the simulator at one source line at a time. The message
+names the one whose change suffices to change the first wrong element.
 """
 import numpy as np
 
@@ -15,13 +15,13 @@ from .check import CheckFailed, download, repro, wait
 from .device import on_device
 
 BYTES = 0x7B, 0xFB, 0x00
-"""What unwritten memory consists of, by run: large numbers in every format (1.3e36, as float16 61280), large negative ones, since a maximum
-or minimum may hide one of both, and zeros, since squares, flags and what is infinite anyway may hide both."""
-MOST = 30  # source lines that are tried one by one
+"""Bytes of unwritten memory, by run: large numbers in every format (1.3e36, as float16 61280), large negative ones, since a maximum or
+minimum may mask one of them, and zeros, since squares, flags and infinities may mask both."""
+MOST = 30  # source lines tried one by one
 
 
 def check_unwritten(call, values, stream):
-    """Run a call (a `checked.Checked`), again and again; CheckFailed where a result depends on what was in memory before."""
+    """Run a call (a `checked.Checked`) repeatedly; CheckFailed if a result depends on former contents of memory."""
     with on_device(call.bound.device):
         _Runs(call, values, stream).check()
 
@@ -148,7 +148,7 @@ class _Runs:
                 f"  {where}")
 
     def line(self, memory, other, changes):
-        """Words for the place where `memory` is read before it is written; None where no thread does."""
+        """Describe where `memory` is read before it is written; None if no thread does."""
         from ..device.sim.config import config
         from ..device.sim.fresh import Fresh
         if not config.lines:

@@ -1,6 +1,6 @@
-"""What `window`, `stride`, `padding` and `dilation` of a call may be: one int for all spatial dimensions, or an entry for each.
+"""`window`, `stride`, `padding` and `dilation` of a call: one int for all spatial dimensions, or an entry for each.
 
-And what follows from them: how many places a window has, and a call's sizes in the three dimensions that kernels have.
+And what follows from them: output extents, and a call's sizes in the three dimensions of kernels.
 """
 import functools
 
@@ -64,12 +64,12 @@ def check_shape(function, name, shape) -> tuple:
     return tuple(integer(function, name, n, 0) for n in shape)
 
 
-def places(image, window, stride, padding, dilation, ceil_mode=False):
-    """How many places the window has along each dimension; 0 or less where it does not fit.
+def output_extents(image, window, stride, padding, dilation, ceil_mode=False):
+    """Number of window positions along each dimension; 0 or less if the window does not fit.
 
-    With `ceil_mode` the last window may reach beyond the padded image, but a window that would start in the padding behind it is none.
+    With `ceil_mode` the last window may extend past the padded image, but windows that would start in the trailing padding do not count.
 
-    >>> places((6,), (3,), (2,), ((0, 1),), (1,)), places((6,), (3,), (2,), ((0, 0),), (1,), ceil_mode=True)
+    >>> output_extents((6,), (3,), (2,), ((0, 1),), (1,)), output_extents((6,), (3,), (2,), ((0, 0),), (1,), ceil_mode=True)
     ((3,), (3,))
     """
     found = []

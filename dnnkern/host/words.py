@@ -1,4 +1,4 @@
-"""What the words of all operations share on the command line: dtypes, sizes, and problems out of records."""
+"""Words that all operations share on the command line: dtypes, sizes, and problems from records."""
 import argparse
 import re
 
@@ -11,7 +11,7 @@ from .suggest import nearest
 from .tensor import Tensor
 
 
-DTYPE_HELP = "of the operands: " + ", ".join(INPUTS) + ", or a short name (bf16, f32, e4m3, ...)"
+DTYPE_HELP = "dtype of the operands: " + ", ".join(INPUTS) + ", or a short name (bf16, f32, e4m3, ...)"
 
 
 class WordParser(argparse.ArgumentParser):
@@ -49,7 +49,7 @@ def dtype_word(text):
 
 
 def notes_word(text):
-    """The notes of these names, with commas between; argparse's error where one is none."""
+    """The notes of these names, separated by commas; an argparse error for an unknown name."""
     known, notes = {note.name.lower(): note for note in Note if note}, Note.NONE
     for name in filter(None, text.split(",")):
         if name.lower() not in known:
@@ -60,12 +60,12 @@ def notes_word(text):
 
 
 def add_notes(add, *, allow=True):
-    """``--allow``, unless that is no question, and ``--exclude``, the keywords of public functions; `add`: a parser's ``add_argument``."""
+    """Add ``--exclude`` and, if `allow`, ``--allow``: keywords of public functions; `add`: a parser's ``add_argument``."""
     if allow:
         add("--allow", type=notes_word, default=Note.NONE, metavar="NOTES",
             help="NONDETERMINISTIC admits algorithms whose results vary in the last bits")
     add("--exclude", type=notes_word, default=Note.NONE, metavar="NOTES",
-        help="leave out algorithms with any of these notes, with commas, say TENSOR_CORE,FFT")
+        help="exclude algorithms with any of these notes, separated by commas: TENSOR_CORE,FFT")
 
 
 def sizes_word(text):

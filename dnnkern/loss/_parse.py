@@ -16,14 +16,14 @@ PROBLEMS = {kind.op: kind for kind in (CrossEntropyProblem, CrossEntropyGradient
 
 def add_arguments(op, parser):
     """The words that describe a loss over classes or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of the scores, classes along axis 1 or the only one: 8192x50257")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of the logits, classes along axis 1 or the only axis: 8192x50257")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     soft = ("soft",) if op.startswith("cross") else ()
     parser.add_argument("--targets", choices=("int64", "int32", *soft), default="int64", help="class indices, or probabilities")
-    parser.add_argument("--weight", action="store_true", help="a weight for each class")
+    parser.add_argument("--weight", action="store_true", help="class weights")
     if soft:
         parser.add_argument("--smoothing", type=float, default=0.0, help="label smoothing")
-    parser.add_argument("--ignore", type=int, default=-100, help="the target that is ignored")
+    parser.add_argument("--ignore", type=int, default=-100, help="ignored target")
     parser.add_argument("--reduction", choices=REDUCTIONS, default="mean")
 
 
@@ -46,8 +46,8 @@ def make(op, arguments):
 
 def add_mse_arguments(parser):
     """The words that describe a squared difference or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 1024x1024")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 1024x1024")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("--reduction", choices=REDUCTIONS, default="mean")
 
 
@@ -60,12 +60,12 @@ def make_mse(op, arguments):
 
 def add_ctc_arguments(parser):
     """The words that describe a CTC loss or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of the logits, steps x samples x classes: 512x32x128")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("labels", type=int, help="of the longest target")
+    parser.add_argument("shape", type=sizes_word, help="shape of the logits, steps x samples x classes: 512x32x128")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("labels", type=int, help="length of the longest target")
     parser.add_argument("--targets", choices=("int64", "int32"), default="int64", help="dtype of labels and lengths")
     parser.add_argument("--blank", type=int, default=0)
-    parser.add_argument("--zero-infinity", action="store_true", help="targets that no alignment fits cost nothing")
+    parser.add_argument("--zero-infinity", action="store_true", help="targets that are too long have loss 0")
 
 
 def make_ctc(op, arguments):

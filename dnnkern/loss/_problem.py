@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..device.rows import RowForm, row_form, row_unit
+from ..device.rows import RowForm, row_form, row_vector
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
@@ -152,11 +152,11 @@ class Classes:
         return self.form.row[0].strides[self.places_of.index(name)]
 
     @functools.cached_property
-    def unit(self):
-        """(bytes of a unit of the arrays in `whole`, whether rows have heads or tails)."""
+    def vector(self):
+        """(bytes of a vector of the arrays in `whole`, whether rows have unaligned edges)."""
         at = [self.places_of.index(name) for name in self.whole]
         parts = (tuple(type(d)(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (self.form.row, self.form.outer))
-        return row_unit(RowForm(*parts), [getattr(self, name) for name in self.whole])
+        return row_vector(RowForm(*parts), [getattr(self, name) for name in self.whole])
 
     @property
     def is_empty(self):

@@ -1,6 +1,6 @@
 """Threads side by side along the classes: a part of a warp, a warp or a block walks a row, or a piece of one; `rows` and `split`.
 
-A thread has several loads of 16 bytes under way (`device.rows` has heads and tails). Forward it keeps the maximum of what it has seen and
+A thread has several loads of 16 bytes under way (`device.rows` has unaligned edges). Forward it keeps the maximum of what it has seen and
 the sum of exponentials below it, which is scaled whenever the maximum grows; the group merges these pairs once, at the row's end. Where
 every class has a share of the target there are two more sums. Backward nothing is summed, but for probabilities: an element's gradient
 follows from the logarithm of the sum of exponentials.
@@ -14,7 +14,7 @@ from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge
 from ..device.convert import element
 from ..device.fastmath import log, maximum
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..device.warp import make_reduce
 from ..host.launch import Argument
@@ -31,20 +31,20 @@ class Config:
     Attributes
     ----------
     kind : Kind
-    unit, heads
-        As `Held`'s.
+    vector_bytes, unaligned
+        As `RowLayout`'s.
     dims : int
         Dimensions besides the classes, 1 at least.
     lanes : int
         Threads of a block that walk a row.
     registers : int
-        Units of each array that a thread loads at once.
+        Vectors of each array that a thread loads at once.
     backward, split : bool
         Which direction, and whether rows are cut into pieces.
     """
     kind: Kind
-    unit: int
-    heads: bool
+    vector_bytes: int
+    unaligned: bool
     dims: int
     lanes: int
     registers: int
@@ -56,18 +56,18 @@ class Config:
         """Of a block."""
         return self.lanes if self.lanes > 32 else 128
 
-    def held(self, least=False):
+    def layout(self, least=False):
         """How a group holds what it has loaded of a row; with `least`, -inf is beyond the row."""
-        return Held(self.kind.dtype, self.unit, self.lanes, self.registers, 0, self.heads, least)
+        return RowLayout(self.kind.dtype, self.vector_bytes, self.lanes, self.registers, 0, self.unaligned, least)
 
     @property
     def registers_needed(self):
-        """Of a thread: packed words, values of a unit, sums, addresses. The compiler is bound to what this leaves."""
-        held, real = self.held(), 2 if self.kind.compute == "float64" else 1
+        """Of a thread: packed words, values of a vector, sums, addresses. The compiler is bound to what this leaves."""
+        layout, real = self.layout(), 2 if self.kind.compute == "float64" else 1
         arrays, extra = 1 + self.kind.soft, 10 * self.kind.shares + 20 * bool(self.kind.weight)
-        many = 14 * (self.registers > 4 and held.itemsize == 2)  # the compiler takes more words apart at once than are used
+        many = 14 * (self.registers > 4 and layout.itemsize == 2)  # the compiler takes more words apart at once than are used
         least = (15 if self.backward else 23) * real
-        return min(255, least + many + arrays * (held.words + real * (held.elements + held.singles)) + extra * real)
+        return min(255, least + many + arrays * (layout.words + real * (layout.elements + layout.edges)) + extra * real)
 
     @property
     def blocks(self):
@@ -75,7 +75,7 @@ class Config:
         return max(1, min(16, 65536 // (-(-self.registers_needed // 8) * 8 * self.threads), 1536 // self.threads))
 
     def __str__(self):
-        return f"{self.lanes} threads, {self.registers} x {self.unit} bytes" + ", heads" * self.heads
+        return f"{self.lanes} threads, {self.registers} x {self.vector_bytes} bytes" + ", unaligned edges" * self.unaligned
 
 
 def refusal(problem):
@@ -88,23 +88,23 @@ def refusal(problem):
     return None
 
 
-def units(problem):
-    """Units of a row."""
-    unit, heads = problem.unit
-    per = unit // problem.scores.itemsize
-    return max(1, problem.form.length // per if heads else ceil_div(problem.form.length, per))
+def vectors(problem):
+    """Vectors of a row."""
+    vector_bytes, unaligned = problem.vector
+    per = vector_bytes // problem.scores.itemsize
+    return max(1, problem.form.length // per if unaligned else ceil_div(problem.form.length, per))
 
 
 def make_config(problem, lanes, registers, split=False):
     """The configuration of a problem with this way to walk a row."""
-    return Config(kind_of(problem), *problem.unit, max(1, len(problem.form.outer)), lanes, registers,
+    return Config(kind_of(problem), *problem.vector, max(1, len(problem.form.outer)), lanes, registers,
                   not problem.is_forward, split)
 
 
 def in_flight(problem):
-    """Units of an array that a thread may load at once: more than four of them only if nothing else takes registers, as stores do."""
+    """Vectors of an array that a thread may load at once: more than four of them only if nothing else takes registers, as stores do."""
     plain = problem.is_forward and not kind_of(problem).shares and problem.compute != "float64"
-    return 8 if plain or problem.unit[0] < 16 and not problem.is_soft else 2 if problem.is_soft else 4
+    return 8 if plain or problem.vector[0] < 16 and not problem.is_soft else 2 if problem.is_soft else 4
 
 
 # ---- device functions of a row
@@ -141,23 +141,22 @@ def make_look(kind):
 @functools.cache
 def forward_kernel(config):
     """The loss of each row, and the logarithm of its sum of exponentials; of a piece what is left to be merged."""
-    kind, held = config.kind, config.held(True)
-    row_of, aims_of, do = make_row(held), make_row(config.held()), make_terms(kind)
-    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
-    load_aims, load_rest_aims = aims_of.load, aims_of.load_rest
+    kind, layout = config.kind, config.layout(True)
+    vec, aims_of, do = make_row(layout), make_row(config.layout()), make_terms(kind)
+    load_aims, load_rest_aims = aims_of.load, aims_of.load_edges
     level, shift, rise, drop, merge = do.level, do.shift, do.rise, do.drop, do.merge
     anchor, weigh, aim = do.anchor, do.weigh, do.aim
     load_one, (look, finish) = element(kind.dtype).load, make_look(kind)
     Real, NOTHING, SOFT, SHARES, COUNTED = kind.real, -math.inf, kind.soft, kind.shares, kind.soft or bool(kind.weight)
     MEAN, TOGETHER = kind.mean, not kind.each and not config.split
-    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
-    MORE, MORE_REST = (WORDS, REST) if SOFT else (1, 1)
+    E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
+    MORE, MORE_REST = (WORDS, EDGE_SLOTS) if SOFT else (1, 1)
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
     SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
     merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
-    places, hold = make_row_places(config.dims, 4), pin(WORDS)
+    row_offsets, hold = make_row_offsets(config.dims, 4), pin(WORDS)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
 
@@ -185,65 +184,65 @@ def forward_kernel(config):
         scratch, scratch_shares = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SCRATCH_SHARES, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(4, i64)
+        edges, rest_aims = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
         row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
         if SPLIT:
             row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         n = classes if row < rows else 0
-        places(row if row < rows else 0, divisors, strides, offsets)
+        offsets = row_offsets(row if row < rows else 0, divisors, strides)
         x, t = advance(logits, offsets[0]), targets
         if SOFT:
             t = advance(targets, offsets[1])
-        head, units = span(x, n)
+        prologue, vectors = vec.split(x, n)
         m, total, aimed, sum_aimed, base = Real(NOTHING), Real(0), Real(0), Real(0), Real(0)
         if SHARES:
             if n > 0:
                 base = anchor(load_one(x, i64(0)))
         if piece == 0:
-            load_rest(rest, x, head, units, n, lane)
+            vec.load_edges(edges, x, prologue, vectors, n, lane)
             if SOFT:
-                load_rest_aims(rest_aims, t, head, units, n, lane)
-            for k in range(SINGLES):
-                m = maximum(m, rest[k])
+                load_rest_aims(rest_aims, t, prologue, vectors, n, lane)
+            for k in range(EDGES):
+                m = maximum(m, edges[k])
             low = shift(level(m))
-            for k in range(SINGLES):
-                total = Real(total + rise(rest[k], low))
+            for k in range(EDGES):
+                total = Real(total + rise(edges[k], low))
                 if SHARES:
                     j = lane + k * LANES
-                    i = j if j < head else j + units * E
+                    i = j if j < prologue else j + vectors * E
                     if i < n:
                         q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
                         if COUNTED:
                             aimed = Real(aimed + q)
-                        sum_aimed = Real(sum_aimed + q * Real(rest[k] - base))
-        end = units
+                        sum_aimed = Real(sum_aimed + q * Real(edges[k] - base))
+        end = vectors
         if SPLIT:
             end = min(end, piece * size + size)
         for first in range(piece * size, end, TURN):
-            left = units - first
-            load(words, advance(x, i64(first) * E * logits_step), head, left, lane, logits_step)
+            left = vectors - first
+            vec.load(words, advance(x, i64(first) * E * logits_step), prologue, left, lane, logits_step)
             if SOFT:
-                load_aims(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+                load_aims(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
             old = level(m)
             for c in range(REGISTERS):
-                unpack(values, words, c)
+                vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
             low = shift(level(m))
             total = Real(total * drop(Real(old - low)))
             hold(words)
             for c in range(REGISTERS):
-                unpack(values, words, c)
+                vec.unpack(values, words, c)
                 for e in range(E):
                     total = Real(total + rise(values[e], low))
                 if SHARES:
                     i = lane + c * LANES
                     if i < left:
                         if SOFT:
-                            unpack(others, more, c)
-                        at = head + (first + i) * E
+                            vec.unpack(others, more, c)
+                        at = prologue + (first + i) * E
                         for e in range(E):
                             q = aim(others[e], weigh(weight, (at + e) * weight_step), keep, share)
                             if COUNTED:
@@ -286,18 +285,17 @@ def forward_kernel(config):
 @functools.cache
 def backward_kernel(config):
     """The gradient of each row, or of a piece of it."""
-    kind, held = config.kind, config.held()
-    row_of, do = make_row(held), make_terms(kind)
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    kind, layout = config.kind, config.layout()
+    vec, do = make_row(layout), make_terms(kind)
     power, weigh, aim, slope, inverse = do.power, do.weigh, do.aim, make_slope(kind), make_inverse(kind.compute)
     (look, _), Real = make_look(kind), kind.real
     SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
-    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
-    MORE, MORE_REST = (WORDS, REST) if SOFT else (1, 1)
+    E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
+    MORE, MORE_REST = (WORDS, EDGE_SLOTS) if SOFT else (1, 1)
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH, SUMMED = THREADS // 16 if SOFT and not NARROW else 1, SOFT and not SPLIT
-    places = make_row_places(config.dims, 5)
+    row_offsets = make_row_offsets(config.dims, 5)
     reduce_narrow, reduce_block = make_reduce(add, min(LANES, 32)), make_block_reduce(add, THREADS)
 
     @device_function
@@ -312,20 +310,20 @@ def backward_kernel(config):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(5, i64)
+        edges, rest_aims = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
         row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
         if SPLIT:
             row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         n = classes if row < rows else 0
-        places(row if row < rows else 0, divisors, strides, offsets)
+        offsets = row_offsets(row if row < rows else 0, divisors, strides)
         x, t, y = scores, targets, advance(gradient, offsets[4])
         if READS:
             x = advance(scores, offsets[1])
         if SOFT:
             t = advance(targets, offsets[2])
-        head, units = span(y, n)
+        prologue, vectors = vec.split(y, n)
         # what the row's elements have in common
         label, low, aimed, w = i64(0), Real(0), Real(0), Real(0)
         g = Real(dloss[offsets[0]] * scale)
@@ -336,20 +334,20 @@ def backward_kernel(config):
             if SHARES:
                 aimed = totals[1] if WEIGHTED else Real(classes)
         if SUMMED:
-            load_rest(rest_aims, t, head, units, n, lane)
-            for k in range(SINGLES):
+            vec.load_edges(rest_aims, t, prologue, vectors, n, lane)
+            for k in range(EDGES):
                 j = i32(lane + k * LANES)
-                i = j if j < head else i32(j + units * E)
+                i = j if j < prologue else i32(j + vectors * E)
                 if i < n:
                     aimed = Real(aimed + aim(rest_aims[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
-            for first in range(i32(0), i32(units), TURN):
-                left = i32(units - first)
-                load(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+            for first in range(i32(0), i32(vectors), TURN):
+                left = i32(vectors - first)
+                vec.load(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
                 for c in range(REGISTERS):
                     i = i32(lane + c * LANES)
                     if i < left:
-                        unpack(others, more, c)
-                        at = i32(head + i32(first + i) * E)
+                        vec.unpack(others, more, c)
+                        at = i32(prologue + i32(first + i) * E)
                         for e in range(E):
                             aimed = Real(aimed + aim(others[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
             aimed = combine(aimed, scratch)
@@ -366,15 +364,15 @@ def backward_kernel(config):
         mark = i32(label)
         if piece == 0:
             if READS:
-                load_rest(rest, x, head, units, seen, lane)
+                vec.load_edges(edges, x, prologue, vectors, seen, lane)
             if SOFT:
-                load_rest(rest_aims, t, head, units, n, lane)
-            for k in range(SINGLES):
+                vec.load_edges(rest_aims, t, prologue, vectors, n, lane)
+            for k in range(EDGES):
                 j = lane + k * LANES
-                i = j if j < head else j + units * E
+                i = j if j < prologue else j + vectors * E
                 value = probability
                 if READS:
-                    value = Real(probability * power(Real(rest[k] - low)))
+                    value = Real(probability * power(Real(edges[k] - low)))
                 if i < n:
                     if SHARES:
                         q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
@@ -382,47 +380,47 @@ def backward_kernel(config):
                     if not SOFT:
                         if i == mark:
                             value = Real(value - target)
-                rest[k] = value
-            store_rest(y, rest, head, units, n, lane)
-        end = units
+                edges[k] = value
+            vec.store_edges(y, edges, prologue, vectors, n, lane)
+        end = vectors
         if SPLIT:
             end = min(end, piece * size + size)
-        mark = mark - head
+        mark = mark - prologue
         for first in range(piece * size, end, TURN):
-            left = units - first
+            left = vectors - first
             if READS:
-                load(words, advance(x, i64(first) * E * scores_step), head, left if seen > 0 else 0, lane, scores_step)
+                vec.load(words, advance(x, i64(first) * E * scores_step), prologue, left if seen > 0 else 0, lane, scores_step)
             if SOFT:
-                load(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+                vec.load(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
                 at = (first + lane + c * LANES) * E
                 if READS:
-                    unpack(values, words, c)
+                    vec.unpack(values, words, c)
                     for e in range(E):
                         values[e] = Real(probability * power(Real(values[e] - low)))
                 else:
                     for e in range(E):
                         values[e] = probability
                 if SHARES:
-                    if at < units * E:
+                    if at < vectors * E:
                         if SOFT:
-                            unpack(others, more, c)
+                            vec.unpack(others, more, c)
                         for e in range(E):
-                            q = aim(others[e], weigh(weight, (head + at + e) * weight_step), keep, share)
+                            q = aim(others[e], weigh(weight, (prologue + at + e) * weight_step), keep, share)
                             values[e] = Real(values[e] - each * q)
                 if not SOFT:
                     for e in range(E):
                         if at + e == mark:
                             values[e] = Real(values[e] - target)
-                pack(words, c, values)
-                store(advance(y, i64(first) * E * gradient_step), words, c, head, left, lane, gradient_step)
+                vec.pack(words, c, values)
+                vec.store(advance(y, i64(first) * E * gradient_step), words, c, prologue, left, lane, gradient_step)
     return cross_entropy_bwd_rows
 
 
 # ---- launches
 
 def row_places(problem, names):
-    """Kernel parameters `divisors` and `strides` of the places of a row in these arrays."""
+    """Kernel parameters `divisors` and `strides` of the offsets of a row in these arrays."""
     order = [problem.places_of.index(name) if name in problem.places_of else 0 for name in names]
     outer = tuple(Dim(d.size, tuple(d.strides[k] for k in order)) for d in problem.form.outer)
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(names)),), outer))

@@ -9,7 +9,7 @@ from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div
-from ..device.rows import Dim, RowForm, make_row_places, make_row_places64, row_arguments, row_arguments64
+from ..device.rows import Dim, RowForm, make_row_offsets, make_row_offsets64, row_arguments, row_arguments64
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import IGNORED, kind_of, make_inverse, make_terms
@@ -120,17 +120,17 @@ def weigh_kernel(kind, dims, whole, threads, wide):
     """The sum of the weights of a stretch of rows' labels; with `whole` that of all classes' weights, by the first block."""
     Real, do, reduce = kind.real, make_terms(kind), make_block_reduce(add, threads)
     label, weigh, THREADS, SCRATCH = do.label, do.weigh, threads, threads // 16
-    places = (make_row_places64 if wide else make_row_places)(dims, 1)
+    row_offsets = (make_row_offsets64 if wide else make_row_offsets)(dims, 1)
 
     @jit(launch_bounds=THREADS)
     def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
-        scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(1, i64)
+        scratch = cuda.shared.array(SCRATCH, Real)
         thread, block = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         first = block * per
         end = min(first + per, rows)
         a = Real(0)
         for i in range(first + thread, end, i64(THREADS)):
-            places(i64(i) if wide else i32(i), divisors, strides, offsets)
+            offsets = row_offsets(i64(i) if wide else i32(i), divisors, strides)
             c = label(targets, offsets[0], classes, ignore)
             if c >= 0:
                 a = Real(a + weigh(weight, c * weight_step))

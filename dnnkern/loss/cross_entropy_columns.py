@@ -1,7 +1,7 @@
 """Classes that are not innermost, as those of pixels with channels first: threads along the contiguous dimension, 16 bytes of columns each.
 
 Every column is a row of classes. A thread walks them with several loads under way, for each of its columns a maximum, a sum of exponentials
-and the label's score, which it picks up on the way; backward it writes what it has read. A unit is 16 bytes where columns are aligned to
+and the label's score, which it picks up on the way; backward it writes what it has read. A vector is 16 bytes where columns are aligned to
 that in all arrays, else an element. Nothing is exchanged between threads, so that few columns leave a GPU idle: those are `rows`'s.
 """
 import functools
@@ -13,7 +13,7 @@ from ..device.block import make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -36,7 +36,7 @@ class Config:
     Attributes
     ----------
     kind : Kind
-    unit : int
+    vector : int
         Bytes.
     dims : int
         Dimensions besides the classes and the columns, 1 at least.
@@ -44,17 +44,17 @@ class Config:
         Classes that a thread loads at once.
     """
     kind: Kind
-    unit: int
+    vector_bytes: int
     dims: int
     batch: int
 
     @property
-    def held(self):
-        """A unit at a time."""
-        return Held(self.kind.dtype, self.unit, 1, self.batch)
+    def layout(self):
+        """A vector at a time."""
+        return RowLayout(self.kind.dtype, self.vector_bytes, 1, self.batch)
 
     def __str__(self):
-        return f"{self.batch} x {self.unit} bytes"
+        return f"{self.batch} x {self.vector_bytes} bytes"
 
 
 def _columns(problem):
@@ -89,14 +89,14 @@ def _unit(problem):
 def configs(problem, device):
     """Few or many loads at once."""
     most = 4 if problem.is_soft or problem.compute == "float64" else 8
-    dims, kind, unit = max(1, len(problem.form.outer) - 1), kind_of(problem), _unit(problem)
-    return list(dict.fromkeys(Config(kind, unit, dims, min(batch, most, problem.classes)) for batch in BATCHES))
+    dims, kind, vector_bytes = max(1, len(problem.form.outer) - 1), kind_of(problem), _unit(problem)
+    return list(dict.fromkeys(Config(kind, vector_bytes, dims, min(batch, most, problem.classes)) for batch in BATCHES))
 
 
 def _blocks(problem, config):
     """(blocks along the columns of one batch, all blocks)."""
     columns = _columns(problem).size
-    across = ceil_div(columns * problem.scores.itemsize, config.unit * THREADS)
+    across = ceil_div(columns * problem.scores.itemsize, config.vector_bytes * THREADS)
     return across, across * (problem.rows // columns)
 
 
@@ -105,10 +105,10 @@ def estimate(problem, device, config):
     kind, itemsize, columns = kind_of(problem), problem.scores.itemsize, _columns(problem).size
     across, blocks = _blocks(problem, config)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
-    waste = sector_waste(min(THREADS * config.unit, columns * itemsize), config.unit)
-    idle = across * THREADS * config.unit / (columns * itemsize)
+    waste = sector_waste(min(THREADS * config.vector_bytes, columns * itemsize), config.vector_bytes)
+    idle = across * THREADS * config.vector_bytes / (columns * itemsize)
     share = occupied(blocks * THREADS, COST.enough, device)
-    rate = flight_rate(config.batch * config.unit * (1 + kind.soft), COST.in_flight)
+    rate = flight_rate(config.batch * config.vector_bytes * (1 + kind.soft), COST.in_flight)
     each = COST.element + COST.shares * kind.shares
     issue = issue_seconds((problem.scores.size * each + COST.row * problem.rows) * idle / share, 1, device)
     moved = memory_seconds((problem.bytes + again) * waste, device) / (rate * share)
@@ -120,14 +120,14 @@ def estimate(problem, device, config):
 @functools.cache
 def forward_kernel(config):
     """The losses of columns, and the logarithms of their sums of exponentials."""
-    kind, held = config.kind, config.held
-    row, do, (look, finish) = make_row(held), make_terms(kind), make_look(kind)
-    unpack, read, level, shift, rise, drop = row.unpack, row.read, do.level, do.shift, do.rise, do.drop
+    kind, layout = config.kind, config.layout
+    vec, do, (look, finish) = make_row(layout), make_terms(kind), make_look(kind)
+    level, shift, rise, drop = do.level, do.shift, do.rise, do.drop
     anchor, weigh, aim, load = do.anchor, do.weigh, do.aim, element(kind.dtype).load
-    Real, E, WORDS, NOTHING, BATCH = kind.real, held.elements, held.words, -math.inf, config.batch
+    Real, E, WORDS, NOTHING, BATCH = kind.real, layout.elements, layout.words, -math.inf, config.batch
     SOFT, SHARES, COUNTED = kind.soft, kind.shares, kind.soft or bool(kind.weight)
     MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
-    places, hold, reduce = make_row_places(config.dims, 4), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
+    row_offsets, hold, reduce = make_row_offsets(config.dims, 4), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_fwd_columns(logits, targets, weight, loss, weights, lse, classes, groups, across, target_column, loss_column,
@@ -136,12 +136,12 @@ def forward_kernel(config):
         values, low, aims = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         m, total, score = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         base, aimed, sum_aimed = cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real)
-        labels, offsets = cuda.local.array(E, i32), cuda.local.array(4, i64)
+        labels = cuda.local.array(E, i32)
         loss_of_all, weight_of_all = Real(0), Real(0)
         batch, part = divide_remainder(cuda.blockIdx.x, across)
         group = part * THREADS + cuda.threadIdx.x
         if group < groups:
-            places(batch, divisors, strides, offsets)
+            offsets = row_offsets(batch, divisors, strides)
             column = i64(group) * E
             x, t = advance(logits, offsets[0] + column), targets
             if SOFT:
@@ -161,14 +161,14 @@ def forward_kernel(config):
             for first in range(0, classes, BATCH):
                 for k in range(BATCH):
                     c = first + k
-                    read(words, k, advance(x, c * logits_step), 0, i64(1), c < classes)
+                    vec.load_vector(words, k, advance(x, c * logits_step), 0, i64(1), c < classes)
                     if SOFT:
-                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                 for e in range(E):
                     low[e] = level(m[e])
                 for k in range(BATCH):
                     if first + k < classes:
-                        unpack(values, words, k)
+                        vec.unpack(values, words, k)
                         for e in range(E):
                             m[e] = maximum(m[e], values[e])
                 for e in range(E):
@@ -179,12 +179,12 @@ def forward_kernel(config):
                 for k in range(BATCH):
                     c = first + k
                     if c < classes:
-                        unpack(values, words, k)
+                        vec.unpack(values, words, k)
                         w = Real(1)
                         if SHARES:
                             w = weigh(weight, c * weight_step)
                         if SOFT:
-                            unpack(aims, more, k)
+                            vec.unpack(aims, more, k)
                         for e in range(E):
                             total[e] = Real(total[e] + rise(values[e], low[e]))
                             if not SOFT:
@@ -222,13 +222,13 @@ def forward_kernel(config):
 @functools.cache
 def backward_kernel(config):
     """The gradients of columns."""
-    kind, held = config.kind, config.held
-    row, do, slope, (look, _) = make_row(held), make_terms(kind), make_slope(kind), make_look(kind)
-    unpack, pack, read, write, power, weigh, aim = row.unpack, row.pack, row.read, row.write, do.power, do.weigh, do.aim
-    Real, E, WORDS, BATCH, inverse = kind.real, held.elements, held.words, config.batch, make_inverse(kind.compute)
+    kind, layout = config.kind, config.layout
+    vec, do, slope, (look, _) = make_row(layout), make_terms(kind), make_slope(kind), make_look(kind)
+    power, weigh, aim = do.power, do.weigh, do.aim
+    Real, E, WORDS, BATCH, inverse = kind.real, layout.elements, layout.words, config.batch, make_inverse(kind.compute)
     SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
     MORE = WORDS if SOFT else 1
-    places = make_row_places(config.dims, 5)
+    row_offsets = make_row_offsets(config.dims, 5)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,
@@ -238,11 +238,11 @@ def backward_kernel(config):
         values, aims = cuda.local.array(E, Real), cuda.local.array(E, Real)
         low, probability = cuda.local.array(E, Real), cuda.local.array(E, Real)
         target, each = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        labels, offsets = cuda.local.array(E, i32), cuda.local.array(5, i64)
+        labels = cuda.local.array(E, i32)
         batch, part = divide_remainder(cuda.blockIdx.x, across)
         group = part * THREADS + cuda.threadIdx.x
         if group < groups:
-            places(batch, divisors, strides, offsets)
+            offsets = row_offsets(batch, divisors, strides)
             column = i64(group) * E
             x, t, y = scores, targets, advance(gradient, offsets[4] + column)
             if READS:
@@ -255,11 +255,11 @@ def backward_kernel(config):
                 for first in range(0, classes, BATCH):
                     for k in range(BATCH):
                         c = first + k
-                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                     for k in range(BATCH):
                         c = first + k
                         if c < classes:
-                            unpack(aims, more, k)
+                            vec.unpack(aims, more, k)
                             w = weigh(weight, c * weight_step)
                             for e in range(E):
                                 each[e] = Real(each[e] + aim(aims[e], w, keep, share))
@@ -280,19 +280,19 @@ def backward_kernel(config):
                 for k in range(BATCH):
                     c = first + k
                     if READS:
-                        read(words, k, advance(x, c * scores_step), 0, i64(1), c < classes)
+                        vec.load_vector(words, k, advance(x, c * scores_step), 0, i64(1), c < classes)
                     if SOFT:
-                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                 for k in range(BATCH):
                     c = first + k
                     if c < classes:
                         if READS:
-                            unpack(values, words, k)
+                            vec.unpack(values, words, k)
                         w = Real(1)
                         if SHARES:
                             w = weigh(weight, c * weight_step)
                         if SOFT:
-                            unpack(aims, more, k)
+                            vec.unpack(aims, more, k)
                         for e in range(E):
                             value = probability[e]
                             if READS:
@@ -305,8 +305,8 @@ def backward_kernel(config):
                                 if c == labels[e]:
                                     value = Real(value - target[e])
                             values[e] = value
-                        pack(words, k, values)
-                        write(advance(y, c * gradient_step), 0, i64(1), words, k)
+                        vec.pack(words, k, values)
+                        vec.store_vector(advance(y, c * gradient_step), 0, i64(1), words, k)
     return cross_entropy_bwd_columns
 
 
@@ -319,7 +319,8 @@ def build(problem, device, config):
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(names)),), outer))
     singles = ("targets", "loss", "lse") if p.is_forward else ("dloss", "targets", "lse")
     along = [columns.strides[p.places_of.index(name)] if name in p.places_of and name not in p.whole else 0 for name in singles]
-    arguments = (*arrays(p, blocks), Argument("int32", p.classes), Argument("int32", columns.size * p.scores.itemsize // config.unit),
+    vectors = columns.size * p.scores.itemsize // config.vector_bytes
+    arguments = (*arrays(p, blocks), Argument("int32", p.classes), Argument("int32", vectors),
                  Argument("uint32x3", divisor(across)), *(Argument("int64", s) for s in along), *steps(p),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     kernel = (forward_kernel if p.is_forward else backward_kernel)(config)

@@ -10,7 +10,7 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.fastmath import log, maximum
 from ..device.index import ceil_div
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
@@ -50,15 +50,14 @@ def forward_kernel(kind, dims):
     level, shift, rise, gap, anchor, label_of, weigh, aim, conclude = (do.level, do.shift, do.rise, do.gap, do.anchor, do.label, do.weigh,
                                                                        do.aim, do.conclude)
     SOFT, SHARES, EACH, MEAN = kind.soft, kind.shares, kind.each, kind.mean
-    places, NOTHING = make_row_places64(dims, 4), -math.inf
+    row_offsets, NOTHING = make_row_offsets64(dims, 4), -math.inf
 
     @jit(launch_bounds=THREADS)
     def cross_entropy_fwd_naive(logits, targets, weight, loss, weights, lse, rows, classes, logits_step, targets_step, weight_step, ignore,
                                 keep, share, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            offsets = cuda.local.array(4, i64)
-            places(row, sizes, strides, offsets)
+            offsets = row_offsets(row, sizes, strides)
             at, to = offsets[0], offsets[1]
             m = Real(NOTHING)
             for c in range(classes):
@@ -105,15 +104,14 @@ def backward_kernel(kind, dims):
     Real, do, slope = kind.real, make_terms(kind), make_slope(kind)
     power, inverse, label_of, weigh, aim = do.power, make_inverse(kind.compute), do.label, do.weigh, do.aim
     SOFT, SMOOTH, WEIGHTED, MEAN, READS = kind.soft, kind.smooth, bool(kind.weight), kind.mean, kind.reads
-    places = make_row_places64(dims, 5)
+    row_offsets = make_row_offsets64(dims, 5)
 
     @jit(launch_bounds=THREADS)
     def cross_entropy_bwd_naive(dloss, scores, targets, lse, weight, gradient, totals, rows, classes, scores_step, targets_step,
                                 gradient_step, weight_step, ignore, keep, share, scale, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            offsets = cuda.local.array(5, i64)
-            places(row, sizes, strides, offsets)
+            offsets = row_offsets(row, sizes, strides)
             at, to, into = offsets[1], offsets[2], offsets[4]
             g = Real(dloss[offsets[0]] * scale)
             if MEAN:

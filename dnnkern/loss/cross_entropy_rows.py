@@ -10,17 +10,17 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste, tail
 from ..host.launch import Launch
 from ._math import kind_of
-from ._rows import backward_kernel, forward_kernel, in_flight, make_arguments, make_config, refusal, units
+from ._rows import backward_kernel, forward_kernel, in_flight, make_arguments, make_config, refusal, vectors
 from ._totals import loss_launches, loss_workspace, needs_totals, totals_launches, totals_workspace
 
 COST = constants("loss/rows")
 
 BLOCKS = (128, 256, 512)  # threads
-NARROW = 16               # units a lane that a warp may walk
+NARROW = 16               # vectors a lane that a warp may walk
 
 
 def supports(problem):
-    """Rows and units within 32 bits."""
+    """Rows and vectors within 32 bits."""
     return refusal(problem)
 
 
@@ -34,9 +34,9 @@ def _blocks(problem, config):
 
 
 def configs(problem, device):
-    """Parts of warps and warps for short rows, blocks for longer ones; four lanes at least deal out heads and tails."""
-    count, most, found = units(problem), in_flight(problem), []
-    least = 4 if problem.unit[1] else 1
+    """Parts of warps and warps for short rows, blocks for longer ones; four lanes at least deal out unaligned edges."""
+    count, most, found = vectors(problem), in_flight(problem), []
+    least = 4 if problem.vector[1] else 1
     for registers in (1, 2, 4, 8):
         lanes = min(32, max(least, 1 << (ceil_div(count, registers) - 1).bit_length()))
         if registers <= most and count <= NARROW * lanes:
@@ -52,21 +52,21 @@ def estimate(problem, device, config):
     form, itemsize, kind = problem.form, problem.scores.itemsize, kind_of(problem)
     inputs = kind.soft + (kind.reads or problem.is_forward)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
-    flight = max(1, inputs) * config.registers * config.unit * config.threads * config.blocks
-    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, itemsize)
+    flight = max(1, inputs) * config.registers * config.vector_bytes * config.threads * config.blocks
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
     grid = _blocks(problem, config)
     share = occupied(grid * config.threads, COST.enough, device)
-    idle = ceil_div(units(problem), config.lanes * config.registers) * config.lanes * config.registers / units(problem)
+    idle = ceil_div(vectors(problem), config.lanes * config.registers) * config.lanes * config.registers / vectors(problem)
     each = COST.element + COST.shares * kind.shares + COST.weight * bool(kind.weight) * kind.shares
     issue = issue_seconds(problem.scores.size * each * idle + COST.thread * form.rows * config.lanes, 1, device) / share
     moved = memory_seconds(problem.bytes + again, device) * strided / (rate * share)
-    turns = ceil_div(units(problem), config.lanes * config.registers)
+    turns = ceil_div(vectors(problem), config.lanes * config.registers)
     waiting = (COST.ends + COST.turn * turns) * max(1.0, grid / (device.sms * config.blocks))
     work = overlap(memory=moved, issue=issue).slowed(tail=tail(grid, config.blocks, device))
     more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
     large = COST.large if config.lanes * config.registers >= 4096 else 1.0  # few blocks, which load and compute together
-    return LAUNCH * (1 + more) + contend(COST.power, work, waits=waiting).slowed(slower=(COST.heads if config.heads else 1.0) * large)
+    return LAUNCH * (1 + more) + contend(COST.power, work, waits=waiting).slowed(slower=(COST.heads if config.unaligned else 1.0) * large)
 
 
 def build(problem, device, config):

@@ -11,7 +11,7 @@ from ..device import cuda, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import make_row, make_row_places
+from ..device.rows import make_row, make_row_offsets
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -20,7 +20,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import kind_of, make_terms
 from ._rows import (FORWARD, arrays, backward_kernel, forward_kernel, in_flight, make_arguments, make_config, make_look, refusal,
-                    row_places, steps, units)
+                    row_places, steps, vectors)
 from ._totals import loss_launches, loss_workspace, totals_launches, totals_workspace, weight_argument, weight_step
 
 COST = constants("loss/split")
@@ -42,8 +42,8 @@ def _config(problem):
 
 
 def _pieces(problem, device):
-    """(pieces of a row, units of a piece): whole turns of a block."""
-    count, turn = units(problem), THREADS * _config(problem).registers
+    """(pieces of a row, vectors of a piece): whole turns of a block."""
+    count, turn = vectors(problem), THREADS * _config(problem).registers
     wanted = max(1, min(THREADS, ceil_div(BLOCKS * device.sms, problem.rows), ceil_div(count, turn)))
     size = ceil_div(ceil_div(count, wanted), turn) * turn
     return ceil_div(count, size), size
@@ -70,8 +70,8 @@ def estimate(problem, device, config):
     count = problem.rows * pieces
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
     share = occupied(count * THREADS, COST.enough, device)
-    idle = max(1.0, THREADS * _config(problem).registers / units(problem)) ** 0.5
-    rate = narrow_rate(problem.unit[0], itemsize)
+    idle = max(1.0, THREADS * _config(problem).registers / vectors(problem)) ** 0.5
+    rate = narrow_rate(problem.vector[0], itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
     each = COST.element + COST.shares * kind.shares
     issue = issue_seconds(problem.scores.size * each + COST.thread * count * THREADS, 1, device)
@@ -86,16 +86,16 @@ def merge_kernel(kind, dims):
     """The loss of each row and the logarithm of its sum of exponentials, a warp a row, from what its pieces left."""
     Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
-    places, NOTHING, BLOCK, EACH, MEAN = make_row_places(dims, 4), -math.inf, 32 * WARPS, kind.each, kind.mean
+    row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, 4), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
 
     @jit(launch_bounds=BLOCK)
     def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,
                                 weight_step, ignore, keep, share, divisors, strides):
-        scratch, offsets = cuda.shared.array(1, Real), cuda.local.array(4, i64)
+        scratch = cuda.shared.array(1, Real)
         lane, row = cuda.threadIdx.x & 31, cuda.blockIdx.x * WARPS + (cuda.threadIdx.x >> 5)
         if row < rows:
-            places(row, divisors, strides, offsets)
+            offsets = row_offsets(row, divisors, strides)
             m, total, aimed, sum_aimed = Real(NOTHING), Real(0), Real(0), Real(0)
             for k in range(lane, pieces, 32):
                 at = 4 * (row * i64(pieces) + k)
@@ -125,37 +125,37 @@ def merge_kernel(kind, dims):
 @functools.cache
 def aims_kernel(config):
     """The sum of what is aimed at in a piece: of weighted probabilities."""
-    kind, held = config.kind, config.held()
-    row_of, do, Real, reduce = make_row(held), make_terms(kind), kind.real, make_block_reduce(add, THREADS)
-    span, load, load_rest, unpack, weigh, aim = row_of.span, row_of.load, row_of.load_rest, row_of.unpack, do.weigh, do.aim
-    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
-    places, TURN = make_row_places(config.dims, 1), THREADS * REGISTERS
+    kind, layout = config.kind, config.layout()
+    vec, do, Real, reduce = make_row(layout), make_terms(kind), kind.real, make_block_reduce(add, THREADS)
+    weigh, aim = do.weigh, do.aim
+    E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
+    row_offsets, TURN = make_row_offsets(config.dims, 1), THREADS * REGISTERS
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_aims(targets, weight, partial, classes, pieces, size, targets_step, weight_step, keep, share, divisors, strides):
         scratch, words = cuda.shared.array(SCRATCH, Real), cuda.local.array(WORDS, u32)
-        values, rest, offsets = cuda.local.array(E, Real), cuda.local.array(REST, Real), cuda.local.array(1, i64)
+        values, edges = cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = i32(cuda.threadIdx.x)
         row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
-        places(row, divisors, strides, offsets)
+        offsets = row_offsets(row, divisors, strides)
         t = advance(targets, offsets[0])
-        head, units = span(t, classes)
+        prologue, vectors = vec.split(t, classes)
         aimed = Real(0)
         if piece == 0:
-            load_rest(rest, t, head, units, classes, lane)
-            for k in range(SINGLES):
+            vec.load_edges(edges, t, prologue, vectors, classes, lane)
+            for k in range(EDGES):
                 j = i32(lane + k * THREADS)
-                i = j if j < head else i32(j + units * E)
+                i = j if j < prologue else i32(j + vectors * E)
                 if i < classes:
-                    aimed = Real(aimed + aim(rest[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), TURN):
-            left = i32(units - first)
-            load(words, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+                    aimed = Real(aimed + aim(edges[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
+        for first in range(i32(piece * size), min(i32(vectors), i32(piece * size + size)), TURN):
+            left = i32(vectors - first)
+            vec.load(words, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
                 i = i32(lane + c * THREADS)
                 if i < left:
-                    unpack(values, words, c)
-                    at = i32(head + i32(first + i) * E)
+                    vec.unpack(values, words, c)
+                    at = i32(prologue + i32(first + i) * E)
                     for e in range(E):
                         aimed = Real(aimed + aim(values[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
         aimed = reduce(aimed, scratch, i32(0))

@@ -4,11 +4,11 @@ Each element's place is computed by division, for any strides and any number of 
 """
 import functools
 
-from ..device import cuda, f32, f64, i64, jit
+from ..device import cuda, f32, f64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.index import ceil_div
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
@@ -52,16 +52,16 @@ def kernel(dtype, compute, each, forward, dims):
     """Losses, or gradients, of elements."""
     load, store, Real = element(dtype).load, element(dtype).store, f64 if compute == "float64" else f32
     arrays, reduce = 2 + each + (not forward), make_block_reduce(add, THREADS)
-    places, STEP = make_row_places64(dims, arrays), THREADS if forward and not each else 0
+    row_offsets, STEP = make_row_offsets64(dims, arrays), THREADS if forward and not each else 0
 
     @jit(launch_bounds=THREADS)
     def mse_loss_naive(x, target, loss, dx, size, per, scale, sizes, strides):
-        scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(arrays, i64)
+        scratch = cuda.shared.array(SCRATCH, Real)
         first = cuda.blockIdx.x * per
         end = min(first + per, size)
         i, total = first + cuda.threadIdx.x, Real(0)
         while i < end:
-            places(i, sizes, strides, offsets)
+            offsets = row_offsets(i, sizes, strides)
             d = Real(load(x, offsets[0]) - load(target, offsets[1]))
             if forward:
                 if each:

@@ -7,7 +7,7 @@ import functools
 from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, Cost, memory_seconds
@@ -40,14 +40,13 @@ def estimate(problem, device, config):
 def kernel(kind, dims):
     """The loss of a row, a row a thread."""
     load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
-    conclude, EACH, MEAN, places = make_terms(kind).conclude, kind.each, kind.mean, make_row_places64(dims, 3)
+    conclude, EACH, MEAN, row_offsets = make_terms(kind).conclude, kind.each, kind.mean, make_row_offsets64(dims, 3)
 
     @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            offsets = cuda.local.array(3, i64)
-            places(row, sizes, strides, offsets)
+            offsets = row_offsets(row, sizes, strides)
             label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
             score = Real(0)
             if label >= 0:

@@ -34,7 +34,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     alpha, beta : float
         c is not read if beta is 0.
     activation : str or Activation
-        A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
+        A mode of `activation_fwd` with its default parameters, or ``device.activation.Activation(mode, ...)``.
     math : None, "tf32" or "fast"
         None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to TF32. "fast": anything within ten times the
         error of None.

@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser):
                         help="t: the operand is stored transposed (default nn)")
     add_operand_arguments(parser)
     parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row", "batch-column", "batch-row"),
-                        help="add a vector by column (default) or by row; batch: one for each matrix")
-    parser.add_argument("--c", action="store_true", help="add beta * c, a matrix like the result")
-    parser.add_argument("--in-place", action="store_true", help="the same, and c is the output")
+                        help="add a vector per column (default) or per row; batch: one per matrix")
+    parser.add_argument("--c", action="store_true", help="add beta * c, a matrix of the result's shape")
+    parser.add_argument("--in-place", action="store_true", help="as --c, with c as the output")
     parser.add_argument("--beta", type=float, default=1.0)
 
 

@@ -12,6 +12,7 @@ from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.scheduler import BAND
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
@@ -21,7 +22,6 @@ from ..engine.hopper import make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
-from ..engine.simt import BAND
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
 
@@ -93,7 +93,7 @@ def _make_locate(tile):
             high = u32(1)
         column = i32(u32(inside) // high)
         row = row0 + (inside - column * i32(high)) * BM
-        return GroupTile(i32(0), steps if group >= 0 else -1, row, column * BN, i32(0), group, end)
+        return GroupTile(0, steps if group >= 0 else -1, row, column * BN, 0, group, end)
     return locate
 
 

@@ -16,12 +16,13 @@ from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
 from ..engine.cost import overlap
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import store_width, stored_by_rows
-from ..engine.simt import Operands, Tile, locate, locate_arguments, make_product, shared_bytes
+from ..engine.simt import Operands, Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds, tiles_of
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
@@ -79,7 +80,7 @@ def kernel(config):
                        alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         ring = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
+        row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, 0, k, row * BM, column * BN,
@@ -96,7 +97,7 @@ def build(problem, device, config):
     pointer = parts.operand_arguments()
     arguments = (*pointer, Argument(element(parts.y.dtype).pointer, "y"), *product_arguments(parts),
                  *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
-                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n), *parts.epilogue_arguments())
+                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n), *parts.epilogue_arguments())
     return (Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, 1, 1), (config.threads, 1, 1), arguments,
                    shared=shared_bytes(config, operands)),)
 

@@ -122,7 +122,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The bytes of w, blocks, or arithmetic: multiply-adds, and unpacking 16-bit elements."""
     parts = _parts(problem)
-    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.halves)
+    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.bits16)
     rate = COST.rate * device.fp32_rate / 2
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)

@@ -18,6 +18,7 @@ from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
@@ -27,7 +28,7 @@ from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
-from ..engine.simt import locate, locate_arguments
+from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
@@ -232,7 +233,7 @@ def kernel(config):
                 launch_dependent_grids()
                 wait_for_previous_grid()
             z, block = divide_remainder(cuda.blockIdx.x, tiles)
-            row, column = locate(block, band_tiles, tiles_m, last_rows)
+            row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
             a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
             s = cuda.blockIdx.y
             first = s * range_k
@@ -262,7 +263,7 @@ def kernel(config):
             launch_dependent_grids()
             wait_for_previous_grid()
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
+        row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         row, column = row * BM, column * BN
@@ -291,7 +292,7 @@ def build(problem, device, config):
     tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
-    place = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
+    place = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     if ranges > 1:
         arguments = (*parts.operand_arguments(), sums_argument(parts), *common, Argument("int32", each), Argument("int32", pitch_of(parts)),
                      Argument("int32", parts.batch_size), *place)

@@ -11,13 +11,14 @@ import functools
 
 from ..device import cuda, device_function, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.batch import make_batch_offsets
 from ..engine.roles import stored_by_rows
-from ..engine.simt import Tile, locate, locate_arguments, make_product, shared_bytes
+from ..engine.simt import Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
 from ..engine.split_k import RangesConfig as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
@@ -101,7 +102,7 @@ def partial_kernel(tile, operands, batch_dims):
                        last_rows):
         ring = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
+        row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
         s = cuda.blockIdx.y
         first = s * range_steps
@@ -120,7 +121,7 @@ def build(problem, device, config):
     tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
     arguments = (*parts.operand_arguments(), sums_argument(parts), *product_arguments(parts), Argument("int32", steps),
                  Argument("int32", pitch_of(parts)), Argument("int32", parts.batch_size), *parts.batch_arguments(),
-                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
+                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     partial = Launch(partial_kernel(tile, operands, len(parts.batch)), (tiles_m * tiles_n * parts.batch_size, ranges, 1),
                      (tile.threads, 1, 1), arguments, shared=shared_bytes(tile, operands))
     return partial, sum_launch(parts, ranges)

@@ -16,6 +16,7 @@ from ..device import cuda, device_function, f32, i32, jit, u32
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.scheduler import locate_in_bands, locate_stream_k
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
@@ -27,7 +28,6 @@ from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_
                                   stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import store_width, stored_by_rows
-from ..engine.simt import locate as locate_tile
 from ..engine.split_k import THREADS, groups_for, make_add_ranges
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
@@ -137,14 +137,9 @@ def _make_locate(tile):
     @device_function
     def locate(t, rank, place):
         per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest = place
-        index, s, slot, first, end = t, i32(-1), i32(0), i32(0), steps
-        if t >= whole:
-            s, slot = divide_remainder(t - whole, rest)
-            index = whole + slot
-            first = min(s * each, steps)
-            end = min(first + each, steps)
+        index, s, slot, first, end = locate_stream_k(t, whole, rest, steps, each)
         z, inside = divide_remainder(index, per_matrix)
-        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
+        r, c = locate_in_bands(inside, band_tiles, super_rows, last_rows)
         return StreamTile(first, end, r * BM, c * BN, z * a_batched, z * b_batched, z, s, slot)
     return locate
 
@@ -199,7 +194,7 @@ def sum_kernel(tile, spec, groups, vector):
             slot, inside = divide_remainder(at, area)
             line, across = divide_remainder(inside, width)
             z, index = divide_remainder(whole + slot, per_matrix)
-            r, t = locate_tile(index, band_tiles, super_rows, last_rows)
+            r, t = locate_in_bands(index, band_tiles, super_rows, last_rows)
             row, column = r * BM + line, t * BN + across
             if row < m:
                 out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,

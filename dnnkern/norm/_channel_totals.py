@@ -143,14 +143,14 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
         if there and lane == 0:
             image, group = divide_remainder(k, groups)
             mean[image * mean_steps[0] + group * mean_steps[1]] = a
-            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = inverse_root(Real(Real(b * inverse(n)) + eps))
+            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = inverse_root(b * inverse(n) + eps)
             if RUNNING_MEAN:
                 at = group * running_mean_step
-                store_mean(running_mean, at, Real(Real(Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a))
+                store_mean(running_mean, at, (Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a)
             if RUNNING_VAR:
                 at = group * running_var_step
-                var = Real(b * inverse(Real(n - Real(1)))) if n > Real(1) else Real(0)
-                store_var(running_var, at, Real(Real(Real(1) - momentum) * Real(load_var(running_var, at)) + momentum * var))
+                var = b * inverse(n - Real(1)) if n > Real(1) else Real(0)
+                store_var(running_var, at, (Real(1) - momentum) * Real(load_var(running_var, at)) + momentum * var)
     return channel_norm_statistics
 
 
@@ -206,9 +206,9 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
                     i = i0 + u * lanes
                     channel, _ = divide_remainder(i if i < length else i0, slabs)
                     weight = Real(load_gamma(gamma, (group * per + channel) * gamma_step))
-                    s, t = Real(s * weight), Real(t * weight)
-                a = Real(a + s)
-                b = Real(b + t)
+                    s, t = s * weight, t * weight
+                a += s
+                b += t
         a, b, n = meet(a, b, n, scratch)
         if there and lane == 0:
             if not OWN:
@@ -216,9 +216,9 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
                 store_gamma(dgamma, group * dgamma_step, b)
                 if SCALED:
                     weight = Real(load_gamma(gamma, group * gamma_step))
-                    a, b = Real(a * weight), Real(b * weight)
-            one[k] = Real(a * share)
-            two[k] = Real(b * share)
+                    a, b = a * weight, b * weight
+            one[k] = a * share
+            two[k] = b * share
     return channel_norm_averages
 
 
@@ -247,8 +247,8 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
                 ones[u] = Real(first[at]) if ok else Real(0)
                 twos[u] = Real(second[at]) if ok else Real(0)
             for u in range(FLIGHT):
-                a = Real(a + ones[u])
-                b = Real(b + twos[u])
+                a += ones[u]
+                b += twos[u]
         a, b, n = meet(a, b, n, 0)
         if k < channels and lane == 0:
             store_beta(dbeta, k * dbeta_step, a)

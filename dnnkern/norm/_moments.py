@@ -30,10 +30,10 @@ def make_merge(Real):
 
     @device_function
     def merge(a, b, n, a2, b2, n2):
-        count = Real(n + n2)
+        count = n + n2
         part = inverse(count) if count > Real(0) else Real(0)
-        d = Real(a2 - a)
-        return Real(a + d * Real(n2 * part)), Real(Real(b + b2) + Real(d * d) * Real(Real(n * n2) * part)), count
+        d = a2 - a
+        return a + d * (n2 * part), b + b2 + d * d * (n * n2 * part), count
     return merge
 
 
@@ -42,7 +42,7 @@ def make_sum(Real):
     """Device function of `make_merge`'s arguments: two sums; the third number is nothing."""
     @device_function
     def combine(a, b, n, a2, b2, n2):
-        return Real(a + a2), Real(b + b2), n
+        return a + a2, b + b2, n
     return combine
 
 
@@ -86,14 +86,14 @@ def make_join(Real, elements, layer=True):
         mean = Real(0)
         if layer:
             for e in range(elements):
-                mean = Real(mean + values[e])
-            mean = Real(mean * Real(PART))
+                mean += values[e]
+            mean = mean * Real(PART)
         for e in range(elements):
-            d = Real(values[e] - mean)
-            b = Real(b + d * d)
+            d = values[e] - mean
+            b += d * d
         if layer:
-            d = Real(mean - a)
-            a, b = Real(a + d * share), Real(b + Real(d * d) * Real(before * share))
+            d = mean - a
+            a, b = a + d * share, b + d * d * (before * share)
         return a, b
     return join
 
@@ -111,12 +111,12 @@ def make_pool(Real, lanes, layer=True, even=False):
         if layer:
             count = n
             if even:
-                n, mean = Real(count * Real(lanes)), Real(whole(a) * Real(SHARE))
+                n, mean = count * Real(lanes), whole(a) * Real(SHARE)
             else:
                 n = whole(count)
-                mean = Real(whole(Real(a * count)) * inverse(n)) if n > Real(0) else Real(0)
-            d = Real(a - mean)
-            a, b = mean, Real(b + Real(d * d) * count)
+                mean = whole(a * count) * inverse(n) if n > Real(0) else Real(0)
+            d = a - mean
+            a, b = mean, b + d * d * count
         return a, whole(b), n
     return pool
 

@@ -19,15 +19,15 @@ _EXTRA["rms_norm_fwd"] = _EXTRA["layer_norm_fwd"]
 
 def add_arguments(op, parser):
     """The words that describe a normalisation or its gradients."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 8192x4096")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--axis", type=int, default=-1, help="the first dimension that is normalised")
-    parser.add_argument("--weights", type=dtype_word, help="of gamma and beta; default: x's dtype")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--axis", type=int, default=-1, help="first normalised dimension")
+    parser.add_argument("--weights", type=dtype_word, help="dtype of gamma and beta; default: x's")
     if op in _EXTRA:
         word, text = _EXTRA[op]
         parser.add_argument(word, dest="extra", action="store_true", help=text)
     if op.endswith("bwd"):
-        parser.add_argument("--dsummed", action="store_true", help="the gradient of the sum with a residual is added")
+        parser.add_argument("--dsummed", action="store_true", help="add the gradient of the residual sum")
 
 
 def make(op, arguments):

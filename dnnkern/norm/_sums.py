@@ -37,13 +37,13 @@ def kernel(gamma, beta, real, across, dependent):
                 r = row + u * HEIGHT
                 some[u] = load1_nc_if(p, r * pitch, i32(inside and r < rows))
             for u in range(FLIGHT):
-                total = Real(total + some[u])
+                total += some[u]
         shared[thread] = total
         cuda.syncthreads()
         if thread < across and inside:
             total = shared[thread]
             for y in range(1, HEIGHT):
-                total = Real(total + shared[thread + y * across])
+                total += shared[thread + y * across]
             if which == 0:
                 store_gamma(dgamma, column * gamma_step, total)
             else:

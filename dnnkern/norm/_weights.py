@@ -6,9 +6,9 @@ from ..device.convert import element
 from ..device.groups import access_words, make_reader, scalar_of
 
 
-def weight_words(tensor, step, count, heads):
+def weight_words(tensor, step, count, unaligned):
     """32-bit words of a load of `count` elements that begin at a multiple of so many; 0: element by element."""
-    return access_words(tensor, count, ()) if tensor is not None and (step == 1 or count == 1) and not heads else 0
+    return access_words(tensor, count, ()) if tensor is not None and (step == 1 or count == 1) and not unaligned else 0
 
 
 @functools.cache
@@ -20,11 +20,11 @@ def make_weights(dtype, count, words):
     """
     T = scalar_of(dtype)
     if words:
-        T, length, read, take = make_reader(dtype, count, words)
+        T, length, load_vector, take = make_reader(dtype, count, words)
 
         @device_function
         def fetch(buffer, k, p, i, step, ok):
-            read(buffer, k, p, i * step, ok)
+            load_vector(buffer, k, p, i * step, ok)
 
         @device_function
         def unpack(values, buffer, k):

@@ -1,7 +1,7 @@
 """Channels first: a warp or a block holds an image's group of channels in registers, so that it is read once.
 
 The planes of neighbouring channels are one row of neighbouring elements. Each thread has the mean of its elements and their squared
-distances to it, one reduction merges these, and y is written from the registers. A unit of 16 bytes may have elements of two channels: it
+distances to it, one reduction merges these, and y is written from the registers. A vector of 16 bytes may have elements of two channels: it
 loads the weights of both. Rows beyond a block's registers are left to `shared`, which holds a part in shared memory with the kernel here,
 or to `planes`, which reads them twice.
 """
@@ -12,7 +12,7 @@ from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function
 from ..device.index import ceil_div, divide, divide_remainder, divisor
-from ..device.rows import Dim, Held, RowForm, make_row, row_unit
+from ..device.rows import Dim, RowLayout, RowForm, make_row, row_vector
 from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -26,14 +26,14 @@ COST = constants("norm/group")
 
 LANES, REGISTERS = (32, 64, 128, 256, 512, 1024), 7
 RESIDENT = 1024  # threads of a multiprocessor
-SHARED, MOST_SHARED = (64, 128, 256, 512), 24  # threads with a part in shared memory, units of each there at most
+SHARED, MOST_SHARED = (64, 128, 256, 512), 24  # threads with a part in shared memory, vectors of each there at most
 SHARED_BYTES = 90 * 1024  # of it that every device from sm_80 on has for a block
 
 
 @dataclass(frozen=True)
 class Config:
-    """How rows are held; dtypes of gamma and beta, "" where there is none; whether a unit has elements of two channels; units of a thread
-    in shared memory, of which a multiprocessor has so many bytes."""
+    """How a row is held; dtypes of gamma and beta, "" where there is none; whether a vector has elements of two channels; vectors in shared
+    memory, per thread; bytes of it that a multiprocessor has."""
     planes: Planes
     gamma: str
     beta: str
@@ -43,9 +43,9 @@ class Config:
     shared_per_sm: int = 0
 
     @property
-    def held(self):
+    def layout(self):
         planes = self.planes
-        return Held(planes.dtype, planes.unit, planes.lanes, planes.registers, self.shared, planes.heads)
+        return RowLayout(planes.dtype, planes.vector_bytes, planes.lanes, planes.registers, self.shared, planes.unaligned)
 
     @property
     def shared_bytes(self):
@@ -53,7 +53,7 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor should hold: 64 registers a thread hold seven units, and the weights of one channel besides."""
+        """Blocks that a multiprocessor should hold: 64 registers a thread hold seven vectors, and the weights of one channel besides."""
         threads = RESIDENT * 5 // 8 if self.split else RESIDENT
         return max(1, min(threads // self.planes.threads, self.shared_per_sm // (self.shared_bytes + 2048) if self.shared else RESIDENT))
 
@@ -62,25 +62,25 @@ class Config:
 
 
 def _row(problem):
-    """(elements of a row, bytes of a unit, whether there are heads)."""
+    """(elements of a row, bytes of a vector, whether there are unaligned edges)."""
     view = view_of(problem)
     wholes = [view.whole[name] for name in ("x", "y")]
     length = view.per * view.values
     form = RowForm((Dim(length, (1, 1)),), (Dim(view.images, tuple(s[0] for s in wholes)),
                                             Dim(view.groups, tuple(s[1] * view.per for s in wholes))))
-    return length, *row_unit(form, (problem.x, problem.y))
+    return length, *row_vector(form, (problem.x, problem.y))
 
 
 def _units(problem):
-    length, unit, heads = _row(problem)
-    per = unit // problem.x.itemsize
-    return max(1, length // per if heads else ceil_div(length, per))
+    length, vector_bytes, unaligned = _row(problem)
+    per = vector_bytes // problem.x.itemsize
+    return max(1, length // per if unaligned else ceil_div(length, per))
 
 
 def _split(problem):
-    """Whether a unit may have elements of two channels."""
-    view, (_, unit, heads) = view_of(problem), _row(problem)
-    return view.per > 1 and (heads or view.values % (unit // problem.x.itemsize) != 0)
+    """Whether a vector may have elements of two channels."""
+    view, (_, vector_bytes, unaligned) = view_of(problem), _row(problem)
+    return view.per > 1 and (unaligned or view.values % (vector_bytes // problem.x.itemsize) != 0)
 
 
 def _most(problem, lanes=LANES[-1]):
@@ -98,7 +98,7 @@ def refusal(problem):
         if value != 1 and view.values > 1 or channel != view.values and view.per > 1:
             return f"values of a channel are {value} elements apart in {name}, channels {channel}; expected 1 and {view.values}"
     if view.values < _row(problem)[1] // problem.x.itemsize and view.per > 1:
-        return f"planes of {view.values} elements; expected those of a unit at least"
+        return f"planes of {view.values} elements; expected those of a vector at least"
     return None if view.images * view.groups < MOST else f"{view.images * view.groups} groups; expected fewer than {MOST}"
 
 
@@ -107,30 +107,31 @@ def supports(problem):
     if (reason := refusal(problem)) is not None:
         return reason
     count, most = _units(problem), max(lanes * _most(problem, lanes) for lanes in LANES)
-    return None if count <= most else f"groups of {count} units of {_row(problem)[1]} bytes; a block's registers hold {most}"
+    return None if count <= most else f"groups of {count} vectors of {_row(problem)[1]} bytes; a block's registers hold {most}"
 
 
 def _config(problem, lanes, registers, shared=0, shared_per_sm=0):
-    (_, unit, heads), dtypes = _row(problem), [problem.dtype_of(name) for name in ("gamma", "beta")]
-    return Config(Planes(problem.dtype, unit, heads, lanes, registers), *dtypes, problem.activation, _split(problem), shared, shared_per_sm)
+    (_, vector_bytes, unaligned), dtypes = _row(problem), [problem.dtype_of(name) for name in ("gamma", "beta")]
+    planes = Planes(problem.dtype, vector_bytes, unaligned, lanes, registers)
+    return Config(planes, *dtypes, problem.activation, _split(problem), shared, shared_per_sm)
 
 
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
-    units = _units(problem)
-    return [_config(problem, lanes, ceil_div(units, lanes)) for lanes in LANES
-            if ceil_div(units, lanes) <= _most(problem, lanes) and (lanes == LANES[0] or units > lanes // 2)]
+    vectors = _units(problem)
+    return [_config(problem, lanes, ceil_div(vectors, lanes)) for lanes in LANES
+            if ceil_div(vectors, lanes) <= _most(problem, lanes) and (lanes == LANES[0] or vectors > lanes // 2)]
 
 
 def shared_supports(problem):
     """Groups of which a block has a part in shared memory."""
     if (reason := refusal(problem)) is not None:
         return reason
-    (_, unit, _), count = _row(problem), _units(problem)
-    if unit != 16:
-        return f"groups are read {unit} bytes at a time; copies to shared memory take 16"
+    (_, vector_bytes, _), count = _row(problem), _units(problem)
+    if vector_bytes != 16:
+        return f"groups are read {vector_bytes} bytes at a time; copies to shared memory take 16"
     least, most = SHARED[0] * _most(problem, SHARED[0]), max(lanes * (_most(problem, lanes) + _room(lanes)) for lanes in SHARED)
-    return None if least < count <= most else f"groups of {count} units of 16 bytes; a block holds more than {least} and up to {most}"
+    return None if least < count <= most else f"groups of {count} 16-byte vectors; a block holds more than {least} and up to {most}"
 
 
 def _room(lanes):
@@ -139,9 +140,9 @@ def _room(lanes):
 
 def shared_configs(problem, device):
     """Numbers of threads whose registers do not hold all, and whose shared memory holds the rest."""
-    units, found = _units(problem), []
+    vectors, found = _units(problem), []
     for lanes in SHARED:
-        shared = ceil_div(units, lanes) - _most(problem, lanes)
+        shared = ceil_div(vectors, lanes) - _most(problem, lanes)
         if 0 < shared <= _room(lanes):
             found.append(_config(problem, lanes, _most(problem, lanes), shared, device.shared_per_sm))
     return found
@@ -154,12 +155,12 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Bytes at the rate that those under way sustain; the grid's last blocks."""
-    planes, (length, unit, _) = config.planes, _row(problem)
+    planes, (length, vector_bytes, _) = config.planes, _row(problem)
     rows = view_of(problem).images * view_of(problem).groups
     size = problem.x.itemsize
-    fill = min(1.0, length * size / (planes.lanes * (planes.registers + config.shared) * unit))
-    flight = (planes.registers + config.shared) * unit * planes.threads * config.blocks * fill
-    rate = flight_rate(flight, COST.in_flight) * narrow_rate(unit, size) * (COST.split if config.split else 1.0)
+    fill = min(1.0, length * size / (planes.lanes * (planes.registers + config.shared) * vector_bytes))
+    flight = (planes.registers + config.shared) * vector_bytes * planes.threads * config.blocks * fill
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(vector_bytes, size) * (COST.split if config.split else 1.0)
     rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
     blocks = ceil_div(rows, planes.groups)
     return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * rate)).slowed(
@@ -169,13 +170,12 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config):
     """y and the statistics, a row a group of threads."""
-    planes, held = config.planes, config.held
-    row_of, places = make_row(held, planes.threads), make_places(planes)
+    planes, layout = config.planes, config.layout
+    vec, places = make_row(layout, planes.threads), make_places(planes)
     act = activation_function(config.activation, element(planes.dtype).compute)
-    span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept = row_of[:11]
-    Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
-                                                       planes.lanes)
-    LOG, PART, SHARED = LANES.bit_length() - 1, held.unit_words, config.shared
+    Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS, LANES = planes.registers, planes.lanes
+    LOG, PART, SHARED = LANES.bit_length() - 1, layout.vector_words, config.shared
     (inverse, inverse_root), merge, join = make_inverses(Real), make_merge(Real), make_join(Real, E)
     in_warp, in_block, SCRATCH = make_pool(Real, min(LANES, 32)), make_block_pool(Real, max(1, LANES // 32)), max(1, 3 * LANES // 32)
     hold, BLOCK, BLOCKS, SPLIT = pin(WORDS), planes.threads, config.blocks, config.split
@@ -192,56 +192,56 @@ def kernel(config):
         if SPLIT:
             other = channel + 1 if left < E else channel
             if SCALED:
-                scale2 = Real(r * load_gamma(gamma, other * gamma_step))
+                scale2 = r * load_gamma(gamma, other * gamma_step)
             if SHIFTED:
                 shift2 = Real(load_beta(beta, other * beta_step))
         if SCALED:
-            scale = Real(r * load_gamma(gamma, channel * gamma_step))
+            scale = r * load_gamma(gamma, channel * gamma_step)
         if SHIFTED:
             shift = Real(load_beta(beta, channel * beta_step))
         for e in range(E):
             if SPLIT:
                 mine = e < left
-                some[e] = act(Real(Real(some[e] - a) * (scale if mine else scale2) + (shift if mine else shift2)))
+                some[e] = act((some[e] - a) * (scale if mine else scale2) + (shift if mine else shift2))
             else:
-                some[e] = act(Real(Real(some[e] - a) * scale + shift))
+                some[e] = act((some[e] - a) * scale + shift)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, images, steps, gamma_step,
                              beta_step, mean_steps, rstd_steps):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
+        words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
         image, group, _, size, lane = places(rows, one, groups, length, length)
         x = advance(x, image * images[0] + group * steps[0])
         y = advance(y, image * images[1] + group * steps[1])
-        head, units = span(x, size)
+        prologue, vectors = vec.split(x, size)
         if SHARED:
             base = shared_address(dynamic, 0) + 16 * u32(cuda.threadIdx.x)
-            copy(base, x, head, units, lane)
-        load(words, x, head, units, lane, i64(1))
-        load_rest(rest, x, head, units, size, lane)
+            vec.copy_overflow(base, x, prologue, vectors, lane)
+        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load_edges(edges, x, prologue, vectors, size, lane)
         a, b = Real(0), Real(0)
-        mine = max((units - lane + (LANES - 1)) >> LOG, 0)
+        mine = max((vectors - lane + (LANES - 1)) >> LOG, 0)
         for c in range(REGISTERS):
             if c < mine:
-                unpack(some, words, c)
+                vec.unpack(some, words, c)
                 a, b = join(some, a, b, Real(E * c), Real(1) / Real(c + 1))
         if SHARED:
-            count = kept(units, lane)
+            count = vec.wait_overflow(vectors, lane)
             for c in range(count):
-                fetch(part, base, c)
-                unpack(some, part, 0)
+                vec.load_overflow(part, base, c)
+                vec.unpack(some, part, 0)
                 before = c + REGISTERS
                 a, b = join(some, a, b, Real(E * before), inverse(Real(before + 1)))
         n = Real(mine * E)
-        for k in range(SINGLES):
+        for k in range(EDGES):
             j = lane + k * LANES
-            if (j if j < head else j + units * E) < size:
-                a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
+            if (j if j < prologue else j + vectors * E) < size:
+                a, b, n = merge(a, b, n, edges[k], Real(0), Real(1))
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
-        r = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
+        r = inverse_root(b * inverse(Real(length)) + eps)
         if lane == 0 and size > 0:
             mean[image * mean_steps[0] + group * mean_steps[1]] = a
             rstd[image * rstd_steps[0] + group * rstd_steps[1]] = r
@@ -249,31 +249,31 @@ def kernel(config):
         first = group * per
         for c in range(REGISTERS):
             i = lane + c * LANES
-            if i < units:
-                unpack(some, words, c)
-                finish(some, head + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
-                pack(words, c, some)
-                store(y, words, c, head, units, lane, i64(1))
+            if i < vectors:
+                vec.unpack(some, words, c)
+                finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
+                vec.pack(words, c, some)
+                vec.store(y, words, c, prologue, vectors, lane, i64(1))
         if SHARED:
             for c in range(count):
-                fetch(part, base, c)
-                unpack(some, part, 0)
+                vec.load_overflow(part, base, c)
+                vec.unpack(some, part, 0)
                 i = lane + (c + REGISTERS) * LANES
-                finish(some, head + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
-                pack(part, 0, some)
-                put(y, part, c, head, units, lane)
-        for k in range(SINGLES):
+                finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
+                vec.pack(part, 0, some)
+                vec.store_overflow(y, part, c, prologue, vectors, lane)
+        for k in range(EDGES):
             j = lane + k * LANES
-            i = j if j < head else j + units * E
+            i = j if j < prologue else j + vectors * E
             if i < size:
                 channel = first + divide(i, values)
-                value = Real(Real(rest[k] - a) * r)
+                value = (edges[k] - a) * r
                 if SCALED:
-                    value = Real(value * load_gamma(gamma, channel * gamma_step))
+                    value = value * load_gamma(gamma, channel * gamma_step)
                 if SHIFTED:
-                    value = Real(value + load_beta(beta, channel * beta_step))
-                rest[k] = act(value)
-        store_rest(y, rest, head, units, size, lane)
+                    value += load_beta(beta, channel * beta_step)
+                edges[k] = act(value)
+        vec.store_edges(y, edges, prologue, vectors, size, lane)
     return group_norm_fwd_block
 
 

@@ -1,6 +1,6 @@
 """Channels first, groups beyond a block's registers: a part of each lies in shared memory, so that it still is read once.
 
-The kernel is `block`'s: a thread has seven units of 16 bytes in registers, and brings up to 24 others to shared memory by cp.async, which
+The kernel is `block`'s: a thread has seven 16-byte vectors in registers, and brings up to 24 others to shared memory by cp.async, which
 it alone reads back, one at a time. Several such blocks fit a multiprocessor where one of `block` with twice the threads would be alone.
 """
 from ..dispatch import Algorithm

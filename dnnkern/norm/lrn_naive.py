@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._lrn_problem import OPS
+from ._lrn_steps import BackwardSteps, ForwardSteps
 
 COST = constants("norm/lrn_naive")
 
@@ -55,29 +56,28 @@ def _make_sum(config, Real):
         high = c + AHEAD + 1 if c + AHEAD + 1 < channels else channels
         for j in range(low, high):
             v = load(x, first + j * step)
-            total = Real(total + v * v)
-        return Real(k + scale * total)
+            total += v * v
+        return k + scale * total
     return s
 
 
-def _make_thread(config, arrays):
-    """Device function ``thread(channels, outer, sizes, strides, first) -> channel, below 0 if there is none``."""
-    places, ACROSS = make_row_places64(config.dims, arrays), config.across
+def _make_position(config, arrays):
+    """Device function ``position(channels, outer, sizes, strides) -> (channel, offsets of channel 0 in the arrays)`` of the thread; the
+    channel is -1 past the end."""
+    row_offsets, ACROSS = make_row_offsets64(config.dims, arrays), config.across
 
     @device_function
-    def thread(channels, outer, sizes, strides, first):
+    def position(channels, outer, sizes, strides):
         k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if k >= channels * outer:
-            return i64(-1)
         if ACROSS:
             o = k // channels
             c = k - o * channels
         else:
             c = k // outer
             o = k - c * outer
-        places(o, sizes, strides, first)
-        return c
-    return thread
+        there = k < channels * outer
+        return c if there else i64(-1), row_offsets(o, sizes, strides)
+    return position
 
 
 @functools.cache
@@ -85,15 +85,14 @@ def forward_kernel(config):
     """y, an element a thread."""
     e = element(config.dtype)
     load, store, Real = e.load, e.store, f64 if config.dtype == "float64" else f32
-    s_of, thread = _make_sum(config, Real), _make_thread(config, 2)
+    s_of, position = _make_sum(config, Real), _make_position(config, ("x", "y"))
 
     @jit(launch_bounds=THREADS)
     def lrn_fwd_naive(x, y, alpha, beta, k, share, channels, outer, steps, sizes, strides):
-        first = cuda.local.array(2, i64)
-        c = thread(channels, outer, sizes, strides, first)
+        c, first = position(channels, outer, sizes, strides)
         if c >= 0:
-            s = s_of(x, first[0], c, channels, steps[0], Real(alpha * share), k)
-            store(y, first[1] + c * steps[1], Real(load(x, first[0] + c * steps[0]) * exp(Real(Real(-beta) * log(s)))))
+            s = s_of(x, first.x, c, channels, steps.x, alpha * share, k)
+            store(y, first.y + c * steps.y, load(x, first.x + c * steps.x) * exp(Real(-beta) * log(s)))
     return lrn_fwd_naive
 
 
@@ -102,23 +101,22 @@ def backward_kernel(config):
     """dx, an element a thread."""
     e = element(config.dtype)
     load, store, Real = e.load, e.store, f64 if config.dtype == "float64" else f32
-    s_of, thread, BEHIND, AHEAD = _make_sum(config, Real), _make_thread(config, 4), config.behind, config.ahead
+    s_of, position, BEHIND, AHEAD = _make_sum(config, Real), _make_position(config, ("dy", "x", "y", "dx")), config.behind, config.ahead
 
     @jit(launch_bounds=THREADS)
     def lrn_bwd_naive(dy, x, y, dx, alpha, beta, k, share, channels, outer, steps, sizes, strides):
-        first = cuda.local.array(4, i64)
-        c = thread(channels, outer, sizes, strides, first)
+        c, first = position(channels, outer, sizes, strides)
         if c >= 0:
-            scale, total = Real(alpha * share), Real(0)
+            scale, total = alpha * share, Real(0)
             low = c - AHEAD if c > AHEAD else i64(0)
             high = c + BEHIND + 1 if c + BEHIND + 1 < channels else channels
             for j in range(low, high):
-                s = s_of(x, first[1], j, channels, steps[1], scale, k)
-                total = Real(total + load(dy, first[0] + j * steps[0]) * load(y, first[2] + j * steps[2]) / s)
-            s = s_of(x, first[1], c, channels, steps[1], scale, k)
-            own = Real(load(dy, first[0] + c * steps[0]) * exp(Real(Real(-beta) * log(s))))
-            others = Real(Real(Real(2) * scale) * beta) * load(x, first[1] + c * steps[1])
-            store(dx, first[3] + c * steps[3], Real(own - others * total))
+                s = s_of(x, first.x, j, channels, steps.x, scale, k)
+                total += load(dy, first.dy + j * steps.dy) * load(y, first.y + j * steps.y) / s
+            s = s_of(x, first.x, c, channels, steps.x, scale, k)
+            own = load(dy, first.dy + c * steps.dy) * exp(Real(-beta) * log(s))
+            others = Real(2) * scale * beta * load(x, first.x + c * steps.x)
+            store(dx, first.dx + c * steps.dx, own - others * total)
     return lrn_bwd_naive
 
 
@@ -128,9 +126,10 @@ def build(problem, device, config):
     across = abs(channel.strides[-1]) <= abs(outer[-1].strides[-1])
     config = Config(p.dtype, len(outer), across, p.behind, p.ahead)
     sizes, strides = row_arguments64(outer, len(p.arrays))
+    steps = ForwardSteps if p.op == "lrn_fwd" else BackwardSteps
     arguments = (*(Argument(element(p.dtype).pointer, name) for name, _ in p.arrays),
                  *(Argument(p.compute, name) for name in ("alpha", "beta", "k")), Argument(p.compute, 1.0 / p.size),
-                 Argument("int64", channel.size), Argument("int64", p.form.rows), Argument(f"int64x{len(p.arrays)}", channel.strides),
+                 Argument("int64", channel.size), Argument("int64", p.form.rows), Argument(steps, steps(*channel.strides)),
                  Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
     kernel = (forward_kernel if p.op == "lrn_fwd" else backward_kernel)(config)
     return (Launch(kernel, (-(-p.x.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)

@@ -8,12 +8,12 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i64, jit
+from ..device import cuda, device_function, f32, jit
 from ..device.convert import element
 from ..device.fastmath import ex2, exp, lg2, log
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import RowForm, make_row_places, row_arguments
+from ..device.rows import RowForm, make_row_offsets, row_arguments
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -21,6 +21,7 @@ from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._channel_view import MOST
 from ._lrn_problem import OPS
+from ._lrn_steps import BackwardSteps, ForwardSteps
 from ._moments import make_inverses
 
 COST = constants("norm/lrn_window")
@@ -128,12 +129,12 @@ def _make_power(Real):
     if Real is f32:
         @device_function
         def power(s, exponent):
-            return ex2(Real(exponent * lg2(s)))
+            return ex2(exponent * lg2(s))
         return power
 
     @device_function
     def power(s, exponent):
-        return exp(Real(exponent * log(s)))
+        return exp(exponent * log(s))
     return power
 
 
@@ -156,26 +157,22 @@ def _make_load(config, reach):
     return ROWS * COUNT, LEAD * CHANNELS, load
 
 
-def _make_place(config, arrays):
-    """Device function ``place(units, groups, per, divisors, strides, offsets) -> (first channel, whether there is one)``; the offsets are
-    those of the thread's pixel."""
-    places, LAST, STEP, LANES = make_row_places(config.dims, arrays), config.last, config.own * config.channels, config.lanes
+def _make_position(config, arrays):
+    """Device function ``position(units, groups, chunks, divisors, strides) -> (channel, there, offsets, pixel)`` of the thread: its first
+    channel, if there is one, the offsets of its row of pixels in the arrays, and how many elements after these its pixels are."""
+    row_offsets, LAST, STEP, LANES = make_row_offsets(config.dims, arrays), config.last, config.own * config.channels, config.lanes
 
     @device_function
-    def place(units, groups, chunks, divisors, strides, offsets):
+    def position(units, groups, chunks, divisors, strides):
         k = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         there = k < units
-        if LAST:
-            other, chunk = divide_remainder(k if there else 0, chunks)
-            places(other, divisors, strides, offsets)
-        else:
-            rest, group = divide_remainder(k if there else 0, groups)
-            other, chunk = divide_remainder(rest, chunks)
-            places(other, divisors, strides, offsets)
-            for a in range(arrays):
-                offsets[a] = offsets[a] + group * LANES
-        return chunk * STEP, there
-    return place
+        rest, pixel = k if there else 0, 0
+        if not LAST:
+            rest, group = divide_remainder(rest, groups)
+            pixel = group * LANES
+        row, chunk = divide_remainder(rest, chunks)
+        return chunk * STEP, there, row_offsets(row, divisors, strides), pixel
+    return position
 
 
 @functools.cache
@@ -184,26 +181,26 @@ def forward_kernel(config):
     Real, LANES, CHANNELS, OWN_LOADS = scalar_of(config.dtype), config.lanes, config.channels, config.own
     COUNT, BEHIND, SIZE = config.count, config.behind, config.behind + config.ahead + 1
     LENGTH, BASE, load = _make_load(config, config.behind)
-    put, place, power = make_writer(config.dtype, COUNT, config.words), _make_place(config, 2), _make_power(Real)
+    put, position, power = make_writer(config.dtype, COUNT, config.words), _make_position(config, ("x", "y")), _make_power(Real)
 
     @jit(launch_bounds=(THREADS, 4))
     def lrn_fwd_window(x, y, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
-        values, result, offsets = cuda.local.array(LENGTH, Real), cuda.local.array(COUNT, Real), cuda.local.array(2, i64)
-        channel, there = place(units, groups, chunks, divisors, strides, offsets)
-        load(values, advance(x, offsets[0]), steps[0], channel, channels if there else 0)
-        scale, q = Real(alpha * share), advance(y, offsets[1])
+        values, result = cuda.local.array(LENGTH, Real), cuda.local.array(COUNT, Real)
+        channel, there, offsets, pixel = position(units, groups, chunks, divisors, strides)
+        load(values, advance(x, offsets.x + pixel), steps.x, channel, channels if there else 0)
+        scale, q = alpha * share, advance(y, offsets.y + pixel)
         for t in range(OWN_LOADS):
             for i in range(CHANNELS):
                 for v in range(LANES):
                     s = Real(0)
                     for j in range(SIZE):
                         w = values[(BASE + t * CHANNELS + i + j - BEHIND) * LANES + v]
-                        s = Real(s + w * w)
+                        s += w * w
                     own = values[(BASE + t * CHANNELS + i) * LANES + v]
-                    result[i * LANES + v] = Real(own * power(Real(k + scale * s), Real(-beta)))
+                    result[i * LANES + v] = own * power(k + scale * s, Real(-beta))
             at = channel + t * CHANNELS
             if there and at < channels:
-                put(advance(q, at * steps[1]), 0, result, 0)
+                put(advance(q, at * steps.y), 0, result, 0)
     return lrn_fwd_window
 
 
@@ -214,7 +211,7 @@ def backward_kernel(config):
     COUNT, BEHIND, AHEAD, SIZE = config.count, config.behind, config.ahead, config.behind + config.ahead + 1
     X_LENGTH, X_BASE, load_x = _make_load(config, BEHIND + AHEAD)
     LENGTH, BASE, load = _make_load(config, BEHIND)
-    put, place, power = make_writer(config.dtype, COUNT, config.words), _make_place(config, 4), _make_power(Real)
+    put, position, power = make_writer(config.dtype, COUNT, config.words), _make_position(config, ("dy", "x", "y", "dx")), _make_power(Real)
     OWN_CHANNELS, (inverse, _) = OWN_LOADS * CHANNELS, make_inverses(Real)
     MINE, SEEN = OWN_CHANNELS * LANES, OWN_CHANNELS + SIZE - 1
     SHARES = SEEN * LANES
@@ -223,41 +220,41 @@ def backward_kernel(config):
     def lrn_bwd_window(dy, x, y, dx, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
         xs, dys, ys = cuda.local.array(X_LENGTH, Real), cuda.local.array(LENGTH, Real), cuda.local.array(LENGTH, Real)
         own, s = cuda.local.array(MINE, Real), cuda.local.array(SHARES, Real)
-        result, offsets = cuda.local.array(COUNT, Real), cuda.local.array(4, i64)
-        channel, there = place(units, groups, chunks, divisors, strides, offsets)
+        result = cuda.local.array(COUNT, Real)
+        channel, there, offsets, pixel = position(units, groups, chunks, divisors, strides)
         last = channels if there else 0
-        load_x(xs, advance(x, offsets[1]), steps[1], channel, last)
-        load(dys, advance(dy, offsets[0]), steps[0], channel, last)
-        load(ys, advance(y, offsets[2]), steps[2], channel, last)
-        scale, q = Real(alpha * share), advance(dx, offsets[3])
+        load_x(xs, advance(x, offsets.x + pixel), steps.x, channel, last)
+        load(dys, advance(dy, offsets.dy + pixel), steps.dy, channel, last)
+        load(ys, advance(y, offsets.y + pixel), steps.y, channel, last)
+        scale, q = alpha * share, advance(dx, offsets.dx + pixel)
         for i in range(SEEN):
             for v in range(LANES):
                 total = Real(0)
                 for j in range(SIZE):
                     w = xs[(X_BASE + i - AHEAD + j - BEHIND) * LANES + v]
-                    total = Real(total + w * w)
-                s[i * LANES + v] = Real(k + scale * total)
+                    total += w * w
+                s[i * LANES + v] = k + scale * total
         for i in range(OWN_CHANNELS):
             for v in range(LANES):
-                own[i * LANES + v] = Real(dys[(BASE + i) * LANES + v] * power(s[(AHEAD + i) * LANES + v], Real(-beta)))
+                own[i * LANES + v] = dys[(BASE + i) * LANES + v] * power(s[(AHEAD + i) * LANES + v], Real(-beta))
         # of each channel in whose window an own one is; where there is no channel s may be 0
         for i in range(SEEN):
             at = channel + (i - AHEAD)
             for v in range(LANES):
-                product = Real(dys[(BASE + i - AHEAD) * LANES + v] * ys[(BASE + i - AHEAD) * LANES + v])
-                s[i * LANES + v] = Real(product * inverse(s[i * LANES + v])) if at >= 0 and at < last else Real(0)
-        factor = Real(Real(Real(2) * scale) * beta)
+                product = dys[(BASE + i - AHEAD) * LANES + v] * ys[(BASE + i - AHEAD) * LANES + v]
+                s[i * LANES + v] = product * inverse(s[i * LANES + v]) if at >= 0 and at < last else Real(0)
+        factor = Real(2) * scale * beta
         for t in range(OWN_LOADS):
             for i in range(CHANNELS):
                 for v in range(LANES):
                     total = Real(0)
                     for j in range(SIZE):
-                        total = Real(total + s[(t * CHANNELS + i + j) * LANES + v])
+                        total += s[(t * CHANNELS + i + j) * LANES + v]
                     mine = xs[(X_BASE + t * CHANNELS + i) * LANES + v]
-                    result[i * LANES + v] = Real(own[(t * CHANNELS + i) * LANES + v] - Real(factor * mine) * total)
+                    result[i * LANES + v] = own[(t * CHANNELS + i) * LANES + v] - factor * mine * total
             at = channel + t * CHANNELS
             if at < last:
-                put(advance(q, at * steps[3]), 0, result, 0)
+                put(advance(q, at * steps.dx), 0, result, 0)
     return lrn_bwd_window
 
 
@@ -268,11 +265,12 @@ def build(problem, device, config):
     others = outer if config.last else outer[:-1]
     chunks = ceil_div(channel.size, config.own * config.channels)
     divisors, strides = row_arguments(RowForm((channel,), others))
+    steps = ForwardSteps if p.op == "lrn_fwd" else BackwardSteps
     units = RowForm((channel,), others).rows * chunks * groups
     arguments = (*(Argument(element(p.dtype).pointer, name) for name, _ in p.arrays),
                  *(Argument(p.compute, name) for name in ("alpha", "beta", "k")), Argument(p.compute, 1.0 / p.size),
                  Argument("int32", units), *(Argument("uint32x3", divisor(n)) for n in (groups, chunks)),
-                 Argument("int32", channel.size), Argument(f"int64x{len(p.arrays)}", channel.strides),
+                 Argument("int32", channel.size), Argument(steps, steps(*channel.strides)),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     kernel = (forward_kernel if p.op == "lrn_fwd" else backward_kernel)(config)
     return (Launch(kernel, (ceil_div(units, THREADS), 1, 1), (THREADS, 1, 1), arguments),)

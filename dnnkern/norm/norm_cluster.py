@@ -1,20 +1,20 @@
 """Rows beyond a block's registers, still read once: the blocks of a cluster hold one together, or one block has a part in shared memory.
 
-Forward, two to eight blocks have up to eight units of 16 bytes a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that.
+Forward, two to eight blocks have up to eight 16-byte vectors a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that.
 After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
 cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. A single block holds 64 Ki float32
-as well, where shared memory has room: its threads bring further units there by cp.async and read them back one at a time. Backward,
+as well, where shared memory has room: its threads bring further vectors there by cp.async and read them back one at a time. Backward,
 clusters of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
 from ..device import ring
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from .block import backward as _backward, backward_config as _backward_config
-from .block.forward import build, layout, make_config, most_units, refusal, seconds, units
+from .block.forward import build, layout, make_config, max_vectors, refusal, seconds, vectors
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
-SHARED = (64, 128, 256, 512)  # threads with eight units in registers and others in shared memory
-MOST_SHARED = 24              # units of a thread there
+SHARED = (64, 128, 256, 512)  # threads with eight vectors in registers and others in shared memory
+MOST_SHARED = 24              # vectors of a thread there
 RESERVED = 8192               # bytes of shared memory for everything else
 
 
@@ -24,9 +24,10 @@ def supports(problem):
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
     if (reason := refusal(problem)) is not None:
         return reason
-    most = max(lanes * CLUSTERS[-1] * most_units(lanes, problem) for lanes in LANES)
-    if units(problem) > most:
-        return f"rows of {problem.form.length} elements are {units(problem)} units of {layout(problem)[1]} bytes; a cluster holds {most}"
+    most = max(lanes * CLUSTERS[-1] * max_vectors(lanes, problem) for lanes in LANES)
+    if vectors(problem) > most:
+        return (f"rows of {problem.form.length} elements are {vectors(problem)} vectors of {layout(problem)[1]} bytes; a cluster holds "
+                f"{most}")
     return None
 
 
@@ -37,14 +38,14 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """Clusters of which not half is idle, and single blocks with shared memory."""
-    count, found = units(problem), []
+    count, found = vectors(problem), []
     for lanes in LANES:
         for blocks in CLUSTERS:
             each = ceil_div(count, lanes * blocks)
-            if each <= most_units(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
+            if each <= max_vectors(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
                 found.append(make_config(problem, lanes, each, cluster=blocks))
     for lanes in SHARED:
-        registers = most_units(lanes, problem)
+        registers = max_vectors(lanes, problem)
         shared = ceil_div(count, lanes) - registers
         room = min(device.shared_per_block - RESERVED, MOST_SHARED * 16 * lanes)
         if problem.residual is None and layout(problem)[1] == 16 and 0 < shared * lanes * 16 <= room:
@@ -58,16 +59,16 @@ def backward_supports(problem):
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
     if (reason := _backward_config.refusal(problem)) is not None:
         return reason
-    count, most = _backward_config.units(problem), LANES[-1] * ring.CLUSTERS[-1] * _backward_config.most_units(problem)
-    _, unit = _backward_config.layout(problem)
+    count, most = _backward_config.vectors(problem), LANES[-1] * ring.CLUSTERS[-1] * _backward_config.max_vectors(problem)
+    _, vector_bytes = _backward_config.layout(problem)
     if count > most:
-        return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a cluster holds {most}"
+        return f"rows of {problem.form.length} elements are {count} vectors of {vector_bytes} bytes; a cluster holds {most}"
     return None
 
 
 def backward_configs(problem, device):
     """Clusters of which not half is idle, each with several numbers of rows under way."""
-    count, most, found = _backward_config.units(problem), _backward_config.most_units(problem), []
+    count, most, found = _backward_config.vectors(problem), _backward_config.max_vectors(problem), []
     for lanes in LANES:
         for blocks in ring.cluster_sizes(device):
             each = ceil_div(count, lanes * blocks)

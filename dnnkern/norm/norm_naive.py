@@ -1,8 +1,8 @@
-"""One thread a row for what a row gives, one a column for what all rows give; straight from the definition.
+"""One thread per row for the outputs, one per column for the weights' gradients; straight from the definition.
 
-Forward a thread walks its row for the mean, for the squared distances to it, and for the results; backward for two averages and for dx. A
-second launch sums dgamma and dbeta down the columns. With a residual the sum is stored first, and read back. Any strides, any number of
-elements; each element costs divisions of 64-bit integers.
+Forward a thread reads its row three times: for the mean, for the squared distances to it, and for the results; backward twice, for two
+means and for dx. A second launch sums dgamma and dbeta over the rows. With a residual the sum is stored first, and read back. Arbitrary
+strides and sizes; every element costs divisions of 64-bit integers. Wins only where nothing else applies.
 """
 import functools
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import sqrt
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
@@ -19,6 +19,10 @@ from ..host.launch import Argument, Launch
 COST = constants("norm/naive")
 
 THREADS = 128
+# Names of the arrays that a row has offsets in, and of those that an element of a row has.
+FORWARD = ("x", "y", "mean", "rstd", "residual", "summed"), ("x", "y", "gamma", "beta", "residual", "summed")
+BACKWARD = ("dy", "x", "dx", "dsummed", "mean", "rstd"), ("dy", "x", "dx", "dsummed", "gamma")
+WEIGHTS = ("dy", "x", "mean", "rstd"), ("dy", "x", "dgamma", "dbeta")
 
 
 @dataclass(frozen=True)
@@ -56,120 +60,111 @@ def estimate(problem, device, config):
 
 @functools.cache
 def forward_kernel(config):
-    """y, mean and rstd, a row a thread."""
-    x_type, gamma_type, beta_type = element(config.dtype), element(config.gamma), element(config.beta)
-    load, store, load_gamma, load_beta = x_type.load, x_type.store, gamma_type.load, beta_type.load
+    """y, mean and rstd, one thread per row."""
+    x_type = element(config.dtype)
+    load, store, load_gamma, load_beta = x_type.load, x_type.store, element(config.gamma).load, element(config.beta).load
     Real = f64 if x_type.compute == "float64" else f32
     LAYER, SCALED, SHIFTED, RESIDUAL = config.layer, config.scaled, config.shifted, config.residual
-    rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 6)
-    SOURCE = 5 if RESIDUAL else 0
+    row_offsets, element_offsets = make_row_offsets64(config.outer_dims, FORWARD[0]), make_row_offsets64(config.row_dims, FORWARD[1])
 
     @jit(launch_bounds=THREADS)
     def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides):
-        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if row < rows:
-            # x, y, mean, rstd, residual, summed; x, y, gamma, beta, residual, summed
-            first, at = cuda.local.array(6, i64), cuda.local.array(6, i64)
-            rows_at(row, sizes, strides, first)
-            source = x
+        n = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if n < rows:
+            row, source, count = row_offsets(n, sizes, strides), x, Real(length)
             if RESIDUAL:
                 source = summed
                 for i in range(length):
-                    elements_at(i, row_sizes, row_strides, at)
-                    value = Real(load(x, first[0] + at[0]) + load(residual, first[4] + at[4]))
-                    store(summed, first[5] + at[5], value)
-            m, count = Real(0), Real(length)
+                    at = element_offsets(i, row_sizes, row_strides)
+                    store(summed, row.summed + at.summed, load(x, row.x + at.x) + load(residual, row.residual + at.residual))
+            m = Real(0)
             if LAYER:
                 for i in range(length):
-                    elements_at(i, row_sizes, row_strides, at)
-                    m = Real(m + load(source, first[SOURCE] + at[SOURCE]))
-                m = Real(m / count)
-            total = Real(0)
+                    at = element_offsets(i, row_sizes, row_strides)
+                    m += load(source, row.summed + at.summed if RESIDUAL else row.x + at.x)
+                m = m / count
+            squares = Real(0)
             for i in range(length):
-                elements_at(i, row_sizes, row_strides, at)
-                d = Real(load(source, first[SOURCE] + at[SOURCE]) - m)
-                total = Real(total + d * d)
-            r = Real(Real(1) / sqrt(Real(total / count + eps)))
+                at = element_offsets(i, row_sizes, row_strides)
+                d = load(source, row.summed + at.summed if RESIDUAL else row.x + at.x) - m
+                squares += d * d
+            r = 1 / sqrt(squares / count + eps)
             if LAYER:
-                mean[first[2]] = m
-            rstd[first[3]] = r
+                mean[row.mean] = m
+            rstd[row.rstd] = r
             for i in range(length):
-                elements_at(i, row_sizes, row_strides, at)
-                value = Real(Real(load(source, first[SOURCE] + at[SOURCE]) - m) * r)
+                at = element_offsets(i, row_sizes, row_strides)
+                value = (load(source, row.summed + at.summed if RESIDUAL else row.x + at.x) - m) * r
                 if SCALED:
-                    value = Real(value * load_gamma(gamma, at[2]))
+                    value = value * load_gamma(gamma, at.gamma)
                 if SHIFTED:
-                    value = Real(value + load_beta(beta, at[3]))
-                store(y, first[1] + at[1], value)
+                    value += load_beta(beta, at.beta)
+                store(y, row.y + at.y, value)
     return norm_fwd_naive
 
 
 @functools.cache
 def backward_kernel(config):
-    """dx, a row a thread."""
-    x_type, gamma_type = element(config.dtype), element(config.gamma)
-    load, store, load_gamma = x_type.load, x_type.store, gamma_type.load
+    """dx, one thread per row."""
+    x_type = element(config.dtype)
+    load, store, load_gamma = x_type.load, x_type.store, element(config.gamma).load
     Real, LAYER, SCALED, ADDED = f64 if x_type.compute == "float64" else f32, config.layer, config.scaled, config.shifted
-    rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 5)
+    row_offsets, element_offsets = make_row_offsets64(config.outer_dims, BACKWARD[0]), make_row_offsets64(config.row_dims, BACKWARD[1])
 
     @jit(launch_bounds=THREADS)
     def norm_bwd_naive(dy, x, gamma, mean, rstd, dsummed, dx, rows, length, sizes, strides, row_sizes, row_strides):
-        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if row < rows:
-            # dy, x, dx, dsummed, mean, rstd; dy, x, dx, dsummed, gamma
-            first, at = cuda.local.array(6, i64), cuda.local.array(5, i64)
-            rows_at(row, sizes, strides, first)
-            m, r, a, b = Real(0), Real(rstd[first[5]]), Real(0), Real(0)
+        n = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if n < rows:
+            row = row_offsets(n, sizes, strides)
+            m, r, mean_g, mean_gx = Real(0), Real(rstd[row.rstd]), Real(0), Real(0)
             if LAYER:
-                m = Real(mean[first[4]])
+                m = Real(mean[row.mean])
             for i in range(length):
-                elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, first[0] + at[0])
+                at = element_offsets(i, row_sizes, row_strides)
+                g = load(dy, row.dy + at.dy)
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, at[4]))
-                a = Real(a + g)
-                b = Real(b + g * Real(Real(load(x, first[1] + at[1]) - m) * r))
-            a, b = Real(a / Real(length)), Real(b / Real(length))
+                    g = g * load_gamma(gamma, at.gamma)
+                mean_g += g
+                mean_gx += g * ((load(x, row.x + at.x) - m) * r)
+            mean_g, mean_gx = mean_g / Real(length), mean_gx / Real(length)
             for i in range(length):
-                elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, first[0] + at[0])
+                at = element_offsets(i, row_sizes, row_strides)
+                g = load(dy, row.dy + at.dy)
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, at[4]))
+                    g = g * load_gamma(gamma, at.gamma)
                 if LAYER:
-                    g = Real(g - a)
-                n = Real(Real(load(x, first[1] + at[1]) - m) * r)
-                g = Real(r * Real(g - n * b))
+                    g = g - mean_g
+                normalised = (load(x, row.x + at.x) - m) * r
+                g = r * (g - normalised * mean_gx)
                 if ADDED:
-                    g = Real(g + load(dsummed, first[3] + at[3]))
-                store(dx, first[2] + at[2], g)
+                    g += load(dsummed, row.dsummed + at.dsummed)
+                store(dx, row.dx + at.dx, g)
     return norm_bwd_naive
 
 
 @functools.cache
 def weights_kernel(config):
-    """dgamma and dbeta, a column a thread."""
-    x_type = element(config.dtype)
-    load, store, store_beta = x_type.load, element(config.gamma).store, element(config.beta).store
-    Real, LAYER, SHIFTED = f64 if x_type.compute == "float64" else f32, config.layer, config.shifted
-    rows_at, elements_at = make_row_places64(config.outer_dims, 4), make_row_places64(config.row_dims, 4)
+    """dgamma and dbeta, one thread per column."""
+    load, store, store_beta = element(config.dtype).load, element(config.gamma).store, element(config.beta).store
+    Real, LAYER, SHIFTED = f64 if element(config.dtype).compute == "float64" else f32, config.layer, config.shifted
+    row_offsets, element_offsets = make_row_offsets64(config.outer_dims, WEIGHTS[0]), make_row_offsets64(config.row_dims, WEIGHTS[1])
 
     @jit(launch_bounds=THREADS)
     def norm_bwd_weights_naive(dy, x, mean, rstd, dgamma, dbeta, rows, length, sizes, strides, row_sizes, row_strides):
         column = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if column < length:
-            first, at = cuda.local.array(4, i64), cuda.local.array(4, i64)          # dy, x, mean, rstd; dy, x, dgamma, dbeta
-            elements_at(column, row_sizes, row_strides, at)
-            a, b = Real(0), Real(0)
-            for row in range(rows):
-                rows_at(row, sizes, strides, first)
-                d, value = load(dy, first[0] + at[0]), load(x, first[1] + at[1])
+            at = element_offsets(column, row_sizes, row_strides)
+            gamma_sum, beta_sum = Real(0), Real(0)
+            for n in range(rows):
+                row = row_offsets(n, sizes, strides)
+                g, value = load(dy, row.dy + at.dy), load(x, row.x + at.x)
                 if LAYER:
-                    value = Real(value - mean[first[2]])
-                b = Real(b + d)
-                a = Real(a + d * Real(value * rstd[first[3]]))
-            store(dgamma, at[2], a)
+                    value = value - mean[row.mean]
+                beta_sum += g
+                gamma_sum += g * (value * rstd[row.rstd])
+            store(dgamma, at.dgamma, gamma_sum)
             if SHIFTED:
-                store_beta(dbeta, at[3], b)
+                store_beta(dbeta, at.dbeta, beta_sum)
     return norm_bwd_weights_naive
 
 
@@ -184,9 +179,9 @@ def build(problem, device, config):
         name = name if name in present else instead
         return Argument(element(present[name].dtype).pointer, name)
 
-    def places(*wanted):
+    def offset_arguments(of_row, of_element):
         found = []
-        for names, dims in ((wanted[0], form.outer), (wanted[1], form.row)):
+        for names, dims in ((of_row, form.outer), (of_element, form.row)):
             picked = [type(d)(d.size, tuple(d.strides[order.get(n, 0)] for n in names)) for d in dims]
             sizes, strides = row_arguments64(picked, len(names))
             found += [Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)]
@@ -205,16 +200,15 @@ def build(problem, device, config):
         config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present)
         arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("residual", "x"), pointer("y", ""),
                      pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "y"), Argument(p.compute, "eps"), *extents,
-                     *places(("x", "y", "mean", "rstd", "residual", "summed"), ("x", "y", "gamma", "beta", "residual", "summed")))
+                     *offset_arguments(*FORWARD))
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
     config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, "dsummed" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("gamma", "x"), pointer("mean", "rstd"), pointer("rstd", ""),
-                 pointer("dsummed", "x"), pointer("dx", ""), *extents,
-                 *places(("dy", "x", "dx", "dsummed", "mean", "rstd"), ("dy", "x", "dx", "dsummed", "gamma")))
+                 pointer("dsummed", "x"), pointer("dx", ""), *extents, *offset_arguments(*BACKWARD))
     rows = (Launch(backward_kernel(config), grid(form.rows), block, arguments),) if form.rows else ()
     config = Config(p.dtype, dtype("dgamma"), dtype("dbeta"), layer, False, "dbeta" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("mean", "rstd"), pointer("rstd", ""), pointer("dgamma", ""),
-                 pointer("dbeta", "dgamma"), *extents, *places(("dy", "x", "mean", "rstd"), ("dy", "x", "dgamma", "dbeta")))
+                 pointer("dbeta", "dgamma"), *extents, *offset_arguments(*WEIGHTS))
     return (*rows, Launch(weights_kernel(config), grid(form.length), block, arguments))
 
 

@@ -7,11 +7,11 @@ and bulk copies bring later rows while this one's moments meet (`device.ring`). 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
-from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -20,11 +20,11 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
-from .block.forward import layout, pointers, refusal, units
+from .block.forward import layout, pointers, refusal, vectors
 
 COST = constants("norm/ring")
 
-MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+MOST = 8 * 512 * 4  # vectors of a row: blocks of a cluster, threads of a block, vectors of a thread
 UNROLLED = 128      # elements and weights of a thread that the compiler keeps in registers
 
 
@@ -56,12 +56,12 @@ class Config:
 
     @property
     def elements(self):
-        """Of a unit."""
+        """Of a vector."""
         return 16 // ITEMSIZE[self.dtype]
 
     @property
     def registers_needed(self):
-        """Of a thread: weights, a few units as packed words and as values, addresses."""
+        """Of a thread: weights, a few vectors as packed words and as values, addresses."""
         wide = [ITEMSIZE[t] if words else 4 for t, words in ((self.gamma, self.gamma_words), (self.beta, self.beta_words))]
         weights = self.ring.units * self.elements * (self.scaled * wide[0] + self.shifted * wide[1]) // 4
         return weights + 8 + 2 * self.elements + 32
@@ -71,18 +71,18 @@ class Config:
 
 
 def supports(problem):
-    """Rows of whole units of 16 bytes, which bulk copies can bring, and float32 sums, which blocks can exchange."""
+    """Rows of whole 16-byte vectors, which bulk copies can bring, and float32 sums, which blocks can exchange."""
     if problem.compute != "float32":
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
     if problem.residual is not None:
         return "a residual; rows come from one array"
     if (reason := refusal(problem)) is not None:
         return reason
-    _, unit, heads = layout(problem)
-    if unit != 16 or heads:
-        return f"rows begin or end off a multiple of 16 bytes; units are {unit} bytes{', with heads' * heads}"
-    if units(problem) > MOST:
-        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {MOST}"
+    _, vector_bytes, unaligned = layout(problem)
+    if vector_bytes != 16 or unaligned:
+        return f"rows begin or end off a multiple of 16 bytes; vectors are {vector_bytes} bytes{', with unaligned' * unaligned}"
+    if vectors(problem) > MOST:
+        return f"rows of {problem.form.length} elements are {vectors(problem)} 16-byte vectors; a cluster has {MOST}"
     return None
 
 
@@ -103,7 +103,7 @@ def configs(problem, device):
     words = [weight_words(t, step, count, False) for t, step in weights]
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
-                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(p.form.rows, units(p), 1, device)]
+                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(p.form.rows, vectors(p), 1, device)]
     return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536
             and c.ring.units * c.elements * (1 + c.scaled + c.shifted) <= UNROLLED]
 
@@ -118,39 +118,39 @@ def seconds(problem, device, config):
 @functools.cache
 def kernel(config):
     """y and the statistics."""
-    ring, held = config.ring, Held(config.dtype, 16, config.ring.threads, config.ring.units)
-    row_of, E, Real = make_row(held), config.elements, f32
-    unpack, pack = row_of.unpack, row_of.pack
+    ring, layout = config.ring, RowLayout(config.dtype, 16, config.ring.threads, config.ring.units)
+    vec, E, Real = make_row(layout), config.elements, f32
     UNITS, ROWS, STAGES, STAGE, CLUSTER, WHOLE = ring.units, ring.rows, ring.stages, ring.stage_bytes, ring.cluster, ring.whole
     BLOCK, BLOCKS, WARPS, CLUSTER_LOG = ring.threads, ring.resident, ring.threads // 32, ring.cluster.bit_length() - 1
     LAYER, SCALED, SHIFTED, VALUES = config.layer, config.scaled, config.shifted, 1 + config.layer
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
     GAMMAS, BETAS = UNITS * GAMMA_LENGTH, UNITS * BETA_LENGTH
-    SENT, LAST = VALUES * ROWS, i32(BLOCK - 32)
+    SENT, LAST = VALUES * ROWS, BLOCK - 32
     HALF, SLOTS = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, 4)
     in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
-    places, join, (inverse, inverse_root) = make_row_places(config.dims, 4), make_join(Real, E, LAYER), make_inverses(Real)
+    row_offsets, join = make_row_offsets(config.dims, ("x", "y", "mean", "rstd")), make_join(Real, E, LAYER)
+    inverse, inverse_root = make_inverses(Real)
     hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
 
     @device_function
-    def share_of(rank, units, share):
-        """Units of a block."""
-        return min(max(units - rank * share, 0), share)
+    def share_of(rank, vectors, share):
+        """Vectors of a block."""
+        return min(max(vectors - rank * share, 0), share)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, steps, gamma_step, beta_step, divisors,
+    def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, vectors, share, step, steps, gamma_step, beta_step, divisors,
                       strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        sums, offsets = cuda.local.array(SENT, Real), cuda.local.array(4, i64)
+        sums = cuda.local.array(SENT, Real)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
-        begin, count = rank * share, share_of(rank, units, share)
+        begin, count = rank * share, share_of(rank, vectors, share)
         bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
         prepare(bars, met)
         base = shared_address(dynamic, 0)
@@ -158,7 +158,7 @@ def kernel(config):
         if thread == LAST:
             state = pipe.producer_start()
             for s in range(STAGES):
-                start(base, bars, state, x, x, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                start(base, bars, state, x, x, first + s * stride, step, rows, begin, count, divisors, strides)
                 state = pipe.next(state)
         n_mine = 0
         for c in range(UNITS):
@@ -170,7 +170,7 @@ def kernel(config):
             if SHIFTED:
                 fetch_beta(betas, c * BETA_LENGTH, beta, (begin + i) * E, beta_step, inside)
         other = thread & (CLUSTER - 1)
-        n_other, n_inverse = Real(share_of(other, units, share) * E), inverse(Real(length))
+        n_other, n_inverse = Real(share_of(other, vectors, share) * E), inverse(Real(length))
         cluster_wait()
         row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
@@ -185,7 +185,7 @@ def kernel(config):
                         for c in range(UNITS):
                             if WHOLE or thread + c * BLOCK < count:
                                 fetch(part, 0, at, k, 0, c)
-                                unpack(values, part, 0)
+                                vec.unpack(values, part, 0)
                                 a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
                     a, b, n = in_warp(a, b, n)
                     if thread & 31 == 0:
@@ -195,7 +195,7 @@ def kernel(config):
                         scratch[place + 2] = n
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, bars, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
+                    start(base, bars, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides)
                 if thread < 32:
                     for k in range(ROWS):
                         place = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
@@ -217,30 +217,30 @@ def kernel(config):
                         if LAYER:
                             a = slots[place + k * VALUES + 1]
                         a, b, n = in_cluster(a, b, n_other)
-                        scale = inverse_root(Real(Real(b * n_inverse) + eps))
-                        places(line, divisors, strides, offsets)
+                        scale = inverse_root(b * n_inverse + eps)
+                        offsets = row_offsets(line, divisors, strides)
                         if thread == 0 and rank == 0:
                             if LAYER:
-                                mean[offsets[2]] = a
-                            rstd[offsets[3]] = scale
-                        q = as_u32(advance(y, offsets[1] + begin * i64(E)))
+                                mean[offsets.mean] = a
+                            rstd[offsets.rstd] = scale
+                        q = as_u32(advance(y, offsets.y + begin * i64(E)))
                         for c in range(UNITS):
                             i = thread + c * BLOCK
                             if WHOLE or i < count:
                                 fetch(part, 0, was, k, 0, c)
-                                unpack(values, part, 0)
+                                vec.unpack(values, part, 0)
                                 if SCALED:
                                     unpack_gamma(scales, gammas, c * GAMMA_LENGTH)
                                 if SHIFTED:
                                     unpack_beta(shifts, betas, c * BETA_LENGTH)
                                 for e in range(E):
-                                    value = Real(Real(values[e] - a) * scale) if LAYER else Real(values[e] * scale)
+                                    value = (values[e] - a) * scale if LAYER else values[e] * scale
                                     if SCALED:
-                                        value = Real(value * scales[e])
+                                        value = value * scales[e]
                                     if SHIFTED:
-                                        value = Real(value + shifts[e])
+                                        value += shifts[e]
                                     values[e] = value
-                                pack(part, 0, values)
+                                vec.pack(part, 0, values)
                                 store4_from(q, 4 * i, part, 0)
             row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
@@ -253,7 +253,7 @@ def build(problem, device, config):
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in ("x", "y", "mean", "rstd"))) for d in form.outer)
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 4),), outer))
-    slots, count = clusters(ring, device, form.rows), units(p)
+    slots, count = clusters(ring, device, form.rows), vectors(p)
     steps = ceil_div(form.rows, slots * ring.rows)
     arguments = (*pointers(p, ("x", "gamma", "beta", "y", "mean", "rstd"), {"gamma": "x", "beta": "x", "mean": "rstd"}),
                  Argument(p.compute, "eps"),

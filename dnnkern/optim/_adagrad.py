@@ -1,4 +1,6 @@
 """Adagrad."""
+from typing import NamedTuple
+
 from ..device import device_function
 from ..host.front import public
 from ..host.scalars import at_least
@@ -6,29 +8,36 @@ from ._frame import make_operation, missing
 from ._rule import Rule, is_array, make_arithmetic, step_number, upwards
 
 
+class Numbers(NamedTuple):
+    """Rate of this step, eps, weight decay, what the rate loses per step. With the flag "counted" the rate is that of the first step."""
+    lr: float
+    eps: float
+    decay: float
+    lr_decay: float
+
+
 def _make(given, flags, T):
     inverse, root = make_arithmetic(T)
 
     @device_function
     def update(p, g, a, b, c, n):
-        lr, eps, decay = n[0], n[1], n[2]
-        g = T(g + decay * p)
+        g = T(g + n.decay * p)
         a = T(a + g * g)
-        return T(p - lr * g * inverse(T(root(a) + eps))), a, b, c
+        return T(p - n.lr * g * inverse(T(root(a) + n.eps))), a, b, c
     return update
 
 
 def _prepare(T):
-    """The rate of this step, of the first one's and of what it loses a step."""
+    """The rate of this step."""
     inverse, _ = make_arithmetic(T)
 
     @device_function
     def prepare(n, step):
-        return T(n[0] * inverse(T(T(1) + T(step - T(1)) * n[3]))), n[1], n[2], n[3], n[4], n[5], n[6], n[7]
+        return Numbers(T(n.lr * inverse(T(T(1) + T(step - T(1)) * n.lr_decay))), n.eps, n.decay, n.lr_decay)
     return prepare
 
 
-RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "weight_decay", "lr_decay"), _make, 1, _prepare)}
+RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "weight_decay", "lr_decay"), Numbers, _make, 1, _prepare)}
 ADAGRAD = make_operation(RULES["adagrad_step"])
 
 

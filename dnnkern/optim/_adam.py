@@ -1,5 +1,6 @@
 """Adam, and AdamW with its decoupled weight decay."""
 import math
+from typing import NamedTuple
 
 from ..device import device_function
 from ..device.fastmath import expm1, maximum
@@ -9,6 +10,19 @@ from ._frame import make_operation, missing
 from ._rule import Rule, is_array, make_arithmetic, step_number, upwards
 
 
+class Numbers(NamedTuple):
+    """Rate of this step, what the moments gain and keep, correction of the second one, eps, weight decay (times the rate for AdamW),
+    logarithm of beta1. With the flag "counted" the rate is not corrected yet, and `root` is the logarithm of beta2."""
+    rate: float
+    gain1: float
+    beta2: float
+    gain2: float
+    root: float
+    eps: float
+    decay: float
+    log1: float
+
+
 def _maker(decoupled):
     def make(given, flags, T):
         inverse, square_root = make_arithmetic(T)
@@ -16,18 +30,17 @@ def _maker(decoupled):
 
         @device_function
         def update(p, g, a, b, c, n):
-            rate, gain1, beta2, gain2, root, eps, decay = n[0], n[1], n[2], n[3], n[4], n[5], n[6]
             if decoupled:
-                p = T(p - decay * p)
+                p = T(p - n.decay * p)
             else:
-                g = T(g + decay * p)
-            a = T(a + gain1 * T(g - a))
-            b = T(beta2 * b + gain2 * g * g)
+                g = T(g + n.decay * p)
+            a = T(a + n.gain1 * T(g - a))
+            b = T(n.beta2 * b + n.gain2 * g * g)
             square = b
             if AMSGRAD:
                 c = maximum(c, b)
                 square = c
-            return T(p - rate * a * inverse(T(square_root(square) * root + eps))), a, b, c
+            return T(p - n.rate * a * inverse(T(square_root(square) * n.root + n.eps))), a, b, c
         return update
     return make
 
@@ -38,14 +51,13 @@ def _prepare(T):
 
     @device_function
     def prepare(n, step):
-        rate, log2, log1 = n[0], n[4], n[7]
-        first, second = T(-expm1(T(log1 * step))), T(-expm1(T(log2 * step)))
-        return T(rate * inverse(first)), n[1], n[2], n[3], T(inverse(square_root(second))), n[5], n[6], n[7]
+        first, second = T(-expm1(T(n.log1 * step))), T(-expm1(T(n.root * step)))
+        return Numbers(T(n.rate * inverse(first)), n.gain1, n.beta2, n.gain2, T(inverse(square_root(second))), n.eps, n.decay, n.log1)
     return prepare
 
 
 _NUMBERS = "lr / (1 - beta1**step)", "gain1", "beta2", "gain2", "root", "eps"
-RULES = {op: Rule(op, ("m", "v", "vmax"), (*_NUMBERS, decay, "log1"), _maker(op == "adamw_step"), 2, _prepare)
+RULES = {op: Rule(op, ("m", "v", "vmax"), (*_NUMBERS, decay, "log1"), Numbers, _maker(op == "adamw_step"), 2, _prepare)
          for op, decay in (("adam_step", "weight_decay"), ("adamw_step", "lr * weight_decay"))}
 ADAM, ADAMW = (make_operation(rule) for rule in RULES.values())
 

@@ -31,8 +31,16 @@ class Kind:
         return rule_of(self.op)
 
     def prepare(self):
-        """Device function ``prepare(numbers, step)``."""
-        return self.rule.prepare(self.scalar) if self.counted else unprepared
+        """``prepare(numbers, step)``: the kernel's eight numbers as those of the rule, by name and in the type of this kind."""
+        T, named, COUNT = self.scalar, self.rule.named, len(self.rule.named._fields)
+        finish = self.rule.prepare(T) if self.counted else unprepared
+
+        @device_function
+        def prepare(numbers, step):
+            n0, n1, n2, n3, n4, n5, n6, n7 = numbers
+            n = T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)
+            return finish(named(*n[:COUNT]), T(step))
+        return prepare
 
     @property
     def counted(self):

@@ -1,4 +1,6 @@
 """LAMB: Adam's direction, as long as the parameters are."""
+from typing import NamedTuple
+
 from ..device import device_function
 from ..device.fastmath import expm1
 from ..host.front import public
@@ -8,6 +10,19 @@ from ._frame import make_operation, missing
 from ._rule import Rule, make_arithmetic
 
 
+class Numbers(NamedTuple):
+    """Corrections of both moments, what they gain and keep, eps, weight decay, rate. With the flag "counted" `correction` and `root` are
+    the logarithms of beta1 and beta2."""
+    correction: float
+    gain1: float
+    beta2: float
+    gain2: float
+    root: float
+    eps: float
+    decay: float
+    lr: float
+
+
 def _make(given, flags, T):
     """Device functions ``advance(g, m, v, n) -> (m, v)``, ``direction(p, m, v, n)`` and ``ratio(p_squares, d_squares)``."""
     inverse, root = make_arithmetic(T)
@@ -15,15 +30,13 @@ def _make(given, flags, T):
 
     @device_function
     def advance(g, m, v, n):
-        gain1, beta2, gain2 = n[1], n[2], n[3]
         if MAXIMIZE:
             g = -g
-        return T(m + gain1 * T(g - m)), T(beta2 * v + gain2 * g * g)
+        return T(m + n.gain1 * T(g - m)), T(n.beta2 * v + n.gain2 * g * g)
 
     @device_function
     def direction(p, m, v, n):
-        correction, square, eps, decay = n[0], n[4], n[5], n[6]
-        return T(correction * m * inverse(T(root(v) * square + eps)) + decay * p)
+        return T(n.correction * m * inverse(T(root(v) * n.root + n.eps)) + n.decay * p)
 
     @device_function
     def ratio(p_squares, d_squares):
@@ -40,13 +53,13 @@ def _prepare(T):
 
     @device_function
     def prepare(n, step):
-        first, second = T(-expm1(T(n[0] * step))), T(-expm1(T(n[4] * step)))
-        return inverse(first), n[1], n[2], n[3], T(inverse(root(second))), n[5], n[6], n[7]
+        first, second = T(-expm1(T(n.correction * step))), T(-expm1(T(n.root * step)))
+        return Numbers(inverse(first), n.gain1, n.beta2, n.gain2, T(inverse(root(second))), n.eps, n.decay, n.lr)
     return prepare
 
 
 _NUMBERS = "correction", "gain1", "beta2", "gain2", "root", "eps", "weight_decay", "lr"
-RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, _make, 2, _prepare)}
+RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, Numbers, _make, 2, _prepare)}
 LAMB = make_operation(RULES["lamb_step"])
 
 

@@ -1,4 +1,6 @@
 """Lion: the sign of an interpolated momentum."""
+from typing import NamedTuple
+
 from ..device import device_function
 from ..host.front import public
 from ..host.scalars import at_least, shares
@@ -6,18 +8,27 @@ from ._frame import make_operation, missing
 from ._rule import Rule, upwards
 
 
+class Numbers(NamedTuple):
+    """Rate, what both interpolations keep and gain, weight decay times the rate."""
+    lr: float
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    decay: float
+
+
 def _make(given, flags, T):
     @device_function
     def update(p, g, a, b, c, n):
-        lr, beta1, gain1, beta2, gain2, decay = n[0], n[1], n[2], n[3], n[4], n[5]
-        d = T(beta1 * a + gain1 * g)
+        d = T(n.beta1 * a + n.gain1 * g)
         sign = T(1) if d > T(0) else T(-1) if d < T(0) else d  # 0, and NaN
-        p = T(p - decay * p)
-        return T(p - lr * sign), T(beta2 * a + gain2 * g), b, c
+        p = T(p - n.decay * p)
+        return T(p - n.lr * sign), T(n.beta2 * a + n.gain2 * g), b, c
     return update
 
 
-RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2", "gain2", "lr * weight_decay"), _make, 1)}
+RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2", "gain2", "lr * weight_decay"), Numbers, _make, 1)}
 LION = make_operation(RULES["lion_step"])
 
 

@@ -35,16 +35,16 @@ def tensors_of_record(record):
 
 def add_arguments(parser):
     """The words that describe a step."""
-    parser.add_argument("shapes", type=shapes_word, help="of the parameters: 64x3x7x7,64,12*256x256, the last one twelve times")
-    parser.add_argument("dtype", type=dtype_word, help="of the parameters and gradients: float32, bf16, ...")
-    parser.add_argument("--grads", type=dtype_word, help="dtype of the gradients, if it is another one")
-    parser.add_argument("--states", help="those that are there, with commas: v,momenta")
+    parser.add_argument("shapes", type=shapes_word, help="shapes of the parameters: 64x3x7x7,64,12*256x256 (the last one twelve times)")
+    parser.add_argument("dtype", type=dtype_word, help="dtype of the parameters and gradients: float32, bf16, ...")
+    parser.add_argument("--grads", type=dtype_word, help="dtype of the gradients, if different")
+    parser.add_argument("--states", help="optional states, separated by commas: v,momenta")
     parser.add_argument("--narrow", action="store_true", help="states in the parameters' dtype")
     parser.add_argument("--master", action="store_true", help="with float32 master weights")
     parser.add_argument("--scaled", action="store_true", help="with grad_scale and found_inf")
     parser.add_argument("--nesterov", action="store_true")
     parser.add_argument("--maximize", action="store_true")
-    parser.add_argument("--counted", action="store_true", help="with the number of the step on the device")
+    parser.add_argument("--counted", action="store_true", help="with the step number on the device")
 
 
 def make(op, arguments):
@@ -73,8 +73,8 @@ def from_record(op, record):
 
 def add_norm_arguments(parser):
     """The words that describe gradients."""
-    parser.add_argument("shapes", type=shapes_word, help="of the gradients: 64x3x7x7,64,12*256x256, the last one twelve times")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shapes", type=shapes_word, help="shapes of the gradients: 64x3x7x7,64,12*256x256 (the last one twelve times)")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("--scaled", action="store_true", help="with grad_scale and found_inf")
 
 

@@ -1,9 +1,21 @@
 """RMSprop, centred and with momentum where its lists are given."""
+from typing import NamedTuple
+
 from ..device import device_function
 from ..host.front import public
 from ..host.scalars import at_least, shares
 from ._frame import make_operation, missing
 from ._rule import Rule, make_arithmetic, upwards
+
+
+class Numbers(NamedTuple):
+    """Rate, what the averages keep and gain, eps, momentum, weight decay."""
+    lr: float
+    kept: float
+    gain: float
+    eps: float
+    momentum: float
+    decay: float
 
 
 def _make(given, flags, T):
@@ -12,23 +24,22 @@ def _make(given, flags, T):
 
     @device_function
     def update(p, g, a, b, c, n):
-        lr, kept, gain, eps, momentum, decay = n[0], n[1], n[2], n[3], n[4], n[5]
-        g = T(g + decay * p)
-        a = T(kept * a + gain * g * g)
+        g = T(g + n.decay * p)
+        a = T(n.kept * a + n.gain * g * g)
         square = a
         if CENTERED:
-            b = T(b + gain * T(g - b))
+            b = T(b + n.gain * T(g - b))
             square = T(a - b * b)
-        g = T(g * inverse(T(root(square) + eps)))
+        g = T(g * inverse(T(root(square) + n.eps)))
         if MOMENTUM:
-            c = T(momentum * c + g)
+            c = T(n.momentum * c + g)
             g = c
-        return T(p - lr * g), a, b, c
+        return T(p - n.lr * g), a, b, c
     return update
 
 
 RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "kept", "gain", "eps", "momentum", "weight_decay"),
-                              _make, 1)}
+                              Numbers, _make, 1)}
 RMSPROP = make_operation(RULES["rmsprop_step"])
 
 

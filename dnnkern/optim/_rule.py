@@ -11,7 +11,7 @@ from ..device.fastmath import rcp, sqrt, sqrt_fast
 from ..host.scalars import flag, integer
 
 NUMBERS = 8
-"""Most numbers of a rule; kernels have as many parameters."""
+"""The most numbers of a rule; kernels have as many parameters."""
 STATES = 3
 
 
@@ -27,17 +27,20 @@ class Rule:
         Names of its lists of states, in the order in which the step function takes them.
     numbers : tuple of str
         The run-time numbers, as messages name them.
+    named : type
+        The NamedTuple of these numbers, in this order, as the device functions have them.
     make : callable(given, flags, T) -> device function ``update(p, g, a, b, c, n) -> (p, a, b, c)``, or several (LAMB)
-        `given` are the names of the states that there are, `flags` words that make it another kernel, `T` casts to the type of everything:
-        parameter, gradient, the states in their order, and the tuple of numbers. A state that is missing is 0 and ignored.
+        `given` are the names of the given states, `flags` words that select another kernel, `T` casts to the type of everything:
+        parameter, gradient, the states in their order, and the `named` numbers. A missing state is 0 and ignored.
     needed : int
         How many of the states, from the first on, cannot be missing.
     prepare : callable(T) -> device function ``prepare(n, step) -> n``, optional
-        Makes the numbers of those that are given where the number of the step is on the device (the flag "counted").
+        Computes the numbers from those given if the number of the step is on the device (the flag "counted").
     """
     op: str
     states: tuple
     numbers: tuple
+    named: type
     make: Callable
     needed: int = 0
     prepare: Callable | None = None
@@ -58,7 +61,7 @@ def rule_of(op) -> Rule:
 
 @functools.cache
 def make_arithmetic(T):
-    """Device functions ``inverse(x)`` and ``root(x)`` in a type: float32 by one instruction each, whose error is an ulp or two."""
+    """``inverse(x)`` and ``root(x)`` in a type: one instruction each in float32, with an error of an ulp or two."""
     if T is f32:
         return rcp, sqrt_fast
 

@@ -1,4 +1,6 @@
 """Stochastic gradient descent, with momentum."""
+from typing import NamedTuple
+
 from ..device import device_function
 from ..host.front import public
 from ..host.scalars import at_least, flag, shares
@@ -6,27 +8,34 @@ from ._frame import make_operation, missing
 from ._rule import Rule, upwards
 
 
+class Numbers(NamedTuple):
+    """Rate, momentum, what it gains, weight decay."""
+    lr: float
+    momentum: float
+    gain: float
+    decay: float
+
+
 def _make(given, flags, T):
     MOMENTUM, NESTEROV, FIRST = bool(given), "nesterov" in flags, "first" in flags
 
     @device_function
     def update(p, g, a, b, c, n):
-        lr, momentum, gain, decay = n[0], n[1], n[2], n[3]
-        g = T(g + decay * p)
+        g = T(g + n.decay * p)
         if MOMENTUM:
             if FIRST:
                 a = g
             else:
-                a = T(momentum * a + gain * g)
+                a = T(n.momentum * a + n.gain * g)
             if NESTEROV:
-                g = T(g + momentum * a)
+                g = T(g + n.momentum * a)
             else:
                 g = a
-        return T(p - lr * g), a, b, c
+        return T(p - n.lr * g), a, b, c
     return update
 
 
-RULES = {"sgd_step": Rule("sgd_step", ("momenta",), ("lr", "momentum", "gain", "weight_decay"), _make)}
+RULES = {"sgd_step": Rule("sgd_step", ("momenta",), ("lr", "momentum", "gain", "weight_decay"), Numbers, _make)}
 SGD = make_operation(RULES["sgd_step"])
 _step = SGD.step
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i64, jit
 from ..device.convert import element
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, Cost, issue_seconds, memory_seconds, overlap
@@ -63,7 +63,7 @@ def estimate(problem, device, config):
 @functools.cache
 def partial_kernel(config):
     """Sums of the squares of stretches of one array."""
-    load, T, places = element(config.dtype).load, TYPES[config.compute], make_row_places64(config.dims, 1)
+    load, T, row_offsets = element(config.dtype).load, TYPES[config.compute], make_row_offsets64(config.dims, 1)
     scale_of, _ = make_factor(config.compute, config.scaled)
 
     @jit(launch_bounds=THREADS)
@@ -71,9 +71,9 @@ def partial_kernel(config):
         stretch = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         begin = stretch * STRETCH
         if begin < elements:
-            at, scale, squares, rest = cuda.local.array(1, i64), scale_of(grad_scale), T(0), T(0)
+            scale, squares, rest = scale_of(grad_scale), T(0), T(0)
             for i in range(begin, min(begin + STRETCH, elements)):
-                places(i, sizes, strides, at)
+                at = row_offsets(i, sizes, strides)
                 value = T(T(load(g, at[0])) * scale)
                 squares = T(squares + value * value)
                 rest = T(rest + value * T(0))
@@ -86,15 +86,14 @@ def partial_kernel(config):
 def clip_kernel(config):
     """One array scaled."""
     load, store, T = element(config.dtype).load, element(config.dtype).store, TYPES[config.compute]
-    places = make_row_places64(config.dims, 1)
+    row_offsets = make_row_offsets64(config.dims, 1)
     scale_of, factor_of = make_factor(config.compute, config.scaled)
 
     @jit(launch_bounds=THREADS)
     def clip_naive(g, elements, sizes, strides, norm, grad_scale, max_norm):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
-            at = cuda.local.array(1, i64)
-            places(i, sizes, strides, at)
+            at = row_offsets(i, sizes, strides)
             factor = factor_of(T(norm[0]), max_norm, scale_of(grad_scale))
             store(g, at[0], T(T(load(g, at[0])) * factor))
     return clip_naive

@@ -53,17 +53,17 @@ def estimate(problem, device, config):
 # ---- kernels
 
 @functools.cache
-def _moments_body(kind, numbers):
-    """Device function ``body(where, aligned, first, left, factor, n) -> (p_squares, d_squares)`` of a thread."""
-    T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
+def _moments_body(kind, compute):
+    """Device function ``body(where, aligned, first, left, factor, numbers, count) -> (p_squares, d_squares)`` of a thread."""
+    T, N, value = kind.scalar, TYPES[compute], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 1, 2, 3), ((2, 2), (3, 3)))
     step, direction, _ = kind.rule.make((), kind.flags, T)
     SCALED, prepare = kind.scaled, kind.prepare()
 
     @device_function
-    def body(where, aligned, first, left, factor, n):
+    def body(where, aligned, first, left, factor, numbers, count):
         thread, values, raw = cuda.threadIdx.x, cuda.local.array(FOUR, T), cuda.local.array(RAW, u32)
-        n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
+        n = prepare(numbers, count)
         whole = aligned and left >= CHUNK
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -89,16 +89,16 @@ def _moments_body(kind, numbers):
 
 
 @functools.cache
-def _move_body(kind, numbers):
-    """Device function ``body(where, aligned, first, left, ratio, n)``, which gives nothing of interest."""
-    T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
+def _move_body(kind, compute):
+    """Device function ``body(where, aligned, first, left, ratio, numbers, count)``, which gives nothing of interest."""
+    T, N, value = kind.scalar, TYPES[compute], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 2, 3), tuple((0, c) for c in dict.fromkeys((value, 0))))
     (_, direction, _), prepare = kind.rule.make((), kind.flags, T), kind.prepare()
 
     @device_function
-    def body(where, aligned, first, left, ratio, n):
+    def body(where, aligned, first, left, ratio, numbers, count):
         thread, values, raw = cuda.threadIdx.x, cuda.local.array(THREE, T), cuda.local.array(RAW, u32)
-        n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
+        n = prepare(numbers, count)
         whole = aligned and left >= CHUNK
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -106,7 +106,7 @@ def _move_body(kind, numbers):
         else:
             load(values, raw, where, first, thread, left)
         for q in range(E):
-            values[q] = T(values[q] - n[7] * T(ratio) * direction(values[q], values[E + q], values[2 * E + q], n))
+            values[q] = T(values[q] - n.lr * T(ratio) * direction(values[q], values[E + q], values[2 * E + q], n))
         if whole:
             put(values, raw, where, first, thread, left)
         else:
@@ -117,32 +117,32 @@ def _move_body(kind, numbers):
 
 def _or(before, this, body):
     @device_function
-    def run(kind, where, aligned, first, left, number, n):
+    def run(kind, where, aligned, first, left, number, numbers, count):
         if kind == this:
-            a, b = body(where, aligned, first, left, number, n)
+            a, b = body(where, aligned, first, left, number, numbers, count)
         else:
-            a, b = before(kind, where, aligned, first, left, number, n)
+            a, b = before(kind, where, aligned, first, left, number, numbers, count)
         return a, b
     return run
 
 
 def make_visit(bodies):
-    """Device function ``visit(row, chunk, table, number, n)``: a chunk of a parameter, by the body of its kind."""
+    """Device function ``visit(row, chunk, table, number, numbers, count)``: a chunk of a parameter, by the body of its kind."""
     only = bodies[0]
 
     @device_function
-    def run(kind, where, aligned, first, left, number, n):
-        return only(where, aligned, first, left, number, n)
+    def run(kind, where, aligned, first, left, number, numbers, count):
+        return only(where, aligned, first, left, number, numbers, count)
     for this, body in enumerate(bodies[1:], 1):
         run = _or(run, this, body)
 
     @device_function
-    def visit(row, chunk, table, number, n):
+    def visit(row, chunk, table, number, numbers, count):
         at, first, where = row * ROW, i64(chunk) * CHUNK, cuda.local.array(COLUMNS, u64)
         left, code = i64(table[at]) - first, i32(u32(table[at + 1]))
         for c in range(COLUMNS):
             where[c] = table[at + 2 + c]
-        return run(code >> 1, where, code & 1, first, i32(min(left, CHUNK)), number, n)
+        return run(code >> 1, where, code & 1, first, i32(min(left, CHUNK)), number, numbers, count)
     return visit
 
 
@@ -164,7 +164,7 @@ def moments_kernel(kinds, numbers, skips):
         if SCALED:
             factor = inverse(S(grad_scale[0]))
         if go:
-            p, d = visit(i32(u32(word)), u32(word >> 32), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7, count))
+            p, d = visit(i32(u32(word)), u32(word >> 32), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7), count)
             p, d = total(p, scratch), total(d, other)
             if cuda.threadIdx.x == 0:
                 partials[block] = p
@@ -187,7 +187,7 @@ def move_kernel(kinds, numbers, skips):
             go = found_inf[0] == 0
         if go:
             row = i32(u32(word))
-            visit(row, u32(word >> 32), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7, count))
+            visit(row, u32(word >> 32), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7), count)
     return lamb_chunks_move
 
 

@@ -6,7 +6,7 @@ import functools
 
 from ..device import cuda, i64, jit
 from ..device.convert import element
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from . import optim_naive
@@ -16,6 +16,7 @@ from ._rule import make_arithmetic
 from ._totals import TYPES
 from .optim_naive import Config, make_column
 
+GRADS, FIRST, SECOND = 1, 2, 3  # columns: the gradient, both moments
 THREADS = 256
 STRETCH = 256
 
@@ -44,7 +45,7 @@ def estimate(problem, device, config):
 def moments_kernel(config, numbers):
     """One parameter's moments, and sums of squares of stretches."""
     kind, ARRAYS, T, N = config.kind, config.arrays, config.kind.scalar, TYPES[numbers]
-    places, SCALED, SKIPS, MASTER = make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips, kind.dtypes[-1] is not None
+    row_offsets, SCALED, SKIPS, MASTER = make_row_offsets64(config.dims, ARRAYS), kind.scaled, config.skips, kind.dtypes[-1] is not None
     (inverse, _), M, prepare, COUNTED = make_arithmetic(T), ARRAYS - 1, kind.prepare(), kind.counted
     advance, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, _), (load_g, _), (load_a, store_a), (load_b, store_b), _, (load_m, _) = map(make_column, kind.dtypes)
@@ -58,23 +59,23 @@ def moments_kernel(config, numbers):
         if SKIPS:
             go = go and found_inf[0] == 0
         if go:
-            at, p_squares, d_squares = cuda.local.array(ARRAYS, i64), T(0), T(0)
+            p_squares, d_squares = T(0), T(0)
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             for i in range(begin, min(begin + STRETCH, elements)):
-                places(i, sizes, strides, at)
-                gradient = T(load_g(g, at[1]))
+                at = row_offsets(i, sizes, strides)
+                gradient = T(load_g(g, at[GRADS]))
                 if SCALED:
                     gradient = T(gradient * inverse(T(grad_scale[0])))
                 if MASTER:
                     value = T(load_m(master, at[M]))
                 else:
                     value = T(load_p(p, at[0]))
-                x, y = advance(gradient, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
-                store_a(a, at[2], x)
-                store_b(b, at[3], y)
+                x, y = advance(gradient, T(load_a(a, at[FIRST])), T(load_b(b, at[SECOND])), numbers)
+                store_a(a, at[FIRST], x)
+                store_b(b, at[SECOND], y)
                 d = direction(value, x, y, numbers)
                 p_squares, d_squares = T(p_squares + value * value), T(d_squares + d * d)
             partials[first + stretch] = N(p_squares)
@@ -86,7 +87,7 @@ def moments_kernel(config, numbers):
 def move_kernel(config, numbers):
     """One parameter moves."""
     kind, ARRAYS, T, MASTER = config.kind, config.arrays, config.kind.scalar, config.kind.dtypes[-1] is not None
-    places, SKIPS, M = make_row_places64(config.dims, ARRAYS), config.skips, ARRAYS - 1
+    row_offsets, SKIPS, M = make_row_offsets64(config.dims, ARRAYS), config.skips, ARRAYS - 1
     prepare, COUNTED = kind.prepare(), kind.counted
     _, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, store_p), _, (load_a, _), (load_b, _), _, (load_m, store_m) = map(make_column, kind.dtypes)
@@ -98,18 +99,17 @@ def move_kernel(config, numbers):
         if SKIPS:
             go = go and found_inf[0] == 0
         if go:
-            at = cuda.local.array(ARRAYS, i64)
-            places(i, sizes, strides, at)
+            at = row_offsets(i, sizes, strides)
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             if MASTER:
                 value = T(load_m(master, at[M]))
             else:
                 value = T(load_p(p, at[0]))
-            d = direction(value, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
-            value = T(value - T(n7) * T(ratios[number]) * d)
+            d = direction(value, T(load_a(a, at[FIRST])), T(load_b(b, at[SECOND])), numbers)
+            value = T(value - numbers.lr * T(ratios[number]) * d)
             store_p(p, at[0], value)
             if MASTER:
                 store_m(master, at[M], value)

@@ -81,8 +81,8 @@ def estimate(problem, device, config):
 
 @functools.cache
 def make_body(config, kind):
-    """Device function ``body(table, row, aligned, first, left, scale, numbers)``: a chunk of a parameter of this kind, of which `left`
-    elements are there from element `first` on; its addresses are the words of the table from `row` on."""
+    """``body(table, row, aligned, first, left, scale, numbers, step)``: a chunk of a parameter of this kind, from element `first` on, of
+    which `left` exist. Its addresses are the words of the table from `row` on."""
     E, T, update, prepare, SCALED = config.elements, kind.scalar, kind.update(), kind.prepare(), kind.scaled
     last = COLUMNS - 1
     value = 0 if kind.dtypes[last] is None else last  # the column that is the parameter's value
@@ -96,13 +96,12 @@ def make_body(config, kind):
     VALUES = len(read) * E
 
     @device_function
-    def body(table, row, aligned, first, left, scale, numbers):
+    def body(table, row, aligned, first, left, scale, numbers, step):
         thread = cuda.threadIdx.x
         where, values, raw = cuda.local.array(COLUMNS, u64), cuda.local.array(VALUES, T), cuda.local.array(RAW, u32)
         for c in range(COLUMNS):
             where[c] = table[row + c]
-        n = prepare((T(numbers[0]), T(numbers[1]), T(numbers[2]), T(numbers[3]), T(numbers[4]), T(numbers[5]), T(numbers[6]),
-                     T(numbers[7])), T(numbers[8]))
+        n = prepare(numbers, step)
         whole = aligned and left >= THREADS * E
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -136,11 +135,11 @@ def make_body(config, kind):
 
 def _or(before, number, body):
     @device_function
-    def either(kind, table, row, aligned, first, left, scale, numbers):
+    def either(kind, table, row, aligned, first, left, scale, numbers, step):
         if kind == number:
-            body(table, row, aligned, first, left, scale, numbers)
+            body(table, row, aligned, first, left, scale, numbers, step)
         else:
-            before(kind, table, row, aligned, first, left, scale, numbers)
+            before(kind, table, row, aligned, first, left, scale, numbers, step)
     return either
 
 
@@ -149,8 +148,8 @@ def make_bodies(bodies):
     first = bodies[0]
 
     @device_function
-    def run(kind, table, row, aligned, first_element, left, scale, numbers):
-        first(table, row, aligned, first_element, left, scale, numbers)
+    def run(kind, table, row, aligned, first_element, left, scale, numbers, step):
+        first(table, row, aligned, first_element, left, scale, numbers, step)
     for number, body in enumerate(bodies[1:], 1):
         run = _or(run, number, body)
     return run
@@ -179,7 +178,7 @@ def kernel(compiled):
         left, code = i64(table[row]) - first, i32(u32(table[row + 1]))
         if go:
             run(code >> 1, table, row + 2, code & 1, first, i32(min(left, CHUNK)), scale,
-                (n0, n1, n2, n3, n4, n5, n6, n7, count))
+                (n0, n1, n2, n3, n4, n5, n6, n7), count)
     return optim_chunks
 
 

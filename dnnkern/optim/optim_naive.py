@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i64, jit
 from ..device.convert import element
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -64,7 +64,7 @@ def make_column(dtype):
 def kernel(config):
     """One parameter's step."""
     kind, ARRAYS, T = config.kind, config.arrays, config.kind.scalar
-    update, places, SCALED, SKIPS = kind.update(), make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips
+    update, row_offsets, SCALED, SKIPS = kind.update(), make_row_offsets64(config.dims, ARRAYS), kind.scaled, config.skips
     (inverse, _), prepare, COUNTED = make_arithmetic(T), kind.prepare(), kind.counted
     HAS_A, HAS_B, HAS_C, MASTER = (d is not None for d in kind.dtypes[2:])
     A, B = 2, 2 + HAS_A
@@ -79,8 +79,7 @@ def kernel(config):
         if SKIPS:
             go = go and found_inf[0] == 0
         if go:
-            at = cuda.local.array(ARRAYS, i64)
-            places(i, sizes, strides, at)
+            at = row_offsets(i, sizes, strides)
             gradient, x, y, z = T(load_g(g, at[1])), T(0), T(0), T(0)
             if SCALED:
                 gradient = T(gradient * inverse(T(grad_scale[0])))
@@ -97,7 +96,7 @@ def kernel(config):
             count = T(0)
             if COUNTED:
                 count = T(step[0])
-            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
+            numbers = prepare((n0, n1, n2, n3, n4, n5, n6, n7), count)
             value, x, y, z = update(value, gradient, x, y, z, numbers)
             store_p(p, at[0], value)
             if HAS_A:

@@ -27,9 +27,9 @@ def _window(text):
 
 def add_arguments(parser):
     """The words that describe a pooling."""
-    parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
-    parser.add_argument("window", type=_window, help="its extents: 3x3; or global; with 'adaptive' the number of places")
+    parser.add_argument("shape", type=sizes_word, help="N, C and the image extents, in this order for every layout: 64x64x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
+    parser.add_argument("window", type=_window, help="window extents: 3x3; or global; with 'adaptive' the output size")
     parser.add_argument("terms", nargs="*", type=_term, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc, ceil, counting "
                         "(the padding), index, adaptive")
 

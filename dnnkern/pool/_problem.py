@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..engine.strides import image_strides
 from ..host.choices import one_of
 from ..host.tensor import Tensor
-from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
+from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, output_extents, pad_pairs, per_dimension
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
@@ -63,7 +63,7 @@ class PoolProblem(Windows):
         if self.adaptive:
             expected = output_shape(self.x.shape, moved, self.layout)
         else:
-            found = places(self.spatial(self.x.shape), self.window, self.stride, self.padding, self.dilation, self.ceil_mode)
+            found = output_extents(self.spatial(self.x.shape), self.window, self.stride, self.padding, self.dilation, self.ceil_mode)
             expected = output_shape(self.x.shape, found, self.layout)
         if self.y.shape != expected:
             raise ValueError(f"{self.op}: y has shape {self.y.shape}; expected {expected}")
@@ -261,7 +261,7 @@ def _windows(function, window, stride, padding, dilation, ceil_mode, count_inclu
         taps = per_dimension(function, "window", image if window is None else window, dims)
         steps = taps if stride is None else per_dimension(function, "stride", stride, dims)
         pads, dilations = pad_pairs(function, padding, dims), per_dimension(function, "dilation", dilation, dims)
-        found = places(image, taps, steps, pads, dilations, ceil_mode)
+        found = output_extents(image, taps, steps, pads, dilations, ceil_mode)
         for axis, count, n, r, d, (before, after) in zip(AXES[-dims:], found, image, taps, dilations, pads):
             if count < 1:
                 raise ValueError(f"{function}: the window spans {d * (r - 1) + 1} along {axis} ({r} taps, dilation {d}), the padded image "

@@ -17,20 +17,20 @@ def _axes_word(text):
 
 def add_reduce_arguments(parser):
     """The words that describe a reduction."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("mode", choices=MODES)
-    parser.add_argument("axes", type=_axes_word, nargs="?", help="what is reduced: 0,2,3; default: everything")
+    parser.add_argument("axes", type=_axes_word, nargs="?", help="axes to reduce: 0,2,3; default: all")
     parser.add_argument("--keepdims", action="store_true")
-    parser.add_argument("--out-dtype", type=dtype_word, help="float32 of 16-bit floats, int32 of integers; default: x's, int64")
+    parser.add_argument("--out-dtype", type=dtype_word, help="float32 for 16-bit floats, int32 for integers; default: x's, int64")
 
 
 def add_argreduce_arguments(parser):
     """The words that describe a search for an extreme."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x50257")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x50257")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("mode", choices=tuple(ARG.values()))
-    parser.add_argument("axis", type=int, help="along which it is searched")
+    parser.add_argument("axis", type=int, help="axis to search along")
     parser.add_argument("--keepdims", action="store_true")
 
 

@@ -11,6 +11,8 @@ from ..device.epilogue import Activation, activation_function
 from ..device.fastmath import maximum, minimum, tanh
 
 TYPES = {"float32": f32, "float64": f64}
+INPUT, FORGET, CELL, OUTPUT = range(4)            # gates of an LSTM
+RESET, UPDATE, NEW, NEW_RECURRENT = range(4)      # slots of a GRU: two gates, and the input and the recurrent half of n
 
 
 class Cell(NamedTuple):
@@ -44,49 +46,49 @@ def make_cell(cell, compute, clip=None) -> Cell:
     def plain_back(kept, state, before, dh, dstate):
         h = kept[0]
         if cell == "tanh":
-            kept[0] = T(dh * T(T(1) - T(h * h)))
+            kept[0] = dh * (1 - h * h)
         else:
             kept[0] = dh if h > T(0) else T(0)
         return T(0)
 
     @device_function
     def lstm(sums, state):
-        i, f, g, o = sigmoid(sums[0]), sigmoid(sums[1]), tanh(sums[2]), sigmoid(sums[3])
-        after = T(T(f * state) + T(i * g))
+        i, f, g, o = sigmoid(sums[INPUT]), sigmoid(sums[FORGET]), tanh(sums[CELL]), sigmoid(sums[OUTPUT])
+        after = f * state + i * g
         if CLIPPED:
             after = minimum(maximum(after, T(LOW)), T(HIGH))
-        sums[0], sums[1], sums[2], sums[3] = i, f, g, o
-        return after, T(o * tanh(after))
+        sums[INPUT], sums[FORGET], sums[CELL], sums[OUTPUT] = i, f, g, o
+        return after, o * tanh(after)
 
     @device_function
     def lstm_back(kept, state, before, dh, dstate):
-        i, f, g, o = kept[0], kept[1], kept[2], kept[3]
+        i, f, g, o = kept[INPUT], kept[FORGET], kept[CELL], kept[OUTPUT]
         across = tanh(state)
-        d = T(dstate + T(dh * o) * T(T(1) - T(across * across)))
+        d = dstate + dh * o * (1 - across * across)
         if CLIPPED:
             if not (state > T(LOW) and state < T(HIGH)):
                 d = T(0)
-        kept[0] = T(T(d * g) * T(i * T(T(1) - i)))
-        kept[1] = T(T(d * before) * T(f * T(T(1) - f)))
-        kept[2] = T(T(d * i) * T(T(1) - T(g * g)))
-        kept[3] = T(T(dh * across) * T(o * T(T(1) - o)))
-        return T(d * f)
+        kept[INPUT] = d * g * (i * (1 - i))
+        kept[FORGET] = d * before * (f * (1 - f))
+        kept[CELL] = d * i * (1 - g * g)
+        kept[OUTPUT] = dh * across * (o * (1 - o))
+        return d * f
 
     @device_function
     def gru(sums, state):
-        r, z, half = sigmoid(sums[0]), sigmoid(sums[1]), sums[3]
-        n = tanh(T(sums[2] + T(r * half)))
-        sums[0], sums[1], sums[2] = r, z, n
-        h = T(T(T(T(1) - z) * n) + T(z * state))
+        r, z, half = sigmoid(sums[RESET]), sigmoid(sums[UPDATE]), sums[NEW_RECURRENT]
+        n = tanh(sums[NEW] + r * half)
+        sums[RESET], sums[UPDATE], sums[NEW] = r, z, n
+        h = (1 - z) * n + z * state
         return h, h
 
     @device_function
     def gru_back(kept, state, before, dh, dstate):
-        r, z, n, half = kept[0], kept[1], kept[2], kept[3]
-        d = T(T(dh * T(T(1) - z)) * T(T(1) - T(n * n)))
-        kept[0] = T(T(d * half) * T(r * T(T(1) - r)))
-        kept[1] = T(T(dh * T(before - n)) * T(z * T(T(1) - z)))
-        kept[2] = d
-        kept[3] = T(d * r)
-        return T(dh * z)
+        r, z, n, half = kept[RESET], kept[UPDATE], kept[NEW], kept[NEW_RECURRENT]
+        d = dh * (1 - z) * (1 - n * n)
+        kept[RESET] = d * half * (r * (1 - r))
+        kept[UPDATE] = dh * (before - n) * (z * (1 - z))
+        kept[NEW] = d
+        kept[NEW_RECURRENT] = d * r
+        return dh * z
     return {"lstm": Cell(lstm, lstm_back), "gru": Cell(gru, gru_back)}.get(cell, Cell(plain, plain_back))

@@ -15,18 +15,18 @@ def add_arguments(op, parser):
     parser.add_argument("steps", type=sizes_word, help="steps by sequences: 128x64")
     parser.add_argument("sizes", type=sizes_word, help="input by hidden size: 512x512")
     parser.add_argument("cell", choices=tuple(GATES))
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--bidirectional", action="store_true")
-    parser.add_argument("--projection", type=int, default=0, help="its size")
+    parser.add_argument("--projection", type=int, default=0, help="projection size")
     parser.add_argument("--bias", choices=tuple(BIASES), default="double")
     parser.add_argument("--input-mode", choices=INPUT_MODES, default="linear")
-    parser.add_argument("--dropout", type=float, default=0.0, help="between two layers")
-    parser.add_argument("--clip", type=float, help="bound of the cell states")
-    parser.add_argument("--lengths", action="store_true", help="each sequence has its own")
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout between layers")
+    parser.add_argument("--clip", type=float, help="clip cell states to this bound")
+    parser.add_argument("--lengths", action="store_true", help="sequences have lengths of their own")
     parser.add_argument("--layout", choices=LAYOUTS, default="TNC")
     if op == OPS[0]:
-        parser.add_argument("--training", action="store_true", help="keep what gradients need")
+        parser.add_argument("--training", action="store_true", help="keep the reserve for the gradients")
 
 
 def make(op, arguments):

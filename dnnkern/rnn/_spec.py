@@ -31,7 +31,7 @@ class Matrix:
 
 @dataclass(frozen=True, init=False)
 class RnnSpec:
-    """A recurrent network: everything but its weights, the length and the number of the sequences.
+    """A recurrent network: everything except its weights and the number and length of the sequences.
 
     With W, R, b, c the matrices ``w_ih``, ``w_hh`` and biases ``b_ih``, ``b_hh`` of a layer and direction, x its input and h its state::
 
@@ -39,7 +39,7 @@ class RnnSpec:
         lstm         i, f, o = sigmoid(W x + b + R h + c), g = tanh(same); s' = clip(f s + i g); h' = o tanh(s')
         gru          r, z = sigmoid(W x + b + R h + c); n = tanh(W x + b + r (R h + c)); h' = (1 - z) n + z h
 
-    each gate with its rows of W, R, b, c. With a projection an LSTM's state is ``h' = w_hr (o tanh(s'))``.
+    Each gate has its rows of W, R, b, c. With a projection an LSTM's state is ``h' = w_hr (o tanh(s'))``.
 
     Parameters
     ----------
@@ -47,26 +47,26 @@ class RnnSpec:
     input_size, hidden_size : int
         1 or more.
     num_layers : int
-        Each takes the states of the one before; of a bidirectional one, of both directions, forwards first.
+        Each layer takes the states of the one before; if bidirectional, of both directions, forward first.
     bidirectional : bool
-        A second network goes through the sequences backwards.
+        A second network runs over the sequences backwards.
     proj_size : int
-        LSTM alone: size of the state behind the projection, below hidden_size; 0 for none.
+        LSTM only: size of the state after the projection, below hidden_size; 0: none.
     bias : "double", "single_input", "single_rec" or "none"
-        Which of b and c there are.
+        Which of b and c exist.
     input_mode : "linear" or "skip"
-        "skip": the first layer has no W, its input is added to each gate as it is; input_size is hidden_size.
+        "skip": the first layer has no W, its input is added to each gate; input_size is hidden_size.
     dropout : float
-        From 0 to below 1: with this probability an element of the states between two layers is zero in training.
+        In [0, 1): in training, elements of the states between layers are dropped with this probability.
     clip : float or (float, float), optional
-        LSTM alone: bounds of the cell state s'; one number c means (-c, c). The gradient is 0 where they are reached.
+        LSTM only: bounds of the cell state s'; one number c means (-c, c). The gradient is 0 where they are reached.
     dtype : str
-        Of all arrays: float64, float32, float16 or bfloat16.
+        dtype of all arrays: float64, float32, float16 or bfloat16.
 
     Raises
     ------
     ValueError, TypeError
-        What does not fit together, by name.
+        Invalid or inconsistent parameters, by name.
 
     Notes
     -----

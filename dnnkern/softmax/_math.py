@@ -10,21 +10,21 @@ from ..device.fastmath import exp, exp_fast, log, rcp
 class Arithmetic(NamedTuple):
     """Device functions for one type.
 
-    power(d)
-        exp(d). In float32 two instructions: a difference to the maximum loses nothing in them that its rounding has not lost.
-    shift(m)
-        m, but 0 for -inf: what to subtract before exponentials where nothing is there yet to be summed.
-    finish(total)
-        Of the sum, what `result` takes: its reciprocal, or its logarithm.
-    result(x, m, z)
+    exp(d)
+        In float32 two instructions: a difference to the maximum loses nothing in them that its rounding has not lost.
+    finite_max(row_max)
+        row_max, but 0 for -inf: what to subtract before exponentials of a part of a row that may be empty.
+    normaliser(row_sum)
+        What `result` takes of the sum: its reciprocal, or its logarithm.
+    result(x, row_max, norm)
         The element of softmax or of its logarithm.
     product(dy, y)
         What is summed for the gradient.
-    gradient(dy, y, total)
+    gradient(dy, y, row_sum)
     """
-    power: Callable
-    shift: Callable
-    finish: Callable
+    exp: Callable
+    finite_max: Callable
+    normaliser: Callable
     result: Callable
     product: Callable
     gradient: Callable
@@ -33,49 +33,53 @@ class Arithmetic(NamedTuple):
 @functools.cache
 def arithmetic(compute, logarithm) -> Arithmetic:
     """The arithmetic in "float32" or "float64", of softmax or of its logarithm."""
-    Real = f64 if compute == "float64" else f32
-    power, nothing = exp if compute == "float64" else exp_fast, -math.inf
+    Real, instruction = (f64, exp) if compute == "float64" else (f32, exp_fast)
+    NOTHING = -math.inf
 
     @device_function
-    def shift(m):
-        return Real(0) if m == Real(nothing) else m
+    def power(d):
+        return instruction(d)
+
+    @device_function
+    def finite_max(row_max):
+        return Real(0) if row_max == Real(NOTHING) else row_max
 
     if logarithm:
         @device_function
-        def finish(total):
-            return log(total)
+        def log_normaliser(row_sum):
+            return log(row_sum)
 
         @device_function
-        def result(x, m, z):
-            return Real(Real(x - m) - z)
+        def log_result(x, row_max, norm):
+            return x - row_max - norm
 
         @device_function
-        def product(dy, y):
+        def log_product(dy, y):
             return dy
 
         @device_function
-        def gradient(dy, y, total):
-            return Real(dy - power(y) * total)
-        return Arithmetic(power, shift, finish, result, product, gradient)
+        def log_gradient(dy, y, row_sum):
+            return dy - power(y) * row_sum
+        return Arithmetic(power, finite_max, log_normaliser, log_result, log_product, log_gradient)
 
     if compute == "float64":
         @device_function
-        def finish(total):
-            return Real(1) / total
+        def normaliser(row_sum):
+            return 1 / row_sum
     else:
         @device_function
-        def finish(total):
-            return rcp(total)
+        def normaliser(row_sum):
+            return rcp(row_sum)
 
     @device_function
-    def result(x, m, z):
-        return Real(power(Real(x - m)) * z)
+    def result(x, row_max, norm):
+        return power(x - row_max) * norm
 
     @device_function
     def product(dy, y):
-        return Real(dy * y)
+        return dy * y
 
     @device_function
-    def gradient(dy, y, total):
-        return Real(y * Real(dy - total))
-    return Arithmetic(power, shift, finish, result, product, gradient)
+    def gradient(dy, y, row_sum):
+        return y * (dy - row_sum)
+    return Arithmetic(power, finite_max, normaliser, result, product, gradient)

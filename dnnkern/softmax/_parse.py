@@ -9,10 +9,10 @@ from ._problem import SoftmaxGradientProblem, SoftmaxProblem, make_backward, mak
 
 def add_arguments(parser):
     """The words that describe a softmax or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 8192x4096")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
     parser.add_argument("--axis", type=int, default=-1)
-    parser.add_argument("--log", action="store_true", help="the logarithm of softmax")
+    parser.add_argument("--log", action="store_true", help="log-softmax")
 
 
 def make(op, arguments):

@@ -3,7 +3,7 @@ import functools
 import operator
 from dataclasses import dataclass
 
-from ..device.rows import RowForm, row_form, row_unit
+from ..device.rows import RowForm, row_form, row_vector
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
@@ -38,9 +38,9 @@ class _Softmax:
         return row_form(self.arrays[0].shape, (self.axis,), *(t.strides for t in self.arrays))
 
     @functools.cached_property
-    def unit(self):
-        """(bytes of a unit, whether rows have heads or tails)."""
-        return row_unit(self.form, self.arrays)
+    def vector(self):
+        """(bytes of a vector, whether rows have unaligned edges)."""
+        return row_vector(self.form, self.arrays)
 
     @property
     def dtype(self):

@@ -2,7 +2,7 @@
 
 `width` threads of a block have neighbouring columns, and its `height` rows of threads divide the axis; each thread keeps a maximum and a
 sum for each of its columns, which the rows of threads merge through shared memory. An axis short enough stays in registers between its
-statistics and the results and is read once; a longer one is read twice, with the sum following the growing maximum. A unit is 16 bytes
+statistics and the results and is read once; a longer one is read twice, with the sum following the growing maximum. A vector is 16 bytes
 where columns are aligned to that in all arrays, else an element.
 """
 import functools
@@ -13,7 +13,7 @@ from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.rows import RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -33,25 +33,25 @@ class Config:
     Attributes
     ----------
     dtype, log
-    unit : int
+    vector : int
         Bytes.
     dims : int
         Dimensions besides the axis and the columns, 1 at least.
     width, height : int
         Threads of a block along columns and along the axis.
-    held : int
-        Units that a thread loads at once, of each array.
+    registers : int
+        Vectors that a thread loads at once, of each array.
     whole : bool
         That is all of the axis.
     arrays : int
     """
     dtype: str
     log: bool
-    unit: int
+    vector_bytes: int
     dims: int
     width: int
     height: int
-    held: int
+    registers: int
     whole: bool
     arrays: int
 
@@ -60,12 +60,12 @@ class Config:
         return self.width * self.height
 
     @property
-    def row(self):
-        """A unit at a time."""
-        return Held(self.dtype, self.unit, 1, self.held)
+    def layout(self):
+        """A vector at a time."""
+        return RowLayout(self.dtype, self.vector_bytes, 1, self.registers)
 
     def __str__(self):
-        return f"{self.width} x {self.height} threads, {self.held} x {self.unit} bytes" + ", read once" * self.whole
+        return f"{self.width} x {self.height} threads, {self.registers} x {self.vector_bytes} bytes" + ", read once" * self.whole
 
 
 def _columns(problem):
@@ -97,29 +97,29 @@ def _unit(problem):
     return 16 if fits else itemsize
 
 
-def _groups(problem, unit):
-    return _columns(problem).size * problem.arrays[0].itemsize // unit
+def _groups(problem, vector_bytes):
+    return _columns(problem).size * problem.arrays[0].itemsize // vector_bytes
 
 
 def configs(problem, device):
     """Narrow blocks for long axes, wide ones for short axes."""
-    unit, form, found = _unit(problem), problem.form, []
-    groups = _groups(problem, unit)
+    vector_bytes, form, found = _unit(problem), problem.form, []
+    groups = _groups(problem, vector_bytes)
     most = 8 // (len(problem.arrays) - 1) // (1 + (problem.compute == "float64"))
     for width in WIDTHS:
         width = min(width, 1 << (groups - 1).bit_length())
         height = min(MOST_THREADS // width, 1 << (ceil_div(form.length, most) - 1).bit_length())
         width = max(width, LEAST_THREADS // height)
-        held = min(most, ceil_div(form.length, height))
-        found.append(Config(problem.dtype, problem.log, unit, max(1, len(form.outer) - 1), width, height, held,
-                            held * height >= form.length, len(problem.arrays)))
+        registers = min(most, ceil_div(form.length, height))
+        found.append(Config(problem.dtype, problem.log, vector_bytes, max(1, len(form.outer) - 1), width, height, registers,
+                            registers * height >= form.length, len(problem.arrays)))
     return list(dict.fromkeys(found))
 
 
 def _blocks(problem, config):
     """(blocks along the columns of one batch, all blocks)."""
     columns = _columns(problem).size
-    across = ceil_div(columns * problem.arrays[0].itemsize, config.unit * config.width)
+    across = ceil_div(columns * problem.arrays[0].itemsize, config.vector_bytes * config.width)
     return across, across * (problem.form.rows // columns)
 
 
@@ -128,12 +128,12 @@ def estimate(problem, device, config):
     itemsize, columns = problem.arrays[0].itemsize, _columns(problem).size
     across, blocks = _blocks(problem, config)
     read = 1 if config.whole else COST.again
-    waste = sector_waste(min(config.width * config.unit, columns * itemsize), config.unit)
+    waste = sector_waste(min(config.width * config.vector_bytes, columns * itemsize), config.vector_bytes)
     nbytes = problem.outputs[0].nbytes * ((config.arrays - 1) * read + 1) * waste
-    idle = across * config.width * config.unit / (columns * itemsize)
-    rate = flight_rate(config.held * config.unit * (config.arrays - 1), COST.in_flight)
+    idle = across * config.width * config.vector_bytes / (columns * itemsize)
+    rate = flight_rate(config.registers * config.vector_bytes * (config.arrays - 1), COST.in_flight)
     share = occupied(blocks * config.threads, COST.enough, device)
-    merges = blocks * config.threads * config.height * (config.unit // itemsize) * (config.height > 1)
+    merges = blocks * config.threads * config.height * (config.vector_bytes // itemsize) * (config.height > 1)
     each = COST.element if config.arrays == 2 else COST.element_bwd
     issue = issue_seconds((problem.outputs[0].size * idle * each + COST.merge * merges) / share, 1, device)
     work = overlap(memory=memory_seconds(nbytes, device) / (rate * share), issue=issue)
@@ -143,21 +143,19 @@ def estimate(problem, device, config):
 @functools.cache
 def forward_kernel(config):
     """y = softmax(x) along columns."""
-    row, compute = config.row, element(config.dtype).compute
-    functions, do = make_row(row), arithmetic(compute, config.log)
-    unpack, pack, read, write = functions.unpack, functions.pack, functions.read, functions.write
-    power, shift, finish, result = do.power, do.shift, do.finish, do.result
-    Real, E, WORDS, NOTHING = row.real, row.elements, row.words, -math.inf
-    WIDTH, HEIGHT, HELD, WHOLE, THREADS = config.width, config.height, config.held, config.whole, config.threads
-    LOG, STEP, SPAN = WIDTH.bit_length() - 1, HELD * HEIGHT, WIDTH * E
+    layout, compute = config.layout, element(config.dtype).compute
+    vec, softmax = make_row(layout), arithmetic(compute, config.log)
+    Real, E, WORDS, NOTHING = layout.real, layout.elements, layout.words, -math.inf
+    WIDTH, HEIGHT, REGISTERS, WHOLE, THREADS = config.width, config.height, config.registers, config.whole, config.threads
+    LOG, STEP, SPAN = WIDTH.bit_length() - 1, REGISTERS * HEIGHT, WIDTH * E
     SHARED = SPAN * HEIGHT if HEIGHT > 1 else 1
-    places, hold = make_row_places(config.dims, 2), pin(WORDS)
+    row_offsets, hold = make_row_offsets(config.dims, ("x", "y")), pin(WORDS)
 
     @device_function
     def fetch(words, x, first, length, step):
-        for k in range(HELD):
+        for k in range(REGISTERS):
             at = first + k * HEIGHT
-            read(words, k, advance(x, at * step), 0, i64(1), at < length)
+            vec.load_vector(words, k, advance(x, at * step), 0, i64(1), at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_fwd_columns(x, y, length, batches, groups, across, x_step, y_step, divisors, strides):
@@ -165,15 +163,14 @@ def forward_kernel(config):
         words = cuda.local.array(WORDS, u32)
         values, low = cuda.local.array(E, Real), cuda.local.array(E, Real)
         m, total = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets = cuda.local.array(2, i64)
         thread = cuda.threadIdx.x
         across_thread, down = thread & (WIDTH - 1), thread >> LOG
         batch, part = divide_remainder(cuda.blockIdx.x, across)
         group = part * WIDTH + across_thread
         n = length if group < groups else 0
-        places(batch, divisors, strides, offsets)
+        offsets = row_offsets(batch, divisors, strides)
         column = i64(group if n > 0 else 0) * E
-        x, y = advance(x, offsets[0] + column), advance(y, offsets[1] + column)
+        x, y = advance(x, offsets.x + column), advance(y, offsets.y + column)
         for e in range(E):
             m[e] = Real(NOTHING)
             total[e] = Real(0)
@@ -182,21 +179,21 @@ def forward_kernel(config):
             fetch(words, x, first, n, x_step)
             for e in range(E):
                 low[e] = m[e]
-            for k in range(HELD):
+            for k in range(REGISTERS):
                 if first + k * HEIGHT < n:
-                    unpack(values, words, k)
+                    vec.unpack(values, words, k)
                     for e in range(E):
                         m[e] = maximum(m[e], values[e])
             for e in range(E):
-                now = shift(m[e])
-                total[e] = Real(total[e] * power(Real(low[e] - now)))
+                now = softmax.finite_max(m[e])
+                total[e] = total[e] * softmax.exp(low[e] - now)
                 low[e] = now
             hold(words)
-            for k in range(HELD):
+            for k in range(REGISTERS):
                 if first + k * HEIGHT < n:
-                    unpack(values, words, k)
+                    vec.unpack(values, words, k)
                     for e in range(E):
-                        total[e] = Real(total[e] + power(Real(values[e] - low[e])))
+                        total[e] += softmax.exp(values[e] - low[e])
         if HEIGHT > 1:
             for e in range(E):
                 at = down * SPAN + e * WIDTH + across_thread
@@ -208,73 +205,70 @@ def forward_kernel(config):
                 top = maxima[at]
                 for k in range(1, HEIGHT):
                     top = maximum(top, maxima[at + k * SPAN])
-                base, whole = shift(top), Real(0)
+                base, whole = softmax.finite_max(top), Real(0)
                 for k in range(HEIGHT):
-                    whole = Real(whole + sums[at + k * SPAN] * power(Real(maxima[at + k * SPAN] - base)))
+                    whole += sums[at + k * SPAN] * softmax.exp(maxima[at + k * SPAN] - base)
                 m[e] = top
                 total[e] = whole
         for e in range(E):
-            total[e] = finish(total[e])
+            total[e] = softmax.normaliser(total[e])
         hold(words)
         for b in range(1 if WHOLE else batches):
             first = down + b * STEP
             if not WHOLE:
                 fetch(words, x, first, n, x_step)
-            for k in range(HELD):
+            for k in range(REGISTERS):
                 at = first + k * HEIGHT
                 if at < n:
-                    unpack(values, words, k)
+                    vec.unpack(values, words, k)
                     for e in range(E):
-                        values[e] = result(values[e], m[e], total[e])
-                    pack(words, k, values)
-                    write(advance(y, at * y_step), 0, i64(1), words, k)
+                        values[e] = softmax.result(values[e], m[e], total[e])
+                    vec.pack(words, k, values)
+                    vec.store_vector(advance(y, at * y_step), 0, i64(1), words, k)
     return softmax_fwd_columns
 
 
 @functools.cache
 def backward_kernel(config):
     """dx from dy and y along columns."""
-    row, compute = config.row, element(config.dtype).compute
-    functions, do = make_row(row), arithmetic(compute, config.log)
-    unpack, pack, read, write, product, gradient = (functions.unpack, functions.pack, functions.read, functions.write, do.product,
-                                                    do.gradient)
-    Real, E, WORDS = row.real, row.elements, row.words
-    WIDTH, HEIGHT, HELD, WHOLE, THREADS = config.width, config.height, config.held, config.whole, config.threads
-    LOG, STEP, SPAN = WIDTH.bit_length() - 1, HELD * HEIGHT, WIDTH * E
+    layout, compute = config.layout, element(config.dtype).compute
+    vec, softmax = make_row(layout), arithmetic(compute, config.log)
+    Real, E, WORDS = layout.real, layout.elements, layout.words
+    WIDTH, HEIGHT, REGISTERS, WHOLE, THREADS = config.width, config.height, config.registers, config.whole, config.threads
+    LOG, STEP, SPAN = WIDTH.bit_length() - 1, REGISTERS * HEIGHT, WIDTH * E
     SHARED = SPAN * HEIGHT if HEIGHT > 1 else 1
-    places, hold = make_row_places(config.dims, 3), pin(WORDS)
+    row_offsets, hold = make_row_offsets(config.dims, ("dy", "y", "dx")), pin(WORDS)
 
     @device_function
     def fetch(a, b, dy, y, first, length, dy_step, y_step):
-        for k in range(HELD):
+        for k in range(REGISTERS):
             at = first + k * HEIGHT
-            read(a, k, advance(dy, at * dy_step), 0, i64(1), at < length)
-            read(b, k, advance(y, at * y_step), 0, i64(1), at < length)
+            vec.load_vector(a, k, advance(dy, at * dy_step), 0, i64(1), at < length)
+            vec.load_vector(b, k, advance(y, at * y_step), 0, i64(1), at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_bwd_columns(dy, y, dx, length, batches, groups, across, dy_step, y_step, dx_step, divisors, strides):
         sums = cuda.shared.array(SHARED, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others, total = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets = cuda.local.array(3, i64)
         thread = cuda.threadIdx.x
         across_thread, down = thread & (WIDTH - 1), thread >> LOG
         batch, part = divide_remainder(cuda.blockIdx.x, across)
         group = part * WIDTH + across_thread
         n = length if group < groups else 0
-        places(batch, divisors, strides, offsets)
+        offsets = row_offsets(batch, divisors, strides)
         column = i64(group if n > 0 else 0) * E
-        dy, y = advance(dy, offsets[0] + column), advance(y, offsets[1] + column)
-        dx = advance(dx, offsets[2] + column)
+        dy, y = advance(dy, offsets.dy + column), advance(y, offsets.y + column)
+        dx = advance(dx, offsets.dx + column)
         for e in range(E):
             total[e] = Real(0)
         for k in range(1 if WHOLE else batches):
             fetch(a, b, dy, y, down + k * STEP, n, dy_step, y_step)
-            for c in range(HELD):
-                unpack(values, a, c)
-                unpack(others, b, c)
+            for c in range(REGISTERS):
+                vec.unpack(values, a, c)
+                vec.unpack(others, b, c)
                 for e in range(E):
-                    total[e] = Real(total[e] + product(values[e], others[e]))
+                    total[e] += softmax.product(values[e], others[e])
         if HEIGHT > 1:
             for e in range(E):
                 sums[down * SPAN + e * WIDTH + across_thread] = total[e]
@@ -282,7 +276,7 @@ def backward_kernel(config):
             for e in range(E):
                 whole = Real(0)
                 for k in range(HEIGHT):
-                    whole = Real(whole + sums[k * SPAN + e * WIDTH + across_thread])
+                    whole += sums[k * SPAN + e * WIDTH + across_thread]
                 total[e] = whole
         hold(a)
         hold(b)
@@ -290,15 +284,15 @@ def backward_kernel(config):
             first = down + k * STEP
             if not WHOLE:
                 fetch(a, b, dy, y, first, n, dy_step, y_step)
-            for c in range(HELD):
+            for c in range(REGISTERS):
                 at = first + c * HEIGHT
                 if at < n:
-                    unpack(values, a, c)
-                    unpack(others, b, c)
+                    vec.unpack(values, a, c)
+                    vec.unpack(others, b, c)
                     for e in range(E):
-                        values[e] = gradient(values[e], others[e], total[e])
-                    pack(a, c, values)
-                    write(advance(dx, at * dx_step), 0, i64(1), a, c)
+                        values[e] = softmax.gradient(values[e], others[e], total[e])
+                    vec.pack(a, c, values)
+                    vec.store_vector(advance(dx, at * dx_step), 0, i64(1), a, c)
     return softmax_bwd_columns
 
 
@@ -308,7 +302,8 @@ def build(problem, device, config):
     across, blocks = _blocks(problem, config)
     divisors, strides = row_arguments(RowForm(form.row, form.outer[:-1]))
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int32", form.length),
-                 Argument("int32", ceil_div(form.length, config.held * config.height)), Argument("int32", _groups(problem, config.unit)),
+                 Argument("int32", ceil_div(form.length, config.registers * config.height)),
+                 Argument("int32", _groups(problem, config.vector_bytes)),
                  Argument("uint32x3", divisor(across)), *(Argument("int64", s) for s in form.steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     kernel = (forward_kernel if config.arrays == 2 else backward_kernel)(config)

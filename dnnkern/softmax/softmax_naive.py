@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
-from ..device.rows import make_row_places64, row_arguments64
+from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
@@ -55,27 +55,26 @@ def forward_kernel(config):
     """y = softmax(x), a row a thread."""
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
-    Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
-    power, finish, result, places = do.power, do.finish, do.result, make_row_places64(config.dims, 2)
+    Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
+    row_offsets = make_row_offsets64(config.dims, ("x", "y"))
 
     @jit(launch_bounds=THREADS)
     def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            offsets = cuda.local.array(2, i64)
-            places(row, sizes, strides, offsets)
-            at, to = offsets[0], offsets[1]
+            offsets = row_offsets(row, sizes, strides)
+            at, to = offsets.x, offsets.y
             m, total = load(x, at), Real(0)
             for i in range(1, length):
                 m = maximum(m, load(x, at + i * x_step))
             for first in range(0, length, STRETCH):
                 part = Real(0)
                 for i in range(first, min(first + STRETCH, length)):
-                    part += power(load(x, at + i * x_step) - m)
+                    part += softmax.exp(load(x, at + i * x_step) - m)
                 total += part
-            z = finish(total)
+            z = softmax.normaliser(total)
             for i in range(length):
-                store(y, to + i * y_step, result(load(x, at + i * x_step), m, z))
+                store(y, to + i * y_step, softmax.result(load(x, at + i * x_step), m, z))
     return softmax_fwd_naive
 
 
@@ -84,24 +83,23 @@ def backward_kernel(config):
     """dx from dy and y, a row a thread."""
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
-    Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
-    product, gradient, places = do.product, do.gradient, make_row_places64(config.dims, 3)
+    Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
+    row_offsets = make_row_offsets64(config.dims, ("dy", "y", "dx"))
 
     @jit(launch_bounds=THREADS)
     def softmax_bwd_naive(dy, y, dx, rows, length, dy_step, y_step, dx_step, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            offsets = cuda.local.array(3, i64)
-            places(row, sizes, strides, offsets)
-            at, mid, to = offsets[0], offsets[1], offsets[2]
+            offsets = row_offsets(row, sizes, strides)
+            at, mid, to = offsets.dy, offsets.y, offsets.dx
             total = Real(0)
             for first in range(0, length, STRETCH):
                 part = Real(0)
                 for i in range(first, min(first + STRETCH, length)):
-                    part += product(load(dy, at + i * dy_step), load(y, mid + i * y_step))
+                    part += softmax.product(load(dy, at + i * dy_step), load(y, mid + i * y_step))
                 total += part
             for i in range(length):
-                value = gradient(load(dy, at + i * dy_step), load(y, mid + i * y_step), total)
+                value = softmax.gradient(load(dy, at + i * dy_step), load(y, mid + i * y_step), total)
                 store(dx, to + i * dx_step, value)
     return softmax_bwd_naive
 

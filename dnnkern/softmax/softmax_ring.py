@@ -7,14 +7,14 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.block import add
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
-from ..device.rows import Held, make_row, make_row_places, row_arguments
+from ..device.rows import RowLayout, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
@@ -23,11 +23,11 @@ from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
-from ._rows import refusal, units
+from .rows._config import refusal, row_vectors
 
 COST = constants("softmax/ring")
 
-MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+MOST = 8 * 512 * 4  # vectors of a row: blocks of a cluster, threads of a block, vectors of a thread
 UNROLLED = 32       # elements of a thread that the compiler keeps in registers
 
 
@@ -53,14 +53,14 @@ class Config:
 
 
 def supports(problem):
-    """Rows of whole units of 16 bytes, which bulk copies can bring, and float32 sums, which blocks can exchange."""
+    """Rows of whole 16-byte vectors, which bulk copies can bring, and float32 sums, which blocks can exchange."""
     if problem.compute != "float32":
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
-    unit, heads = problem.unit
-    if unit != 16 or heads:
-        return f"rows begin or end off a multiple of 16 bytes; units are {unit} bytes{', with heads' * heads}"
-    if units(problem) > MOST:
-        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {MOST}"
+    vector_bytes, unaligned = problem.vector
+    if vector_bytes != 16 or unaligned:
+        return f"rows begin or end off a multiple of 16 bytes; vectors are {vector_bytes} bytes{', with unaligned' * unaligned}"
+    if row_vectors(problem) > MOST:
+        return f"rows of {problem.form.length} elements are {row_vectors(problem)} 16-byte vectors; a cluster has {MOST}"
     return refusal(problem)
 
 
@@ -76,7 +76,7 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """Rings with few enough elements of a thread."""
-    found = rings(problem.form.rows, units(problem), len(problem.arrays) - 1, device)
+    found = rings(problem.form.rows, row_vectors(problem), len(problem.arrays) - 1, device)
     return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring) for ring in found
             if ring.units * 16 // ITEMSIZE[problem.dtype] <= UNROLLED]
 
@@ -91,18 +91,18 @@ def seconds(problem, device, config):
 @functools.cache
 def kernel(config):
     """y = softmax(x), or its logarithm; or dx from dy and y."""
-    ring, held, do = config.ring, Held(config.dtype, 16, config.ring.threads, config.ring.units), arithmetic("float32", config.log)
-    row_of, Real, E = make_row(held), f32, held.elements
-    unpack, pack = row_of.unpack, row_of.pack
-    power, shift, finish, result, product, gradient = do
+    ring, softmax = config.ring, arithmetic("float32", config.log)
+    layout = RowLayout(config.dtype, 16, ring.threads, ring.units)
+    vec, Real, E = make_row(layout), f32, layout.elements
     UNITS, ROWS, STAGES, STAGE, CLUSTER, WHOLE = ring.units, ring.rows, ring.stages, ring.stage_bytes, ring.cluster, ring.whole
     BLOCK, BLOCKS, WARPS, CLUSTER_LOG = ring.threads, ring.resident, ring.threads // 32, ring.cluster.bit_length() - 1
     FORWARD, ARRAYS, VALUES = ring.inputs == 1, ring.inputs + 1, 3 - ring.inputs
-    SENT, LAST, OUT, WORDS, NOTHING = VALUES * ROWS, i32(BLOCK - 32), ring.inputs, 4 * UNITS, -math.inf
+    SENT, LAST, WORDS, NOTHING = VALUES * ROWS, BLOCK - 32, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
-    places, hold, widest = make_row_places(config.dims, ARRAYS), pin(WORDS), make_reduce(maximum)
+    row_offsets, hold = make_row_offsets(config.dims, ("a", "out") if FORWARD else ("a", "b", "out")), pin(WORDS)
+    widest = make_reduce(maximum)
 
     def make_meeting(lanes):
         """Device function ``meet(m, total)``: maxima, and sums of exponentials below them, of aligned lanes as of all, in every lane;
@@ -113,7 +113,7 @@ def kernel(config):
         def meet(m, total):
             if FORWARD:
                 top = top_of(m)
-                total, m = Real(total * power(Real(m - shift(top)))), top
+                total, m = total * softmax.exp(m - softmax.finite_max(top)), top
             return m, whole(total)
         return meet
     in_block, in_cluster, whole = make_meeting(WARPS), make_meeting(CLUSTER), make_reduce(add)
@@ -124,17 +124,17 @@ def kernel(config):
         for c in range(UNITS):
             if WHOLE or c < mine:
                 fetch(words, 4 * c, at, k, 0, c)
-                unpack(values, words, c)
+                vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
         m = widest(m)
-        low = shift(m)
+        low = softmax.finite_max(m)
         hold(words)
         for c in range(UNITS):
             if WHOLE or c < mine:
-                unpack(values, words, c)
+                vec.unpack(values, words, c)
                 for e in range(E):
-                    total = Real(total + power(Real(values[e] - low)))
+                    total += softmax.exp(values[e] - low)
         return m, whole(total)
 
     @device_function
@@ -143,23 +143,23 @@ def kernel(config):
         for c in range(UNITS):
             if WHOLE or c < mine:
                 fetch(part, 0, at, k, 0, c)
-                unpack(values, part, 0)
+                vec.unpack(values, part, 0)
                 fetch(part, 0, at, k, 1, c)
-                unpack(others, part, 0)
+                vec.unpack(others, part, 0)
                 for e in range(E):
-                    total = Real(total + product(values[e], others[e]))
+                    total += softmax.product(values[e], others[e])
         return whole(total)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def softmax_ring(a, b, out, rows, units, share, step, steps, divisors, strides):
+    def softmax_ring(a, b, out, rows, vectors, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
-        values, others, offsets = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(ARRAYS, i64)
+        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
         begin = rank * share
-        count = min(max(units - begin, 0), share)
+        count = min(max(vectors - begin, 0), share)
         mine = 0
         for c in range(UNITS):
             mine = c + 1 if thread + c * BLOCK < count else mine
@@ -170,7 +170,7 @@ def kernel(config):
         if thread == LAST:
             state = pipe.producer_start()
             for s in range(STAGES):
-                start(base, bars, state, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                start(base, bars, state, a, b, first + s * stride, step, rows, begin, count, divisors, strides)
                 state = pipe.next(state)
         cluster_wait()
         row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
@@ -194,7 +194,7 @@ def kernel(config):
                             scratch[place + 1] = m
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, bars, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
+                    start(base, bars, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides)
                 if thread < 32:
                     for k in range(ROWS):
                         place = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
@@ -209,22 +209,22 @@ def kernel(config):
                     line = row - stride + k * step
                     if ROWS == 1 or line < rows:
                         m, total = in_cluster(slots[place + k * VALUES + 1] if FORWARD else Real(0), slots[place + k * VALUES])
-                        z = finish(total) if FORWARD else total
-                        places(line, divisors, strides, offsets)
-                        q = as_u32(advance(out, offsets[OUT] + begin * i64(E)))
+                        z = softmax.normaliser(total) if FORWARD else total
+                        offsets = row_offsets(line, divisors, strides)
+                        q = as_u32(advance(out, offsets.out + begin * i64(E)))
                         for c in range(UNITS):
                             if WHOLE or c < mine:
                                 fetch(part, 0, was, k, 0, c)
-                                unpack(values, part, 0)
+                                vec.unpack(values, part, 0)
                                 if FORWARD:
                                     for e in range(E):
-                                        values[e] = result(values[e], m, z)
+                                        values[e] = softmax.result(values[e], m, z)
                                 else:
                                     fetch(part, 0, was, k, 1, c)
-                                    unpack(others, part, 0)
+                                    vec.unpack(others, part, 0)
                                     for e in range(E):
-                                        values[e] = gradient(values[e], others[e], z)
-                                pack(part, 0, values)
+                                        values[e] = softmax.gradient(values[e], others[e], z)
+                                vec.pack(part, 0, values)
                                 store4_from(q, 4 * (thread + c * BLOCK), part, 0)
             row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
@@ -235,7 +235,7 @@ def build(problem, device, config):
     """One launch."""
     form, ring, names = problem.form, config.ring, ("x", "x", "y") if len(problem.arrays) == 2 else ("dy", "y", "dx")
     divisors, strides = row_arguments(form)
-    slots, count = clusters(ring, device, form.rows), units(problem)
+    slots, count = clusters(ring, device, form.rows), row_vectors(problem)
     steps = ceil_div(form.rows, slots * ring.rows)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names),
                  *(Argument("int32", n) for n in (form.rows, count, ceil_div(count, ring.cluster), slots, steps)),

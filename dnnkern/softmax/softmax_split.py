@@ -13,7 +13,7 @@ from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.rows import Held, make_row, make_row_places, row_arguments
+from ..device.rows import RowLayout, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -21,10 +21,11 @@ from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_ra
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
-from ._rows import units
+from .rows._config import row_vectors
 
 COST = constants("softmax/split")
 
+ARRAYS = {2: ("x", "y"), 3: ("dy", "y", "dx")}  # names of the arrays, inputs first
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 SCRATCH = THREADS // 8  # two pairs a warp
 BLOCKS = 8  # of a multiprocessor that are worth a piece
@@ -32,18 +33,18 @@ BLOCKS = 8  # of a multiprocessor that are worth a piece
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernels are compiled for: `held` units a thread loads at once of each array."""
+    """What the kernels are compiled for: `registers` vectors per thread and input are loaded at once."""
     dtype: str
     log: bool
-    unit: int
-    heads: bool
+    vector_bytes: int
+    unaligned: bool
     dims: int
-    held: int
+    registers: int
     arrays: int
 
     @property
-    def row(self):
-        return Held(self.dtype, self.unit, THREADS, self.held, 0, self.heads, self.arrays == 2)
+    def layout(self):
+        return RowLayout(self.dtype, self.vector_bytes, THREADS, self.registers, 0, self.unaligned, self.arrays == 2)
 
 
 def supports(problem):
@@ -55,14 +56,14 @@ def supports(problem):
 
 
 def _config(problem):
-    unit, heads = problem.unit
-    held = 4 // (len(problem.arrays) - 1) // (1 + (problem.compute == "float64"))
-    return Config(problem.dtype, problem.log, unit, heads, max(1, len(problem.form.outer)), held, len(problem.arrays))
+    vector_bytes, unaligned = problem.vector
+    registers = 4 // (len(problem.arrays) - 1) // (1 + (problem.compute == "float64"))
+    return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), registers, len(problem.arrays))
 
 
 def _pieces(problem, device):
-    """(pieces of a row, units of a piece): whole rounds of a block, and no more pieces than a block has threads to merge them."""
-    count, turn = units(problem), THREADS * _config(problem).held
+    """(pieces of a row, vectors of a piece): whole rounds of a block, and no more pieces than a block has threads to merge them."""
+    count, turn = row_vectors(problem), THREADS * _config(problem).registers
     wanted = max(1, min(THREADS, ceil_div(BLOCKS * device.sms, problem.form.rows), ceil_div(count, turn)))
     size = ceil_div(ceil_div(count, wanted), turn) * turn
     return ceil_div(count, size), size
@@ -80,23 +81,22 @@ def estimate(problem, device, config):
     inputs, outputs = sum(t.nbytes for t in problem.arrays[:-1]), problem.outputs[0].nbytes
     again = COST.again if inputs + outputs < device.l2_bytes // 2 else 1.0
     share = occupied(form.rows * pieces * THREADS, COST.enough, device)
-    idle = max(1.0, THREADS * _config(problem).held / units(problem)) ** 0.5
+    idle = max(1.0, THREADS * _config(problem).registers / row_vectors(problem)) ** 0.5
     strided = max(sector_waste(itemsize, itemsize) if abs(s) > 1 else 1 for s in form.steps)
     each = COST.element if len(problem.arrays) == 2 else COST.element_bwd
     issue = issue_seconds(outputs // itemsize * each + COST.thread * form.rows * pieces * THREADS, 1, device)
-    moved = memory_seconds(inputs * (1 + again) + outputs, device) * strided / narrow_rate(problem.unit[0], itemsize)
+    moved = memory_seconds(inputs * (1 + again) + outputs, device) * strided / narrow_rate(problem.vector[0], itemsize)
     return 2 * LAUNCH + Cost(launch=COST.between) + overlap(memory=moved, issue=issue).slowed(idle=idle / share)
 
 
 @functools.cache
 def sum_kernel(config):
     """The maximum and the sum of a piece, forward; backward the sum alone."""
-    held, compute = config.row, element(config.dtype).compute
-    row, do = make_row(held), arithmetic(compute, config.log)
-    span, load, load_rest, unpack = row.span, row.load, row.load_rest, row.unpack
-    power, shift, product, Real, NOTHING = do.power, do.shift, do.product, held.real, -math.inf
-    E, WORDS, REST, SINGLES, HELD = held.elements, held.words, held.rest, held.singles, config.held
-    places, hold = make_row_places(config.dims, config.arrays), pin(WORDS)
+    layout, compute = config.layout, element(config.dtype).compute
+    vec, softmax = make_row(layout), arithmetic(compute, config.log)
+    Real, NOTHING = layout.real, -math.inf
+    E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
+    row_offsets, hold = make_row_offsets(config.dims, ARRAYS[config.arrays]), pin(WORDS)
     if config.arrays == 2:
         merge = make_block_reduce_pair(merge_softmax, THREADS)
 
@@ -104,33 +104,33 @@ def sum_kernel(config):
         def softmax_fwd_pieces(x, partial, pieces, size, length, x_step, divisors, strides):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
-            rest, offsets = cuda.local.array(REST, Real), cuda.local.array(2, i64)
+            edges = cuda.local.array(EDGE_SLOTS, Real)
             lane = cuda.threadIdx.x
             number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-            places(number, divisors, strides, offsets)
-            x = advance(x, offsets[0])
-            head, units = span(x, length)
+            offsets = row_offsets(number, divisors, strides)
+            x = advance(x, offsets.x)
+            prologue, vectors = vec.split(x, length)
             m, total = Real(NOTHING), Real(0)
             if piece == 0:
-                load_rest(rest, x, head, units, length, lane)
-                for k in range(SINGLES):
-                    m = maximum(m, rest[k])
-                for k in range(SINGLES):
-                    total = Real(total + power(Real(rest[k] - shift(m))))
-            for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
-                load(words, advance(x, i64(first) * E * x_step), head, units - first, lane, x_step)
+                vec.load_edges(edges, x, prologue, vectors, length, lane)
+                for k in range(EDGES):
+                    m = maximum(m, edges[k])
+                for k in range(EDGES):
+                    total += softmax.exp(edges[k] - softmax.finite_max(m))
+            for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
+                vec.load(words, advance(x, i64(first) * E * x_step), prologue, vectors - first, lane, x_step)
                 old = m
-                for c in range(HELD):
-                    unpack(values, words, c)
+                for c in range(REGISTERS):
+                    vec.unpack(values, words, c)
                     for e in range(E):
                         m = maximum(m, values[e])
-                low = shift(m)
-                total = Real(total * power(Real(old - low)))
+                low = softmax.finite_max(m)
+                total = total * softmax.exp(old - low)
                 hold(words)
-                for c in range(HELD):
-                    unpack(values, words, c)
+                for c in range(REGISTERS):
+                    vec.unpack(values, words, c)
                     for e in range(E):
-                        total = Real(total + power(Real(values[e] - low)))
+                        total += softmax.exp(values[e] - low)
             m, total = merge(m, total, Real(0), scratch, 0)
             if lane == 0:
                 at = 2 * i64(cuda.blockIdx.x)
@@ -145,26 +145,26 @@ def sum_kernel(config):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, rest2, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(3, i64)
+        edges, other_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
         number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-        places(number, divisors, strides, offsets)
-        dy, y = advance(dy, offsets[0]), advance(y, offsets[1])
-        head, units = span(dy, length)
+        offsets = row_offsets(number, divisors, strides)
+        dy, y = advance(dy, offsets.dy), advance(y, offsets.y)
+        prologue, vectors = vec.split(dy, length)
         total = Real(0)
         if piece == 0:
-            load_rest(rest, dy, head, units, length, lane)
-            load_rest(rest2, y, head, units, length, lane)
-            for k in range(SINGLES):
-                total = Real(total + product(rest[k], rest2[k]))
-        for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
-            load(a, advance(dy, i64(first) * E * dy_step), head, units - first, lane, dy_step)
-            load(b, advance(y, i64(first) * E * y_step), head, units - first, lane, y_step)
-            for c in range(HELD):
-                unpack(values, a, c)
-                unpack(others, b, c)
+            vec.load_edges(edges, dy, prologue, vectors, length, lane)
+            vec.load_edges(other_edges, y, prologue, vectors, length, lane)
+            for k in range(EDGES):
+                total += softmax.product(edges[k], other_edges[k])
+        for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
+            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, vectors - first, lane, dy_step)
+            vec.load(b, advance(y, i64(first) * E * y_step), prologue, vectors - first, lane, y_step)
+            for c in range(REGISTERS):
+                vec.unpack(values, a, c)
+                vec.unpack(others, b, c)
                 for e in range(E):
-                    total = Real(total + product(values[e], others[e]))
+                    total += softmax.product(values[e], others[e])
         total = reduce(total, scratch, 0)
         if lane == 0:
             partial[cuda.blockIdx.x] = total
@@ -174,12 +174,11 @@ def sum_kernel(config):
 @functools.cache
 def apply_kernel(config):
     """The results of a piece, from what all pieces of the row left."""
-    held, compute = config.row, element(config.dtype).compute
-    row, do = make_row(held), arithmetic(compute, config.log)
-    span, load, load_rest, unpack, pack, store, store_rest = row[:7]
-    finish, result, gradient, Real, NOTHING = do.finish, do.result, do.gradient, held.real, -math.inf
-    E, WORDS, REST, SINGLES, HELD = held.elements, held.words, held.rest, held.singles, config.held
-    places = make_row_places(config.dims, config.arrays)
+    layout, compute = config.layout, element(config.dtype).compute
+    vec, softmax = make_row(layout), arithmetic(compute, config.log)
+    Real, NOTHING = layout.real, -math.inf
+    E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
+    row_offsets = make_row_offsets(config.dims, ARRAYS[config.arrays])
     if config.arrays == 2:
         merge = make_block_reduce_pair(merge_softmax, THREADS)
 
@@ -187,7 +186,7 @@ def apply_kernel(config):
         def softmax_fwd_apply(x, y, partial, pieces, size, length, x_step, y_step, divisors, strides):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
-            rest, offsets = cuda.local.array(REST, Real), cuda.local.array(2, i64)
+            edges = cuda.local.array(EDGE_SLOTS, Real)
             lane = cuda.threadIdx.x
             number, piece = divide_remainder(cuda.blockIdx.x, pieces)
             count = i32(pieces[0])
@@ -196,24 +195,24 @@ def apply_kernel(config):
                 at = 2 * (i64(number) * count + lane)
                 m, total = partial[at], partial[at + 1]
             m, total = merge(m, total, Real(0), scratch, 0)
-            z = finish(total)
-            places(number, divisors, strides, offsets)
-            x, y = advance(x, offsets[0]), advance(y, offsets[1])
-            head, units = span(x, length)
+            z = softmax.normaliser(total)
+            offsets = row_offsets(number, divisors, strides)
+            x, y = advance(x, offsets.x), advance(y, offsets.y)
+            prologue, vectors = vec.split(x, length)
             if piece == 0:
-                load_rest(rest, x, head, units, length, lane)
-                for k in range(SINGLES):
-                    rest[k] = result(rest[k], m, z)
-                store_rest(y, rest, head, units, length, lane)
-            for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
-                left = units - first
-                load(words, advance(x, i64(first) * E * x_step), head, left, lane, x_step)
-                for c in range(HELD):
-                    unpack(values, words, c)
+                vec.load_edges(edges, x, prologue, vectors, length, lane)
+                for k in range(EDGES):
+                    edges[k] = softmax.result(edges[k], m, z)
+                vec.store_edges(y, edges, prologue, vectors, length, lane)
+            for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
+                left = vectors - first
+                vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
+                for c in range(REGISTERS):
+                    vec.unpack(values, words, c)
                     for e in range(E):
-                        values[e] = result(values[e], m, z)
-                    pack(words, c, values)
-                    store(advance(y, i64(first) * E * y_step), words, c, head, left, lane, y_step)
+                        values[e] = softmax.result(values[e], m, z)
+                    vec.pack(words, c, values)
+                    vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
         return softmax_fwd_apply
 
     reduce = make_block_reduce(add, THREADS)
@@ -223,7 +222,7 @@ def apply_kernel(config):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, rest2, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(3, i64)
+        edges, other_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
         number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         count = i32(pieces[0])
@@ -231,26 +230,26 @@ def apply_kernel(config):
         if lane < count:
             total = partial[i64(number) * count + lane]
         total = reduce(total, scratch, 0)
-        places(number, divisors, strides, offsets)
-        dy, y, dx = advance(dy, offsets[0]), advance(y, offsets[1]), advance(dx, offsets[2])
-        head, units = span(dy, length)
+        offsets = row_offsets(number, divisors, strides)
+        dy, y, dx = advance(dy, offsets.dy), advance(y, offsets.y), advance(dx, offsets.dx)
+        prologue, vectors = vec.split(dy, length)
         if piece == 0:
-            load_rest(rest, dy, head, units, length, lane)
-            load_rest(rest2, y, head, units, length, lane)
-            for k in range(SINGLES):
-                rest[k] = gradient(rest[k], rest2[k], total)
-            store_rest(dx, rest, head, units, length, lane)
-        for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
-            left = units - first
-            load(a, advance(dy, i64(first) * E * dy_step), head, left, lane, dy_step)
-            load(b, advance(y, i64(first) * E * y_step), head, left, lane, y_step)
-            for c in range(HELD):
-                unpack(values, a, c)
-                unpack(others, b, c)
+            vec.load_edges(edges, dy, prologue, vectors, length, lane)
+            vec.load_edges(other_edges, y, prologue, vectors, length, lane)
+            for k in range(EDGES):
+                edges[k] = softmax.gradient(edges[k], other_edges[k], total)
+            vec.store_edges(dx, edges, prologue, vectors, length, lane)
+        for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
+            left = vectors - first
+            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, left, lane, dy_step)
+            vec.load(b, advance(y, i64(first) * E * y_step), prologue, left, lane, y_step)
+            for c in range(REGISTERS):
+                vec.unpack(values, a, c)
+                vec.unpack(others, b, c)
                 for e in range(E):
-                    values[e] = gradient(values[e], others[e], total)
-                pack(a, c, values)
-                store(advance(dx, i64(first) * E * dx_step), a, c, head, left, lane, dx_step)
+                    values[e] = softmax.gradient(values[e], others[e], total)
+                vec.pack(a, c, values)
+                vec.store(advance(dx, i64(first) * E * dx_step), a, c, prologue, left, lane, dx_step)
     return softmax_bwd_apply
 
 

@@ -30,8 +30,8 @@ def _order_word(text):
 
 def add_transpose_arguments(parser):
     """The words that describe a transposition."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
     parser.add_argument("order", type=_order_word, help="axes (0,2,3,1) or two layouts (NCHW:NHWC)")
 
 
@@ -50,9 +50,9 @@ def transpose_from_record(record):
 
 def add_window_arguments(parser):
     """The words that describe a window on images."""
-    parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
-    parser.add_argument("window", type=sizes_word, help="its extents: 3x3")
+    parser.add_argument("shape", type=sizes_word, help="N, C and the image extents, in this order for every layout: 64x64x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
+    parser.add_argument("window", type=sizes_word, help="window extents: 3x3")
     parser.add_argument("terms", nargs="*", type=term_word, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc")
 
 
@@ -87,9 +87,9 @@ def _slices_word(text):
 
 def add_slice_arguments(parser):
     """The words that describe a slice."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
-    parser.add_argument("slices", type=_slices_word, help="one a dimension, as in Python, with commas: :,3:,1:-1,::2")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
+    parser.add_argument("slices", type=_slices_word, help="one per dimension, as in Python, separated by commas: :,3:,1:-1,::2")
 
 
 def make_slice(arguments):
@@ -110,8 +110,8 @@ def _shapes_word(text):
 
 def add_concat_arguments(parser):
     """The words that describe a concatenation."""
-    parser.add_argument("shapes", type=_shapes_word, help="of the arrays, with commas: 64x128x28x28,64x256x28x28")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("shapes", type=_shapes_word, help="shapes of the arrays, separated by commas: 64x128x28x28,64x256x28x28")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
     parser.add_argument("axis", type=int)
 
 
@@ -137,9 +137,9 @@ def _pads_word(text):
 
 def add_pad_arguments(parser):
     """The words that describe borders."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
-    parser.add_argument("pads", type=_pads_word, help="one a dimension, or two with a colon: 0,0,1,2:3")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
+    parser.add_argument("pads", type=_pads_word, help="one per dimension, or two with a colon: 0,0,1,2:3")
     parser.add_argument("mode", nargs="?", choices=MODES, default="constant")
 
 
@@ -155,8 +155,8 @@ def pad_from_record(record):
 
 def add_array_arguments(parser):
     """The words that describe an array."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, int8, ...")
 
 
 def make_set(arguments):
@@ -172,7 +172,7 @@ def set_from_record(record):
 def add_blocks_arguments(parser):
     """The words that describe blocks of pixels."""
     add_array_arguments(parser)
-    parser.add_argument("block", type=int, help="extent of a block: 2")
+    parser.add_argument("block", type=int, help="side of a block: 2")
 
 
 def make_blocks(op, arguments):
@@ -198,8 +198,8 @@ def _resample_term(text):
 
 def add_resample_arguments(parser):
     """The words that describe an image of another size."""
-    parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
+    parser.add_argument("shape", type=sizes_word, help="N, C and the image extents, in this order for every layout: 64x64x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
     parser.add_argument("size", type=sizes_word, help="extents of the resampled image: 112x112")
     parser.add_argument("terms", nargs="*", type=_resample_term, help="nearest, nearest-exact, bilinear, bicubic, area, corners, "
                         "antialias, nchw, nhwc")
@@ -222,9 +222,9 @@ def resample_from_record(op, record):
 
 def add_sample_arguments(parser):
     """The words that describe images sampled at a grid."""
-    parser.add_argument("shape", type=sizes_word, help="of the images: 32x64x112x112")
-    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
-    parser.add_argument("size", type=sizes_word, help="of the grid: 112x112")
+    parser.add_argument("shape", type=sizes_word, help="shape of the images: 32x64x112x112")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
+    parser.add_argument("size", type=sizes_word, help="extents of the grid: 112x112")
     parser.add_argument("--mode", choices=SAMPLE_MODES, default="bilinear")
     parser.add_argument("--padding", choices=PADDINGS, default="zeros")
     parser.add_argument("--corners", action="store_true", help="align_corners")
@@ -246,8 +246,8 @@ def sample_from_record(op, record):
 
 def add_affine_arguments(parser):
     """The words that describe an affine grid."""
-    parser.add_argument("shape", type=sizes_word, help="of the images that it makes: 32x3x224x224")
-    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
+    parser.add_argument("shape", type=sizes_word, help="shape of the sampled images: 32x3x224x224")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
     parser.add_argument("--corners", action="store_true", help="align_corners")
 
 
@@ -265,9 +265,9 @@ def affine_from_record(op, record):
 
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
-    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
-    parser.add_argument("dtype", type=dtype_word, help="of x")
-    parser.add_argument("to", type=dtype_word, help="of y")
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="dtype of x")
+    parser.add_argument("to", type=dtype_word, help="dtype of y")
     parser.add_argument("--scale", type=float, default=1.0)
 
 

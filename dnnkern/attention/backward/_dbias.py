@@ -13,10 +13,11 @@ from ...device.convert import element
 from ...device.groups import access_words
 from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import packed_strides
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._checks import broadcast_strides
 from .._fragments import is_bent
 from .._halves import STEP, Source, make_loader, mma_rate, source_of
@@ -25,6 +26,8 @@ from ..sdpa_naive import bias_launch
 from . import _dbias_wgmma as hopper
 from ._dbias_mma import GROUP, kernel
 from ._delta import delta_launch
+
+COST = constants("attention/dbias")
 
 MOST_STEPS = 4  # of 16 columns of a part
 MOST_STAGES = 3
@@ -260,16 +263,16 @@ def dbias_seconds(problem, width, device):
     p = problem
     if p.dbias is None:
         return 0
-    moved, config = moved_seconds(2 * p.dbias.nbytes, device), hopper.config_of(p, width, device)
+    moved, config = memory_seconds(2 * p.dbias.nbytes, device), hopper.config_of(p, width, device)
     if config is not None:
-        return max(hopper.seconds_of(p, config, device), moved)
+        return overlap(hopper.seconds_of(p, config, device), memory=moved)
     if p.dtype == "float32":
-        return divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device)
-    rate = mma_rate(device) * 0.6
+        return Cost(issue=issue_seconds(p.pairs * p.heads * (p.d + p.dv), COST.float32, device))
+    rate = mma_rate(device) * COST.rate
     columns = sum(max(ceil_div(n, STEP), 1) * STEP for n in (p.d, p.dv))
-    issues = 12 + 10 * p.alibi + 25 * (p.softcap > 0) + 20 * (p.dropout > 0)
+    issues = COST.score + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0)
     pairs = p.pairs * p.heads
-    return LAUNCH + max(pairs * columns / rate + divisions_seconds(pairs, issues, device), moved)
+    return LAUNCH + overlap(Cost(math=pairs * columns / rate, issue=issue_seconds(pairs, issues, device)), memory=moved)
 
 
 def dbias_launches(problem, device, numbers):

@@ -24,18 +24,21 @@ from ...device.tma import bulk_commit, bulk_load, make_bulk_wait, make_bulk_wait
 from ...device.vec import address, load_shared_f32, shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ...engine.constants import constants
+from ...engine.cost import Cost
 from ...engine.hopper import ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E
 from .._fragments import is_bent, make_add_bias, make_pack
 from .._masks import make_hide
 from .._scores import Kind, kind_of, make_terms, steepness
-from .._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, addressable, array_map, bias_map, is_by_tiles
+from .._wgmma import ALIGNMENT, BARRIERS, COLUMNS, addressable, array_map, bias_map, is_by_tiles
+
+COST, WGMMA = constants("attention/dbias"), constants("attention/wgmma")
 
 GROUPS, HEIGHT, MOST_STAGES = 2, 128, 4
 WARPS, THREADS, REGISTERS = 4 * GROUPS, 128 * (GROUPS + 1), (40, 232)
 NUMBERS = 8 * HEIGHT  # bytes of a tile's levels and deltas
-ISSUES = 8  # instructions of each score, counted in machine code
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,9 @@ def config_of(problem, together, device):
 
 def seconds_of(problem, config, device):
     """Predicted time: what each pair of tiles takes tensor cores, and what they wait for meanwhile."""
-    p, scores = problem, HEIGHT * config.width
-    cycles = scores * (32 * sum(config.steps) / 4096 + ISSUES / 128)
-    return LAUNCH + p.pairs * p.heads / scores / device.sms * cycles / (CLOCK_SHARE * device.clock_hz)
+    p = problem
+    times = p.pairs * p.heads / device.sms / (WGMMA.clock * device.clock_hz)
+    return Cost(launch=WGMMA.launch, math=times * (32 * sum(config.steps) / 4096), issue=times * (COST.wgmma_score / 128))
 
 
 def launch_of(problem, config, numbers, device):

@@ -13,8 +13,8 @@ from ...device.block import make_block_reduce
 from ...device.convert import element
 from ...device.fastmath import ex2, exp, fma
 from ...device.warp import add
+from ...engine.cost import LAUNCH, Cost, memory_seconds
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._flash import LOG2E
 from .._scores import NOTHING
 
@@ -27,7 +27,7 @@ def dsink_seconds(problem, device):
     p = problem
     if p.dsink is None:
         return 0
-    return LAUNCH + 2 * moved_seconds(2 * p.lse.nbytes, device) * device.sms / min(max(p.heads, 1), device.sms)
+    return LAUNCH + Cost(memory=2 * memory_seconds(2 * p.lse.nbytes, device)).slowed(idle=device.sms / min(max(p.heads, 1), device.sms))
 
 
 def dsink_launches(problem, numbers):

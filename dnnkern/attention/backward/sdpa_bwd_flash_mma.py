@@ -17,8 +17,9 @@ from ...device.cp_async import commit_copies, wait_copies
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from .._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
@@ -30,6 +31,8 @@ from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import Numbers, delta_launch
 from ._dscores import WIDEST_DROPPED, make_slopes, row_level
 from ._dsink import dsink_launches, dsink_seconds
+
+COST = constants("attention/mma")
 
 SHAPES = (Threads(4, 64, 2), Threads(4, 32, 2), Threads(8, 32, 1))
 MOST_COLUMNS = 256  # of the sums of dk and dv
@@ -109,11 +112,13 @@ def estimate(problem, device, config):
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
     products = 4 * config.q.width + 3 * config.v.width
     read = bool(config.kind.bias) + config.kind.mask
-    issues = 2 * (16 + 12 * read + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))  # of a score
-    work = t.height * rows * (products / 0.5 + issues * rate / (128 * device.sms * device.clock_hz))
-    slow = sum(32 * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
+    issues = 2 * (COST.bwd_score + COST.bwd_read * read + COST.bwd_alibi * p.alibi + COST.bwd_softcap * (p.softcap > 0)
+                  + COST.bwd_dropout * (p.dropout > 0))  # of a score
+    work = t.height * rows * (products / COST.bwd + rate * issue_seconds(issues, 1, device))
+    slow = sum(COST.bwd_slow * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
     seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
-    return LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
+    return (LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device)
+            + overlap(math=seconds, memory=memory_seconds(p.bytes, device)))
 
 
 class _Parts:

@@ -18,14 +18,17 @@ from ...device.index import divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
 from ._delta import Numbers, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
+
+COST = constants("attention/simt")
 
 SHAPES = (Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 4, 16, 8), Threads(2, 2, 16, 4), Threads(2, 2, 8, 4))
 
@@ -97,10 +100,10 @@ def estimate(problem, device, config):
     rate = (device.fp64_rate if p.compute == "float64" else device.fp32_rate) / 2
     products = 4 * config.depth + 3 * config.width
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
-    issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * 2 + 60 / products * (2 if p.dropout else 1)
-    bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
-    seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * 0.7, device)
-    return LAUNCH * 3 + bias + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
+    issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * COST.load + COST.exponentials_bwd / products * (2 if p.dropout else 1)
+    bias = issue_seconds(p.pairs * p.heads * (p.d + p.dv), COST.dbias, device) if p.dbias is not None else 0
+    seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * COST.bwd, device)
+    return LAUNCH * 3 + Cost(issue=bias) + dsink_seconds(p, device) + overlap(math=seconds, memory=memory_seconds(p.bytes, device))
 
 
 class _Parts:

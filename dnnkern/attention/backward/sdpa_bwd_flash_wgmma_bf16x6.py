@@ -11,15 +11,17 @@ place of each.
 """
 from ...device.index import ceil_div
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost
 from .. import _pieces
-from .._wgmma import COLUMNS, LAUNCH, Shape, refusal
+from .._wgmma import COLUMNS, Shape, read_seconds, refusal
 from . import flash_wgmma as halves
 from .flash_wgmma.dq import countable, space_of
 
+COST, WGMMA = constants("attention/bf16x6"), constants("attention/wgmma")
+
 WIDEST = 128
 CHOICES = (("", (Shape(1, 64, 0), Shape(1, 32, 0))),)
-NARROW_COST = 1.3
-"""Tiles of 32 rows have products that wait for shared memory: half as much again in three of five."""
 
 
 def splits_of(problem, device, config):
@@ -55,8 +57,8 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The kernel's, and the pieces to be written and read."""
-    seconds = halves.estimate(problem, device, config) * (NARROW_COST if config.turned else 1)
-    return LAUNCH + _pieces.moved_bytes(splits_of(problem, device, config)) / (0.8 * device.bandwidth) + seconds
+    cost = halves.estimate(problem, device, config).slowed(slower=COST.narrow if config.turned else 1)
+    return Cost(pack=WGMMA.launch + read_seconds(_pieces.moved_bytes(splits_of(problem, device, config)), device)) + cost
 
 
 def build(problem, device, config):

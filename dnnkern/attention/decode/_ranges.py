@@ -12,12 +12,15 @@ from ...device.fastmath import maximum
 from ...device.groups import make_reader
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.warp import add, make_reduce
+from ...engine.constants import constants
+from ...engine.cost import memory_seconds
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import moved_seconds
 from .._flash import make_powers
 from .._scores import NOTHING, Kind
 from .sdpa_decode_naive import lse_argument
+
+COST = constants("attention/merge")
 
 LANES, MOST_WARPS = 32, 8
 AHEAD = 4  # ranges of a warp whose sums are under way together
@@ -66,7 +69,7 @@ def merge_seconds(problem, parts, splits, device):
         return 0.0
     many = problem.group * problem.rows
     moved = 2 * parts_bytes(problem, parts, splits) * many // (tiles_of(problem, parts.rows) * parts.rows)  # of rows that there are
-    return 1.5e-6 + ceil_div(splits, AHEAD * MOST_WARPS) * 0.7e-6 + moved_seconds(moved, device)
+    return COST.launch + ceil_div(splits, AHEAD * MOST_WARPS) * COST.turn + memory_seconds(moved, device)
 
 
 @functools.cache

@@ -10,11 +10,14 @@ from ...device.fastmath import exp, log, maximum
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.index import divided
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._checks import broadcast_strides
 from .._scores import NOTHING, Kind, between, make_terms, steepness
 from ..sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
+
+COST = constants("attention/decode_naive")
 
 
 def supports(problem):
@@ -32,9 +35,9 @@ def estimate(problem, device, config):
     p = problem
     chunks = chunks_of(p.dv)
     threads = p.images * p.heads * p.rows * chunks
-    issue = divisions_seconds(threads * p.seen * 2 * p.d, 8, device)
-    waves = ceil_div(threads, 1024 * device.sms)
-    return LAUNCH + max(issue, moved_seconds(p.bytes, device), waves * 2 * p.seen * p.d * 4e-9)
+    issue = issue_seconds(threads * p.seen * 2 * p.d, COST.multiply_add, device)
+    waves = ceil_div(threads, COST.resident * device.sms)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(p.bytes, device), waits=waves * 2 * p.seen * p.d * COST.alone)
 
 
 def decode_kind(problem) -> Kind:

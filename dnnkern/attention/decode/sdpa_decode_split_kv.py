@@ -22,15 +22,18 @@ from ...device.unroll import unrolled
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from .._flash import make_powers
 from .._scores import NOTHING, Kind, make_terms
 from ._ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes, refusal,
                       shape_arguments, sink_arguments, tiles_of)
 from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place, operand_arguments,
                                 scaled)
+
+COST = constants("attention/decode_simt")
 
 THREADS, TILE, LANES = 128, 8, 32
 WIDEST = 4 * LANES  # chunks of 16 bytes of a row
@@ -152,11 +155,12 @@ def estimate(problem, device, config):
     p, c = problem, config
     blocks, tiles = _lines(p) * c.splits, tiles_of(p, c.rows)
     share = min(1.0, blocks / (BLOCKS * device.sms))
-    moved = moved_seconds(p.bytes + (tiles - 1) * p.bytes / 4, device)
-    each = c.held * c.chunk * (2 * c.rows + 2) + c.rows * (2 * c.lanes.bit_length() + 10)
-    issue = divisions_seconds(p.batch * p.kv_heads * tiles * p.seen * c.lanes, 2 * each, device)
+    moved = memory_seconds(p.bytes + (tiles - 1) * p.bytes / COST.again, device)
+    each = c.held * c.chunk * COST.element * (c.rows + 1) + c.rows * (COST.halving * c.lanes.bit_length() + COST.row)
+    issue = issue_seconds(p.batch * p.kv_heads * tiles * p.seen * c.lanes, COST.issue * each, device)
     waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
-    return LAUNCH + max(moved / share, issue / share, waves * 1.5e-6) + 5e-6 + merge_seconds(p, c.parts, c.splits, device)
+    return (LAUNCH + overlap(memory=moved / share, issue=issue / share, waits=waves * COST.wave)
+            + Cost(waves=COST.ends, reduction=merge_seconds(p, c.parts, c.splits, device)))
 
 
 @functools.cache

@@ -8,7 +8,6 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.atomic import fetch_add_u32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -16,10 +15,11 @@ from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import check_register_budget, make_register_claim, make_register_release
+from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
-from ...device.warp import elect, redux_max, uniform
+from ...device.vec import address, advance, pin, shared_address
+from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
@@ -27,7 +27,7 @@ from .._flash import LOG2E
 from .._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_shares, stored_in_pairs
 from .._masks import make_hide
 from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_arguments, tile_count
+from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_arguments, tile_count
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def fitting(config, shapes, problem, device):
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_locate(s.height)
+    terms, locate = make_terms(kind), make_longest_first(s.height)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     E, (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS) = config.columns, config.stage, config.q_bytes, config.places
     PIECES, (K_BOXES, V_BOXES), COLUMNS, TURNED = config.pieces, config.boxes, config.box_columns, config.turned
@@ -147,12 +147,12 @@ def kernel(config):
     adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
     pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
     load_sink = element(kind.sink or kind.dtype).load
-    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), make_pipeline(2, consumers=WARPS)
+    schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(WARPS)
+    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), channel.pipe
     k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
     TILES_AT = q_pipe.bytes
-    K_BARS = TILES_AT + tile_pipe.bytes
+    K_BARS = TILES_AT + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
-    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @device_function
     def extent(i0, image, numbers):
@@ -178,25 +178,16 @@ def kernel(config):
                 load_plane(to + u32(piece * boxes * box), boxes, box, array, bar, row, h, image + piece * images)
 
     @device_function
-    def tell(bars, to, state, t):
-        """The consumers' next tile; gives the next state."""
-        tile_pipe.producer_acquire(bars, state)
-        store_shared_u32(to + 4 * state.stage, u32(t))
-        tile_pipe.producer_commit(bars, state)
-        return tile_pipe.next(state)
-
-    @device_function
     def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state = tile_pipe.producer_start()
         (per_image, per_head), images = of_head, numbers[4]
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while t < tiles:
-            after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                tile_state = tell(tile_bars, numbers_at, tile_state, t)
-                after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
+                tile_state = channel.send(tiles_at, tile_state, t, 0, 0)
+            after = schedule.next(t, counter)
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
             left = count
@@ -225,7 +216,7 @@ def kernel(config):
                 left, at = left - 1, at - WIDTH
             t = after
         if DRAWN:  # there are no more
-            tell(tile_bars, numbers_at, tile_state, tiles)
+            channel.send(tiles_at, tile_state, tiles, 0, 0)
 
     @device_function
     def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
@@ -263,7 +254,7 @@ def kernel(config):
 
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         all_rows, heads = numbers[1], i32(order[4][0])
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
@@ -279,15 +270,11 @@ def kernel(config):
         slack = SLACK * rcp(steepness)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = tile_pipe.consumer_start()
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while True:
             if DRAWN:
-                tile_pipe.consumer_wait(tile_bars, tile_state)
-                t = i32(0)
-                if lane == 0:
-                    t = i32(load_shared_u32(numbers_at + 4 * tile_state.stage))
-                    tile_pipe.consumer_release(tile_bars, tile_state, 0)
-                t = redux_max(t)
+                t, _, _ = channel.receive(tiles_at, tile_state, lane)
+                t = uniform(t)
                 tile_state = tile_pipe.next(tile_state)
             if t >= tiles:
                 break
@@ -372,7 +359,7 @@ def kernel(config):
                 if row + 8 < all_rows:
                     lse[lse_at + 8 * lse_strides[2]] = totals[1]
             if not DRAWN:
-                t = t + cuda.gridDim.x
+                t = schedule.next(t, None)
 
     def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several,
                  rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds,
@@ -381,8 +368,7 @@ def kernel(config):
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        bars = (q_pipe.barriers(first), tile_pipe.barriers(first + TILES_AT), k_pipe.barriers(first + K_BARS),
-                v_pipe.barriers(first + V_BARS), first + NUMBERS_AT)
+        bars = q_pipe.barriers(first), first + TILES_AT, k_pipe.barriers(first + K_BARS), v_pipe.barriers(first + V_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
@@ -393,7 +379,7 @@ def kernel(config):
             k_pipe.init(bars[2])
             v_pipe.init(bars[3])
             if DRAWN:
-                tile_pipe.init(bars[1])
+                channel.init(bars[1])
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()

@@ -21,14 +21,17 @@ from ...device.fastmath import rcp
 from ...device.index import divide_remainder, divisor
 from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from .._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_pack, make_shares, make_store, multiply_rows,
                           stored_in_pairs)
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
 from .._masks import make_exclude, make_hide
 from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+
+COST = constants("attention/mma")
 
 HALVES = ("float16", "bfloat16")
 
@@ -113,11 +116,12 @@ def estimate(problem, device, config):
     blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     rate = mma_rate(device)
-    issues = 12 + 12 * (bool(config.kind.bias) + config.kind.mask) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
-    work = t.height * keys * ((config.q.width + config.v.width) / 0.6 + issues * rate / (128 * device.sms * device.clock_hz))
-    slow = sum(4 * not_wide * s.width for s, not_wide in ((s, not s.wide) for s in (config.k, config.v)))
-    return LAUNCH + max(blocks_seconds(blocks, work + keys * slow * 8, t, config.shared, config.registers, rate, device),
-                        moved_seconds(p.bytes, device))
+    issues = (COST.score + COST.read * (bool(config.kind.bias) + config.kind.mask) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
+              + COST.dropout * (p.dropout > 0))  # of a score
+    work = t.height * keys * ((config.q.width + config.v.width) / COST.fwd + rate * issue_seconds(issues, 1, device))
+    slow = sum(COST.slow * s.width for s in (config.k, config.v) if not s.wide)
+    math = blocks_seconds(blocks, work + keys * slow, t, config.shared, config.registers, rate, device)
+    return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
 
 @functools.cache

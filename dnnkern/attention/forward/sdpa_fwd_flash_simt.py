@@ -26,12 +26,15 @@ from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...device.warp import add, make_reduce
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._flash import blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
+
+COST = constants("attention/simt")
 
 SHAPES = (Threads(8, 4, 16, 16), Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 2, 16, 4),
           Threads(2, 2, 8, 4))
@@ -115,10 +118,10 @@ def estimate(problem, device, config):
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     work = t.height * keys * (config.depth + config.width)
     # of a thread's products and loads of 16 bytes, and of the exponentials, some 20 instructions each
-    loads = (t.rows + t.columns) / (t.rows * t.columns) * 2
-    issue = 1 + loads + 24 / (config.depth + config.width) * (2 if p.dropout else 1)
-    return LAUNCH + max(blocks_seconds(blocks, work * issue, t, config.shared, config.registers, rate * 0.85, device),
-                        moved_seconds(p.bytes, device))
+    loads = (t.rows + t.columns) / (t.rows * t.columns) * COST.load
+    issue = 1 + loads + COST.exponentials / (config.depth + config.width) * (2 if p.dropout else 1)
+    math = blocks_seconds(blocks, work * issue, t, config.shared, config.registers, rate * COST.fwd, device)
+    return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
 
 @functools.cache

@@ -21,7 +21,6 @@ import functools
 from dataclasses import replace
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.atomic import fetch_add_u32
 from ...device.barrier import barrier_sync
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -31,6 +30,7 @@ from ...device.ldmatrix import ldmatrix_x4
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
+from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.stmatrix import stmatrix_x4
 from ...device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
                            tma_store_4d)
@@ -46,7 +46,7 @@ from .._fragments import (SLACK, is_adjusted, is_bent, make_absorb, make_add_bia
                           make_shares, make_store, multiply_rows, stored_in_pairs)
 from .._masks import make_hide
 from .._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from .._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, make_locate,
+from .._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven,
                       order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
@@ -98,7 +98,8 @@ def counter_kernel():
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate, tile_of, lengths = make_terms(kind), make_locate(1, config.by_head), make_tile(kind.packed, s.height), make_extent(kind)
+    terms, tile_of, lengths = make_terms(kind), make_tile(kind.packed, s.height), make_extent(kind)
+    locate = make_longest_first(1, config.by_head)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
     K_BOXES, V_BOXES = config.boxes
@@ -127,12 +128,12 @@ def kernel(config):
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
-    q_pipe, tile_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS), make_pipeline(2, consumers=WARPS)
+    schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(WARPS)
+    q_pipe, tile_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS), channel.pipe
     k_pipe, v_pipe = make_pipeline(STAGES, consumers=WARPS if STAGED else GROUPS), make_pipeline(STAGES, consumers=GROUPS)
     TILES_AT = q_pipe.bytes
-    K_BARS = TILES_AT + tile_pipe.bytes
+    K_BARS = TILES_AT + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
-    NUMBERS_AT = V_BARS + v_pipe.bytes
 
     @device_function
     def place_of(t, order, numbers):
@@ -163,30 +164,20 @@ def kernel(config):
             tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
-    def tell(bars, to, state, t, sequence, i0):
-        """The consumers' next tile; gives the next state."""
-        tile_pipe.producer_acquire(bars, state)
-        store_shared_4u32(to + 16 * state.stage, u32(t), u32(sequence), u32(i0), u32(0))
-        tile_pipe.producer_commit(bars, state)
-        return tile_pipe.next(state)
-
-    @device_function
     def produce(q_map, k_map, v_map, bias_map, bias_strides, base, bars, tiles, order, numbers, counter):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state = tile_pipe.producer_start()
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while t < tiles:
-            after = t + cuda.gridDim.x
             sequence, h, g, i0 = place_of(t, order, numbers)
             (row, key), rows, _, _, first, count, _, _ = extent(i0, sequence, numbers)
             image, left = 0 if PACKED else sequence, count
             if PACKED and (i0 < 0 or i0 >= rows):  # more tiles are counted than sequences have
                 left = -1
             elif TOLD:  # the consumers learn this tile's number
-                tile_state = tell(tile_bars, numbers_at, tile_state, t, sequence, i0)
-            if DRAWN:
-                after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
+                tile_state = channel.send(tiles_at, tile_state, t, sequence, i0)
+            after = schedule.next(t, counter)
             at = key + first + (count - 1) * WIDTH
             bias_image, bias_head = image if bias_strides[0] else 0, h if bias_strides[1] else 0
             while left >= 0:
@@ -212,7 +203,7 @@ def kernel(config):
                 left, at = left - 1, at - WIDTH
             t = after
         if TOLD:  # there are no more
-            tell(tile_bars, numbers_at, tile_state, tiles, 0, 0)
+            channel.send(tiles_at, tile_state, tiles, 0, 0)
 
     @device_function
     def store_boxes(sums, factors, o_map, o, o_strides, staging, row, left, h, image, warp, lane, thread, group):
@@ -274,7 +265,7 @@ def kernel(config):
     @device_function
     def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, group,
                 thread):
-        q_bars, tile_bars, k_bars, v_bars, numbers_at = bars
+        q_bars, tiles_at, k_bars, v_bars = bars
         all_rows, heads = numbers[1], numbers[5]
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
@@ -293,21 +284,18 @@ def kernel(config):
         slack = SLACK * rcp(steepness)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = tile_pipe.consumer_start()
-        t = cuda.blockIdx.x
+        t = schedule.first()
         while True:
             if TOLD:
-                tile_pipe.consumer_wait(tile_bars, tile_state)
-                told = load_shared_4u32(numbers_at + 16 * tile_state.stage)
-                cuda.syncwarp()
-                tile_pipe.consumer_release(tile_bars, tile_state, lane)
-                t = uniform(i32(told[0]))
+                told = channel.receive(tiles_at, tile_state, lane)
+                t = uniform(told[0])
                 tile_state = tile_pipe.next(tile_state)
             if t >= tiles:
                 break
             sequence, h, _, tile = locate(t, order)
             i0, image = tile * HEIGHT, sequence
             if PACKED:
-                sequence, i0, image = uniform(i32(told[1])), uniform(i32(told[2])), i32(0)
+                sequence, i0, image = uniform(told[1]), uniform(told[2]), i32(0)
             (first_row, _), rows, shift, keys, first, count, every_begin, every_end = extent(i0, sequence, numbers)
             left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
             at = first + (left - 1) * WIDTH
@@ -416,7 +404,7 @@ def kernel(config):
                     lse[lse_at + 8 * lse_strides[2]] = totals[1]
             q_state = q_pipe.next(q_state)
             if not TOLD:
-                t = t + cuda.gridDim.x
+                t = schedule.next(t, None)
         if BY_TMA and thread == 0:
             drained()
 
@@ -429,8 +417,7 @@ def kernel(config):
         to_o, bias_map = tensor_map_address(o_map), tensor_map_address(bias_tiles)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        bars = (q_pipe.barriers(first), tile_pipe.barriers(first + TILES_AT), k_pipe.barriers(first + K_BARS),
-                v_pipe.barriers(first + V_BARS), first + NUMBERS_AT)
+        bars = q_pipe.barriers(first), first + TILES_AT, k_pipe.barriers(first + K_BARS), v_pipe.barriers(first + V_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
@@ -440,7 +427,7 @@ def kernel(config):
             k_pipe.init(bars[2])
             v_pipe.init(bars[3])
             if TOLD:
-                tile_pipe.init(bars[1])
+                channel.init(bars[1])
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()

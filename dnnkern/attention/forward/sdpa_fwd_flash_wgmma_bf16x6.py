@@ -23,12 +23,16 @@ from dataclasses import dataclass
 from ...device.index import ceil_div
 from ...device.wgmma import make_wgmma, matrix_descriptor
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost
 from ...engine.hopper import ROW
 from .._fragments import SLACK, make_single_store
 from .._pieces import PIECES, PRODUCTS, TYPE, countable, make_split, moved_bytes, splits_of, split_launch
-from .._wgmma import COLUMNS, LAUNCH, Shape, refusal, tile_seconds
+from .._wgmma import COLUMNS, Shape, read_seconds, refusal, tile_seconds
 from . import _collected
 from ._collected import fitting, main_launch
+
+COST, WGMMA = constants("attention/bf16x6"), constants("attention/wgmma")
 
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((2, 96, 48), (2, 80, 48), (2, 64, 32), (3, 32, 16), (2, 48, 32), (2, 32, 16), (1, 64, 32), (1, 48, 32), (1, 32, 16))),
@@ -131,18 +135,14 @@ def workspace(problem, device, config):
     return splits_of(problem, "qkv")[-1].end + 16
 
 
-SPLIT_ISSUES = 5.5
-"""Instructions that split a probability, counted."""
-
-
 def estimate(problem, device, config):
     """Steps of the busiest block, after operands have been read and split; a step as with 16 bits, but for six times the products, the
     instructions that split probabilities and add up sums, and tiles of so few keys that reading q takes longer than its products."""
     s = config.shape
-    reading = max(16 - s.width // 4, 0) * len(PRODUCTS) * config.steps * s.groups
-    more = s.height * (SPLIT_ISSUES * s.width + config.columns) / 128 + reading
-    split = LAUNCH + moved_bytes(splits_of(problem, "qkv")) / (0.8 * device.bandwidth)
-    return split + tile_seconds(problem, config, device, times=len(PRODUCTS), more=more)
+    reading = max(COST.reading - s.width // 4, 0) * len(PRODUCTS) * config.steps * s.groups
+    more = s.height * (COST.split * s.width + config.columns) / 128 + reading
+    split = WGMMA.launch + read_seconds(moved_bytes(splits_of(problem, "qkv")), device)
+    return Cost(pack=split) + tile_seconds(problem, config, device, times=len(PRODUCTS), more=more)
 
 
 def build(problem, device, config):

@@ -22,14 +22,18 @@ from ...device import device_function
 from ...device.index import LIMIT, ceil_div
 from ...device.wgmma import make_wgmma, matrix_descriptor
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
+from ...engine.cost import Cost
 from ...engine.hopper import ROW
 from ...host.products import FP8
 from .._flash import WIDEST
 from .._fragments import make_pack_bytes, make_single_store, make_store
-from .._wgmma import LAUNCH, Shape, array_map, refusal, tile_seconds
+from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
 from . import _collected
 from ._collected import fitting, main_launch
 from ._transposed import BLOCK, Turned, turn
+
+COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
@@ -38,8 +42,6 @@ PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
 anyway."""
-PART_CYCLES = 100
-"""Of a part of the sums behind the first one, whose products nothing else of the warpgroup hides. Not measured."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Steps of the busiest block, after v has been read and written; a step as with 16 bits, but for the instructions that add up sums."""
     moved, collected = problem.v.nbytes + turned_of(problem, config).nbytes, config.shape.height * config.columns / 128
-    more = collected + PART_CYCLES * (config.parts - 1)
-    return LAUNCH + moved / (0.8 * device.bandwidth) + tile_seconds(problem, config, device, itemsize=1, more=more)
+    more = collected + COST.part * (config.parts - 1)
+    pack = WGMMA.launch + read_seconds(moved, device)
+    return Cost(pack=pack) + tile_seconds(problem, config, device, itemsize=1, more=more)
 
 
 def build(problem, device, config):

@@ -9,12 +9,15 @@ from ...device import cuda, f32, f64, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.index import divided
-from ...device.rows import make_row_places64, row_arguments64
+from ...device.rows import make_row_offsets64, row_arguments64
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._problem import ROPES
 from ._rotate import make_turn
+
+COST = constants("attention/rope_naive")
 
 THREADS = 256
 
@@ -47,15 +50,15 @@ def items_of(problem):
 def estimate(problem, device, config):
     """A sector an access where elements of neighbouring threads are apart, and the divisions."""
     spread = sum(min(32, max(abs(s), 1) * t.itemsize) * t.size for s, t in zip(problem.steps[::3], (problem.x, problem.y)))
-    issue = divisions_seconds(problem.x.size, 80 + 70 * max(1, len(problem.form.outer)), device)
-    return LAUNCH + max(issue, moved_seconds(spread, device))
+    issue = issue_seconds(problem.x.size, COST.element + COST.dimension * max(1, len(problem.form.outer)), device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(spread, device))
 
 
 @functools.cache
 def kernel(config):
     """An item a thread."""
     load, store, load_angle = element(config.dtype).load, element(config.dtype).store, element(config.angles).load
-    turn, places = make_turn(config.dtype, config.forward), make_row_places64(config.dims, 4)
+    turn, row_offsets = make_turn(config.dtype, config.forward), make_row_offsets64(config.dims, 4)
     INTERLEAVED, T = config.interleaved, f64 if element(config.dtype).compute == "float64" else f32
 
     @jit(launch_bounds=(THREADS, 2))
@@ -63,8 +66,7 @@ def kernel(config):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divided(index, items)
-            offsets = cuda.local.array(4, i64)
-            places(row, sizes, strides, offsets)
+            offsets = row_offsets(row, sizes, strides)
             x_at, y_at = offsets[0], offsets[3]
             if item < pairs:
                 first, second = item, item + pairs

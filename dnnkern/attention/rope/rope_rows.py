@@ -9,18 +9,21 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ...device import cuda, f32, f64, i32, i64, jit
+from ...device import cuda, f32, f64, i32, jit
 from ...device.convert import element
 from ...device.groups import access_words, make_reader, make_writer
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.rows import make_row_places, row_arguments
+from ...device.rows import make_row_offsets, row_arguments
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._problem import ROPES
 from ._rotate import make_turn
+
+COST = constants("attention/rope_rows")
 
 THREADS = 256
 
@@ -91,8 +94,9 @@ def estimate(problem, device, config):
     """Bytes, or the instructions."""
     config, threads = _config(problem), problem.form.rows * _items(problem)
     accesses = sum(config.whole * problem.x.itemsize / (4 * words or problem.x.itemsize) for words in (config.x_words, config.y_words))
-    issue = divisions_seconds(threads, 40 + 12 * config.dims + 8 * config.count + 8 * accesses, device)
-    return LAUNCH + max(moved_seconds(problem.bytes, device), issue) * tail(ceil_div(threads, THREADS), 6, device)
+    a_thread = COST.thread + COST.dimension * config.dims + COST.element * config.count + COST.access * accesses
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(threads, a_thread, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 
 
 @functools.cache
@@ -107,15 +111,14 @@ def kernel(config):
     put_rest = make_writer(config.dtype, COUNT, config.y_words)
     C, C_LENGTH, fetch_cos, unpack_cos = make_reader(config.angles, COUNT, config.cos_words)
     S, S_LENGTH, fetch_sin, unpack_sin = make_reader(config.angles, COUNT, config.sin_words)
-    turn, places, LENGTH = make_turn(config.dtype, config.forward), make_row_places(config.dims, 4), HALVES * X_LENGTH
+    turn, row_offsets, LENGTH = make_turn(config.dtype, config.forward), make_row_offsets(config.dims, 4), HALVES * X_LENGTH
 
     @jit(launch_bounds=(THREADS, 4))
     def rope_rows(x, cos, sin, y, threads, items, chunks, pairs, divisors, strides):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divide_remainder(index, items)
-            offsets = cuda.local.array(4, i64)
-            places(row, divisors, strides, offsets)
+            offsets = row_offsets(row, divisors, strides)
             x, y = advance(x, offsets[0]), advance(y, offsets[3])
             if not REST or item < chunks:
                 raw, values = cuda.local.array(LENGTH, X), cuda.local.array(VALUES, T)

@@ -5,8 +5,9 @@ from ...device import cuda, device_function, i64, jit, u32
 from ...device.convert import element
 from ...device.epilogue import ResidualParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
+from ...device.scheduler import locate_in_bands
 from ...device.vec import advance, shared_address
-from ...engine.simt import locate, locate_arguments
+from ...engine.simt import band_arguments
 from ...host.launch import Argument, Launch
 from . import make_gather
 from .plan import operand_arguments, sizes
@@ -53,7 +54,7 @@ def make_kernel(config, main_loop, table_at):
         def conv_gathered_partial(source, plain, sums, m, n, slice_k, pitch, products, g, tiles, band_tiles, tiles_m, last_rows):
             shared = cuda.shared.array(0, u32)
             z, block = divide_remainder(cuda.blockIdx.x, tiles)
-            row, column = locate(block, band_tiles, tiles_m, last_rows)
+            row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
             product = setup(z, g)
             s = cuda.blockIdx.y
             first = min(s * slice_k, product.k)
@@ -68,7 +69,7 @@ def make_kernel(config, main_loop, table_at):
                       bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
+        row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         product = setup(z, g)
         epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         multiply(source, plain, m, n, 0, product.k, row * BM, column * BN, g, product, shared_address(shared, 0),
@@ -81,7 +82,7 @@ def launches(view, config, kernel, shared, each, ranges):
     problem, tile = view.problem, config.tile
     m, n = sizes(view, config.output.swap)
     tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
-    tiles = (Argument(Divisor, divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
+    tiles = (Argument(Divisor, divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     extents = (Argument("int32", m), Argument("int32", n))
     if ranges > 1:
         config = replace(config, partial=True)

@@ -1,24 +1,26 @@
-"""Convolutions of many small groups on tensor cores, at the speed of memory: groups side by side in one product, operands from registers.
+"""Convolutions of many small groups on tensor cores, at memory bandwidth: several groups share one product, operands stay in registers.
 
-With 2 to 32 channels a group there is too little arithmetic to matter and too much for ordinary units: 4 channels and 3 x 3 taps take as
-long there as the image takes to pass through memory. A tensor core multiplies blocks of 16 x 16 x 8 anyway, so several groups lie in one
-product, with zeros between them: most of its work is wasted, and it is still several times faster than the memory. What counts is how the
-operands come: a warp has 32 channels, a lane 16 bytes of them, which are fragments as they lie in memory (`kernel`). A lane walks
-down the rows of its window like the depthwise kernels, a column of taps at a time; the loads of the next column are in flight meanwhile.
+With 2 to 32 channels per group there is too little arithmetic to matter for tensor cores and too much for CUDA cores: 4 channels and 3 x 3
+taps take as long there as reading the image. A tensor core multiplies blocks of 16 x 16 x 8 anyway, so several groups share a product, with
+zeros between them: most of its work is wasted, and it is still several times faster than memory. What counts is how operands are loaded: a
+warp has 32 channels, a lane 16 bytes of them, which are fragments as they are (`kernel`). A lane walks down the rows of its window like the
+depthwise kernels, a column of taps at a time, with the loads of the next column in flight.
 
-The gradient of x is the same with filters transposed and other taps. It needs channels last and 16 bytes of alignment.
+Backward data is the same with the filters transposed and other taps. It needs channels last and 16-byte alignment. It loses to
+implicit GEMMs with larger groups, which fill their tiles.
 """
 from dataclasses import dataclass
 
 from ...device.groups import access_words
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
+from .._parameters import Extents, PixelStrides
 from .._taps import Axis, make_axis, roles, small_groups_refusal
 from .backward_filter import ALGORITHM as BACKWARD_FILTER
-from .kernel import COLUMNS, SLICE, WARPS, Body, grouped_kernel
+from .kernel import COLUMNS, SLICE, WARPS, Body, TapStrides, Window, grouped_kernel
 
 COST = constants("conv/grouped")
 
@@ -27,7 +29,7 @@ SHARED = 48 * 1024
 
 @dataclass(frozen=True)
 class Config:
-    """Rows of pixels of a lane, whether the filter's columns are unrolled, and blocks that a multiprocessor is meant to hold.
+    """Rows of pixels per lane, whether the filter's columns are unrolled, and blocks per multiprocessor.
 
     With one row, the kernel loops over the filter's rows.
     """
@@ -40,7 +42,7 @@ class Config:
 
 
 def _words(p):
-    """32-bit words of the fragments that the filters of a slice make."""
+    """32-bit words of the filter fragments of a slice of channels."""
     return p.taps * (4 if p.c_group <= 4 else 8) * 64
 
 
@@ -60,12 +62,12 @@ def supports(problem):
     if p.filter[0] > 1 and t != p.filter[1] * p.filter[2] * s or p.filter[1] > 1 and r != p.filter[2] * s:
         return f"the filter's taps are not evenly spaced: strides {t}, {r}, {s}"
     planes = (strides, sizes), (result_strides, result_sizes), (p.residual_strides, result_sizes)
-    reach = max(abs(v[3]) * (n[1] + 64) + abs(v[4]) * (n[2] + 64) for v, n in planes)
+    reach = max(abs(h) * (n[1] + 64) + abs(w) * (n[2] + 64) for (_, _, _, h, w), n in planes)
     columns = p.n * result_sizes[0] * result_sizes[1] * (result_sizes[2] + 64)
     if max(reach, columns, abs(p.bias_stride) * p.c) >= 2 ** 31:
-        return f"a plane reaches over {reach} elements, there are {columns} pixels; counters end at 2**31"
+        return f"a plane spans {reach} elements, there are {columns} pixels; the limit is 2**31"
     if max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
-        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the window ends at 2**20"
+        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the limit of the window is 2**20"
     return None
 
 
@@ -85,7 +87,7 @@ def _axis(p, config):
 
 def configs(problem, device):
     """Two to four rows, or one."""
-    p, height = problem, roles(problem)[5][1]
+    p, (_, _, _, _, _, (_, height, _)) = problem, roles(problem)
     step = p.strides[1] if p.op == "conv_bwd_data" else 1
     found = []
     for wanted, unroll in ((4, 0), (2, 1), (2, 0), (3, 0)):
@@ -108,12 +110,12 @@ def workspace(problem, device, config):
 
 def _units(p, config):
     """(slices of channels, columns of pixels)."""
-    result = roles(p)[5]
+    _, _, _, _, _, result = roles(p)
     return ceil_div(p.c, SLICE), p.n * result[0] * ceil_div(result[1], config.rows) * result[2]
 
 
 def estimate(problem, device, config):
-    """Bytes, or what the L1 serves, or the products, of half the rate that wgmma has; laying out the fragments."""
+    """Bytes, or the L1, or the products at half the rate of wgmma; storing the fragments."""
     p = problem
     rows, dynamic, _ = _axis(p, config)
     slices, columns = _units(p, config)
@@ -136,7 +138,7 @@ def _int(value):
 
 
 def build(problem, device, config):
-    """One launch; blocks loop over columns, as the fragments cost each of them some time."""
+    """One launch; blocks loop over columns to make use of their filter fragments."""
     p = problem
     source, strides, sizes, result, result_strides, result_sizes = roles(p)
     backward = int(p.op == "conv_bwd_data")
@@ -149,15 +151,15 @@ def build(problem, device, config):
     slices, columns = _units(p, config)
     each = WARPS * COLUMNS
     turns = max(1, min(16, ceil_div(columns * slices, each * config.blocks * device.sms)))
-    window = (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift, p.pads_before[2], p.dilations[2])
+    window = Window(p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift, p.pads_before[2], p.dilations[2])
     k, c, _, _, s = p.w_strides
     divisors = slices, result_sizes[2], ceil_div(result_sizes[1], config.rows), result_sizes[0]
     arguments = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(columns),
-                 _int(turns), *(Argument("uint32x3", divisor(v)) for v in divisors), _int(p.c), _int(p.filter[0]), _int(p.filter[1]),
-                 Argument("int32x7", window), Argument("int32x3", sizes), Argument("int32x3", result_sizes),
-                 Argument("int64x4", _steps(strides)), Argument("int64x4", _steps(result_strides)),
-                 Argument("int64x4", _steps(p.residual_strides)), _int(p.bias_stride), Argument(p.scalar_type, "alpha"),
-                 Argument(p.scalar_type, "beta"), Argument("int64x3", (k, c, s if p.taps > 1 else 1)))
+                 _int(turns), *(Argument(Divisor, divisor(v)) for v in divisors), _int(p.c), _int(p.filter[0]), _int(p.filter[1]),
+                 Argument(Window, window), *(Argument(Extents, Extents(*v)) for v in (sizes, result_sizes)),
+                 *(Argument(PixelStrides, PixelStrides(*_steps(v))) for v in (strides, result_strides, p.residual_strides)),
+                 _int(p.bias_stride), Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"),
+                 Argument(TapStrides, TapStrides(k, c, s if p.taps > 1 else 1)))
     return (Launch(grouped_kernel(body), (ceil_div(columns, each * turns) * slices, 1, 1), (32 * WARPS, 1, 1), arguments),)
 
 

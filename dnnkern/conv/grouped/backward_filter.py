@@ -1,32 +1,31 @@
-"""Filters' gradients of many small groups on tensor cores: x and dy pass once through shared memory, groups lie side by side in a product.
+"""Backward filter of many small groups on tensor cores: x and dy pass through shared memory once, several groups share a product.
 
-Each group's gradient is a product of K/G x (taps C/G), summed over all pixels: tiny, and read from everything there is. Counted for 64
-images of 128 channels, 56 x 56, in 32 groups, 3 x 3 (*predicted* for 132 multiprocessors at 1.755 GHz, none of it measured):
+Each group's dw is a product of K/G x (taps C/G), summed over all pixels: a small result from all of x and dy. Counted for 64 images of 128
+channels, 56 x 56, in 32 groups, 3 x 3 (*predicted* for 132 multiprocessors at 1.755 GHz, not measured):
 
     memory       103 MB, x and dy once                                         25 us
-    tensor core  1.8 Gflop are asked for, 5.6 are done by mma.sync             13 us
+    tensor core  1.8 Gflop of the problem, 5.6 by mma.sync                     13 us
     shared       86 cycles to load 42 products' operands                       12 us, and 4 to write the tiles
     issue        100 instructions for 42 products                               4 us, and 5 to 9 for the copies
 
-Two groups of four fill half of the 8 x 8 channels that a product meets, and the third tap of a row half of a product. That wastes two
-thirds of the tensor cores, and still fits twice into the time of the memory; taking groups apart would move more than it saves. What must
-not be wasted is the memory's time: tiles are on their way while one is multiplied, and nothing passes a register on its way to shared
-memory. A row of dy is loaded once for all taps, and a row of x once for all rows of dy that it meets (`filter_kernel`): each tap by
-itself would take shared memory 22 us instead of 12.
+Two groups of four fill half of the 8 x 8 channels of a product, and the third tap of a row half of a product. That wastes two thirds of the
+tensor cores, and still takes half the time of the memory; unpacking groups would move more than it saves. Memory must never wait: the next
+tiles are in flight while one is multiplied, and copies to shared memory bypass registers. A row of dy is loaded once for all taps, and a
+row of x once for all rows of dy that it multiplies (`filter_kernel`): tap by tap, shared memory would take 22 us instead of 12.
 
-Blocks divide the channels and the tiles, and large filters. What warps of different pixels sum goes to the workspace, and a second launch
-adds it up in a fixed order. The rows of the last tile below the image count as zeros of dy: an x there that is infinite or NaN reaches
-taps that do not see it.
+Blocks divide the channels and the tiles, and large filters. Warps with different pixels write partial sums to the workspace, which a second
+launch adds in a fixed order. Rows of the last tile past the image count as zeros of dy: an infinite or NaN x there reaches taps that do not
+cover it.
 
-Channels last, 16-bit types, equal groups; any strides, dilation and padding. It should win from 2 to 16 channels a group; groups of 32 are
-bound by their products.
+Channels last, 16-bit types, equal groups; any strides, dilation and padding. It should win from 2 to 16 channels per group; groups of 32
+are limited by their products.
 """
 import math
 from dataclasses import dataclass
 
 from ...device.convert import element
 from ...device.groups import access_words
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
@@ -34,8 +33,9 @@ from ...engine.ampere_cost import sum_seconds
 from ...host.launch import Argument, Launch
 from .._gather import view_of
 from .._gather.store import output_of, pitch_of, sum_launch, sums_bytes
+from .._parameters import Extents, PixelStrides
 from .._taps import Axis, small_groups_refusal
-from .filter_kernel import UNIT, Body, filter_kernel
+from .filter_kernel import UNIT, Body, Window, filter_kernel
 
 COST = constants("conv/grouped_filter")
 
@@ -45,7 +45,7 @@ MOST_PRODUCTS = 256  # that are unrolled
 
 @dataclass(frozen=True)
 class Config:
-    """Channels of a block; rows and columns of dy in a tile, at most; warps, about; tiles in shared memory; blocks on a multiprocessor.
+    """Channels of a block; the most rows and columns of dy in a tile; approximate warps; tiles in shared memory; blocks per multiprocessor.
 
     `taps`: a block has as many rows of the filter as its registers hold (2), one row (1), or a single tap (0).
     """
@@ -70,7 +70,7 @@ CONFIGS = (Config(64, 7, 28, 16, 3, 1), Config(64, 7, 14, 8, 3, 2), Config(32, 7
            Config(64, 7, 14, 8, 2, 2), Config(64, 7, 14, 8, 2, 3), Config(32, 7, 14, 4, 2, 5), Config(32, 7, 14, 4, 3, 3),
            Config(32, 8, 32, 8, 2, 2), Config(32, 4, 28, 8, 2, 3), Config(64, 4, 14, 8, 2, 3), Config(32, 4, 14, 4, 2, 4),
            Config(32, 2, 28, 8, 2, 2), Config(64, 7, 14, 8, 2, 1), Config(32, 4, 16, 4, 2, 2, 1), Config(32, 1, 32, 4, 2, 4, 1))
-LAST = Config(32, 1, 16, 4, 2, 1, 0)  # which takes everything
+LAST = Config(32, 1, 16, 4, 2, 1, 0)  # which supports everything
 
 
 def supports(problem):
@@ -86,15 +86,15 @@ def supports(problem):
             return f"rows of channels of {name} are not aligned to 16 bytes: strides {strides}, address {tensor.alignment}"
     most = max(map(max, p.strides, p.dilations))
     if most * max(p.filter) + max(p.pads_before) >= 2 ** 20:
-        return f"strides {p.strides}, dilation {p.dilations}, padding {p.pads_before}; the window ends at 2**20"
+        return f"strides {p.strides}, dilation {p.dilations}, padding {p.pads_before}; the limit of the window is 2**20"
     margin = 2 * most * max(p.filter) + max(p.pads_before) + 64 * max(p.strides)
     planes = (p.x_strides, p.image), (p.y_strides, p.out)
-    reach = max(abs(v[3]) * (n[1] + margin) + abs(v[4]) * (n[2] + margin) for v, n in planes)
+    reach = max(abs(h) * (n[1] + margin) + abs(w) * (n[2] + margin) for (_, _, _, h, w), n in planes)
     if max(reach, *map(abs, p.x_strides + p.y_strides), p.pixels + 2 ** 16) >= 2 ** 31:
-        return f"a plane reaches over {reach} elements, there are {p.pixels} pixels; counters end at 2**31"
+        return f"a plane spans {reach} elements, there are {p.pixels} pixels; the limit is 2**31"
     extent = sum((n - 1) * abs(s) for n, s in zip((p.k, p.c_group, *p.filter), p.w_strides)) + 1
     if max(extent, p.k * (p.c_group * p.taps + 4)) >= 2 ** 31:
-        return f"dw reaches over {extent} elements; the sum of ranges counts to 2**31"
+        return f"dw spans {extent} elements; the limit is 2**31"
     return None
 
 
@@ -104,7 +104,7 @@ def _even(total, most):
 
 
 def _step(*distances):
-    """(step between what is read, the distances in such steps) of those that are not None."""
+    """(common step of the distances that are not None, the distances in such steps)."""
     step = math.gcd(*(d for d in distances if d is not None)) or 1
     return step, *(1 if d is None else d // step for d in distances)
 
@@ -149,7 +149,7 @@ def _counts(problem, body):
 
 
 def _ranges(problem, device, config):
-    """Ranges of tiles: as many as blocks fit on the device, fewer where their sums would be half of what is read."""
+    """Slices of the tiles: as many as blocks fit on the device, fewer where their partial sums would be half of what is read."""
     body, _ = _tile(problem, config)
     slices, parts, _, _, tiles = _counts(problem, body)
     each = slices * math.prod(parts)
@@ -159,7 +159,7 @@ def _ranges(problem, device, config):
 
 
 def _even_ranges(tiles, ranges):
-    """The least number of ranges whose longest is as short."""
+    """The least number of slices whose longest is as short."""
     return ceil_div(tiles, ceil_div(tiles, ranges))
 
 
@@ -179,7 +179,7 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """Partial sums of every range and of the warps that divide its pixels."""
+    """Partial sums of every slice and of the warps that divide its pixels."""
     return _sums_bytes(problem, _ranges(problem, device, config) * _tile(problem, config)[0].warps)
 
 
@@ -210,16 +210,17 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """The partial sums of the blocks, then their sum."""
+    """Partial sums, then their reduction."""
     p, view, (body, steps) = problem, view_of(problem), _tile(problem, config)
     slices, parts, down, across, tiles = _counts(p, body)
     ranges = _ranges(p, device, config)
-    pointer, strides = element(p.dtype).pointer, [Argument("int64x4", (v[0], *v[2:])) for v in (p.x_strides, p.y_strides)]
-    divisors = (Argument("uint32x3", divisor(v)) for v in (slices, parts[2], parts[1], parts[0], across, down, p.out[0]))
+    pointer = element(p.dtype).pointer
+    strides = [Argument(PixelStrides, PixelStrides(v[0], *v[2:])) for v in (p.x_strides, p.y_strides)]
+    divisors = (Argument(Divisor, divisor(v)) for v in (slices, parts[2], parts[1], parts[0], across, down, p.out[0]))
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), Argument("float32*", "workspace"), Argument("int32", tiles),
                  Argument("int32", ranges), *divisors, Argument("int32", p.c),
-                 *(Argument("int32x3", v) for v in (p.filter, p.image, p.out)),
-                 Argument("int32x9", (*p.strides, *p.pads_before, *p.dilations)), Argument("int32x2", steps), *strides,
+                 Argument("int32x3", p.filter), *(Argument(Extents, Extents(*v)) for v in (p.image, p.out)),
+                 Argument(Window, Window(p.strides, p.pads_before, p.dilations)), Argument("int32x2", steps), *strides,
                  Argument("int32", pitch_of(view.columns, "float32")))
     partial = Launch(filter_kernel(body), (slices * math.prod(parts) * ranges, 1, 1), (body.threads, 1, 1), arguments,
                      shared=body.stages * body.bytes)

@@ -1,17 +1,17 @@
-"""Convolutions of few filters on Hopper's tensor cores: pixels are read once for all taps.
+"""Convolutions with few filters on Hopper's tensor cores: pixels are loaded once for all taps.
 
-`implicit_gemm_wgmma` brings a pixel from the L2 for every tap that meets it, nine times for 3x3. With 64 filters there is too little to
-multiply for that: a step of 256 pixels and 64 channels takes 0.58 us, three quarters more than its products, as the L2 delivers no more.
-Here a tile of the image comes once, with the pixels around it, and the filters stay in shared memory (`kernel`).
+`implicit_gemm_wgmma` loads a pixel from the L2 for every tap that reads it, nine times for 3x3. With 64 filters there are too few products
+for that: a step of 256 pixels and 64 channels takes 0.58 us, three quarters more than its products, limited by the L2. Here a tile of the
+image is loaded once with its halo, and the filters stay in shared memory (`kernel`).
 
-conv_bwd_data is the same with dy as the image, taps in the opposite order, and the filter read as it lies. For 16-bit types, channels last,
-strides of one, and filters that leave room for tiles: of 64 channels of the result 3x3 taps and 128 channels that are summed over, of 32
-twice as many, or 3x3x3 taps of 64. More channels of the result are shared out among blocks.
+Backward data is the same with dy as the image, taps in the opposite order, and the filter in its own layout. For 16-bit types, channels
+last, stride 1, and filters that leave room for tiles: with 64 output channels, 3x3 taps of 128 input channels; with 32, twice as many, or
+3x3x3 taps of 64. More output channels are divided among blocks.
 """
 import math
 from dataclasses import dataclass
 
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
 
 from ...engine.constants import constants
@@ -19,7 +19,7 @@ from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
 from ...host.tensormap import TensorMap
 from .._taps import roles
-from .kernel import CHANNELS, WIDE, Body, halo_kernel
+from .kernel import CHANNELS, WIDE, Body, Tiles, halo_kernel
 
 COST, WGMMA = constants("conv/halo"), constants("engine/hopper")
 
@@ -31,7 +31,7 @@ MOST_SHARED = 232448
 
 @dataclass(frozen=True)
 class Config:
-    """Columns and lines of a tile, warpgroups that multiply, stages of each."""
+    """Columns and lines of a tile, consumer warpgroups, stages of each."""
     columns: int
     lines: int
     consumers: int
@@ -42,7 +42,7 @@ class Config:
 
 
 def _channels(p):
-    """Channels of (what is summed over, the result)."""
+    """Channels of the source and of the result."""
     return (p.c, p.k) if p.op == "conv_fwd" else (p.k, p.c)
 
 
@@ -53,7 +53,7 @@ def _body(p, config):
 
 
 def _pixels_apart(strides, sizes):
-    """Elements from one pixel to the next where all pixels of all images are in one stride, or None."""
+    """Elements from one pixel to the next where all pixels of all images are evenly spaced, or None."""
     n, _, d, h, w = strides
     dims = [(size, stride) for size, stride in zip(sizes, (n, d, h, w)) if size > 1]
     if any(outer[1] != inner[0] * inner[1] for outer, inner in zip(dims, dims[1:])):
@@ -66,24 +66,24 @@ def _map_refusal(name, tensor, strides, sizes):
     n, c, *spatial = strides
     apart = [s for size, s in zip(sizes, (n, *spatial)) if size > 1]
     if c != 1 or tensor.alignment % 16 or any(s < 0 or s * tensor.itemsize % 16 for s in apart):
-        return f"{name}: channels are to be contiguous and pixels aligned to 16 bytes; strides {strides}, address {tensor.alignment}"
+        return f"{name}: channels have to be contiguous and pixels aligned to 16 bytes; strides {strides}, address {tensor.alignment}"
     return None
 
 
 def supports(problem):
-    """16-bit types, channels last, strides of one, one group, filters that fit."""
+    """16-bit types, channels last, stride 1, one group, filters that fit into shared memory."""
     p = problem
     if p.dtype not in ("float16", "bfloat16") or p.w.dtype != p.dtype or p.output.dtype not in ("float16", "bfloat16"):
-        return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; all of them are to be 16-bit floats"
+        return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; expected 16-bit floats"
     if p.groups > 1 or p.strides != (1, 1, 1):
-        return f"{p.groups} groups, stride {p.stride}; expected one group and strides of one"
+        return f"{p.groups} groups, stride {p.stride}; expected one group and stride 1"
     total, columns = _channels(p)
     if not (p.x.size and p.w.size and p.y.size):
         return "an operand is empty"
     if columns % 8 or total % 8:
-        return f"{columns} channels of the result, {total} summed over; expected multiples of 8"
+        return f"{columns} output channels, {total} input channels; expected multiples of 8"
     if p.beta:
-        return "beta: the clipped part of a tile would read what other blocks write"
+        return "beta: the part of a tile outside the output would read what other blocks write"
     source, source_strides, sizes, result, result_strides, result_sizes = roles(p)
     reason = (_map_refusal("the image", source, source_strides, (p.n, *sizes))
               or _map_refusal("the result", result, result_strides, (p.n, *result_sizes))
@@ -94,7 +94,7 @@ def supports(problem):
     if p.residual and (p.residual_strides[1] != 1 or _pixels_apart(p.residual_strides, pixels) is None):
         return f"the residual's pixels are not evenly spaced: strides {p.residual_strides}"
     if math.prod(pixels) >= 2 ** 31 - 2 ** 16 or columns >= 2 ** 20:
-        return f"{math.prod(pixels)} pixels, {columns} channels; counters end at 2**31"
+        return f"{math.prod(pixels)} pixels, {columns} channels; the limits are 2**31 pixels and 2**20 channels"
     try:
         if not _fitting(p, MOST_SHARED):
             return f"filters of {'x'.join(map(str, p.filter))} taps and {total} channels leave no room for a tile in shared memory"
@@ -123,14 +123,14 @@ def workspace(problem, device, config):
 
 def _tiles(p, config):
     """(tiles of all planes, of a plane, across a plane)."""
-    deep, high, wide = roles(p)[5]
+    _, _, _, _, _, (deep, high, wide) = roles(p)
     across = ceil_div(wide, WIDE)
     plane = ceil_div(high, config.lines) * across
     return plane * deep * p.n, plane, across
 
 
 def _blocks(p, config, device):
-    """(blocks of the same channels of the result, kinds of blocks)."""
+    """(blocks per `columns` output channels, parts of the output channels)."""
     parts = ceil_div(_channels(p)[1], config.columns)
     return min(_tiles(p, config)[0], max(1, device.sms // parts)), parts
 
@@ -142,7 +142,7 @@ def estimate(problem, device, config):
     tiles = ceil_div(_tiles(p, config)[0], blocks) * ceil_div(blocks * parts, device.sms)
     boxes = p.filter[0] * body.blocks
     products = COST.product * config.lines // 8 * p.taps * body.blocks * body.steps + COST.results * config.lines * config.columns / 64
-    late = max(0, boxes - config.stages) * (COST.late + body.stage / COST.late_bytes)     # a consumer's boxes come one by one
+    late = max(0, boxes - config.stages) * (COST.late + body.stage / COST.late_bytes)     # a consumer loads its boxes one by one
     slower = (COST.one_stage if config.stages == 1 else 1.0) + COST.consumer * (4 - config.consumers)
     times = tiles * slower / device.clock_hz
     work = overlap(math=times * products, issue=times * ((COST.line + COST.box * boxes) * config.lines),
@@ -152,7 +152,7 @@ def estimate(problem, device, config):
 
 
 def _map(name, tensor, strides, sizes, box):
-    """Of an array's (images, planes, lines, columns, channels)."""
+    """The tensor map of an array (images, planes, lines, columns, channels)."""
     n, _, *spatial = strides
     per = 16 // tensor.itemsize
     outer = [s if size > 1 else per for size, s in zip(sizes, (n, *spatial))]
@@ -172,8 +172,9 @@ def build(problem, device, config):
     arguments = (_map("x" if forward else "y", source, source_strides, (p.n, *sizes, total), (1, 1, *body.box, CHANNELS)),
                  _map("w", p.w, p.w_strides, (p.k, *p.filter, p.c), (width, 1, 1, 1, CHANNELS) if forward else (CHANNELS, 1, 1, 1, width)),
                  _map(p.output_name, result, result_strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width)),
-                 Argument("int32", tiles), *(Argument("uint32x3", divisor(v)) for v in (parts, of_plane, across, result_sizes[0])),
-                 *(Argument("int32", v) for v in (*before, columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)))
+                 Argument("int32", tiles), Argument(Divisor, divisor(parts)),
+                 Argument(Tiles, Tiles(divisor(of_plane), divisor(across), divisor(result_sizes[0]), *before)),
+                 *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)))
     return (Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True),)
 
 

@@ -1,24 +1,25 @@
-"""A convolution's tile on Hopper's tensor cores whose pixels are read once for all taps, and whose filters stay in shared memory.
+"""A convolution on Hopper's tensor cores that loads a tile of pixels once for all taps, with the filters in shared memory.
 
-    global -- TMA, zeros outside the image --> a tile of pixels and the halo around it --> wgmma, at every tap from another pixel on
+    global --TMA, zeros in the padding--> a tile of pixels and its halo --wgmma, each tap from another pixel on--> accumulators --> TMA
 
-A tile of the result is `lines` by 8 pixels and 64 or 32 channels. Its operand is a box of the source, `(R - 1) * dilation` lines and
-`(S - 1) * dilation` columns larger, 64 channels of 128 bytes a pixel. Eight pixels of a line are eight rows of the left operand, and lines
-follow each other in the stride that the descriptor says; so the operand of a tap is the same box, from another pixel on. The swizzle
-permutes 16-byte pieces by the address that they lie at, whatever an operand begins with. In three dimensions a plane comes at a time.
+A tile of the result is `lines` by 8 pixels and 64 or 32 channels. Its operand is a box of the source with 64 channels, 128 bytes, per
+pixel; the box is `(R - 1) * dilation` lines and `(S - 1) * dilation` columns larger than the tile. Eight pixels of a line are eight rows of
+the left operand, and the descriptor has the stride from line to line; so the operand of a tap is the same box, from another pixel on. That
+works because the swizzle permutes 16-byte vectors by their address, wherever an operand begins. In three dimensions a box is one plane.
 
-A block loads its filters once, all taps of them, and goes from tile to tile. Each of its consumer warpgroups has every n-th tile and
-stages of its own, so while one stores its results, which leave through the stage that their pixels came in, others multiply.
+A block loads its filters once, all taps of them, and walks over its tiles. Each of its consumer warpgroups has every n-th tile and its own
+stages, so while one stores its results, through the stage that held its pixels, the others multiply.
 """
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import EpilogueSpec, ResidualParams
-from ...device.index import ceil_div, divide_remainder
+from ...device.index import Divisor, ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
@@ -28,7 +29,7 @@ from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_desc
 from ...engine.hopper import ROW, boxes_descriptor
 from ...engine.hopper_stores import make_fill
 
-WIDE, CHANNELS = 8, 64  # pixels of a tile's line; channels that are summed over at a time
+WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
 BARRIERS = 256          # bytes
 
 
@@ -36,10 +37,9 @@ BARRIERS = 256          # bytes
 class Body:
     """What the kernel is compiled for.
 
-    `taps` and `dilations` along d, h and w; `blocks` of 64 channels are summed over at each; `columns`: channels of the result in a tile;
-    `steps`: 16 channels each that a block's products take, 4 but of a single block that is not full;
-    `reverse`: the first tap meets the last pixel; `major`: the filter's contiguous dimension, "k" of what is summed over, "mn" of the
-    result's channels.
+    `taps` and `dilations` along d, h and w; `blocks` of 64 input channels; `columns`: output channels of a tile; `steps` of 16 channels of
+    a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
+    "k" for input channels, "mn" for output channels.
     """
     dtype: str
     taps: tuple
@@ -60,7 +60,7 @@ class Body:
             raise ValueError(f"{self.lines} lines, {self.columns} columns, {self.consumers} consumers, {self.stages} stages; expected 8 or "
                              f"16 lines, 32 or 64 columns, 1 to 4 consumers, at least {min(steps, 2)} stages for {steps} boxes")
         if max(self.box) > 256:
-            raise ValueError(f"a tile's pixels with those that its taps reach are {self.box[0]} x {self.box[1]}; the most is 256")
+            raise ValueError(f"a tile with its halo is {self.box[0]} x {self.box[1]} pixels; the most is 256")
 
     @property
     def box(self):
@@ -70,7 +70,7 @@ class Body:
 
     @property
     def stage(self):
-        """Bytes of a stage: whole patterns of the swizzle."""
+        """Bytes of a stage, a multiple of the swizzle's pattern."""
         return ceil_div(self.box[0] * self.box[1] * ROW, 1024) * 1024
 
     @property
@@ -86,6 +86,16 @@ class Body:
     @property
     def threads(self):
         return 128 * (self.consumers + 1)
+
+
+class Tiles(NamedTuple):
+    """Tiles of a plane and of a line of tiles, planes of an image; leading padding along d, h, w."""
+    plane: Divisor
+    line: Divisor
+    planes: Divisor
+    padding_d: i32
+    padding_h: i32
+    padding_w: i32
 
 
 @functools.cache
@@ -107,21 +117,20 @@ def halo_kernel(body):
     fill = make_fill(body.epilogue, width=2 * COLUMNS)
 
     @device_function
-    def tile_of(t, of_plane, across):
+    def locate(t, tiles):
         """(plane of all images, line, column) of tile number t."""
-        plane, inside = divide_remainder(t, of_plane)
-        line, column = divide_remainder(inside, across)
+        plane, inside = divide_remainder(t, tiles.plane)
+        line, column = divide_remainder(inside, tiles.line)
         return plane, line * LINES, column * WIDE
 
     @device_function
     def of_consumer(state, consumer):
-        """A consumer's state among the stages of all: its own follow those of the consumer before."""
+        """A consumer's state among the stages of all consumers."""
         return PipelineState(u32(consumer * STAGES) + state.stage, state.phase)
 
     @device_function
-    def produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, place):
-        tiles, of_plane, across, planes, behind, above, before = place
-        bar = of_filters.producer_expect(ready, of_filters.producer_start(), u32(FILTERS))
+    def produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, count, tiles):
+        bar = of_filters.producer_expect(ready, of_filters.producer_start(), FILTERS)
         for d in range(T):
             for tap in range(TAPS):
                 t, r, s = d, tap // S, tap % S
@@ -133,38 +142,38 @@ def halo_kernel(body):
                         tma_load_5d(at, w_map, bar, block * CHANNELS, s, r, t, first_column)
                     else:
                         tma_load_5d(at, w_map, bar, first_column, s, r, t, block * CHANNELS)
-        n, consumer, begin = first, i32(0), pipe.producer_start()
-        while n < tiles:
-            plane, line, column = tile_of(n, of_plane, across)
-            image, depth = divide_remainder(plane, planes)
+        t, consumer, begin = first, 0, pipe.producer_start()
+        while t < count:
+            plane, line, column = locate(t, tiles)
+            image, depth = divide_remainder(plane, tiles.planes)
             state = begin
             for step in range(STEPS):
                 to = of_consumer(state, consumer)
                 rings.producer_acquire(bars, to)
-                bar = rings.producer_expect(bars, to, u32(BOX))
+                bar = rings.producer_expect(bars, to, BOX)
                 d, block = step // BLOCKS, step % BLOCKS
-                tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - before, line - above,
-                            depth + d * DT - behind, image)
+                tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - tiles.padding_w, line - tiles.padding_h,
+                            depth + d * DT - tiles.padding_d, image)
                 state = pipe.next(state)
             consumer = consumer + 1
             if consumer == CONSUMERS:
-                consumer, begin = i32(0), state
-            n = n + stride
+                consumer, begin = 0, state
+            t = t + stride
 
     @device_function
-    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, sizes, e):
-        """Results through the stage at `at`, whose pixels nobody needs any more."""
+    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e):
+        """Results through the stage at `at`, whose pixels are no longer needed."""
         lane, warp = thread & 31, thread >> 5
-        high, wide = sizes
-        barrier_sync(barrier, u32(128))
+        high, wide = extents
+        barrier_sync(barrier, 128)
         for tile in range(TILES):
-            top = line + 8 * tile + 2 * warp
+            h = line + 8 * tile + 2 * warp
             w = min(column + (lane >> 2), wide - 1)
-            r0 = (plane * high + min(top, high - 1)) * wide + w
-            r1 = (plane * high + min(top + 1, high - 1)) * wide + w
+            r0 = (plane * high + min(h, high - 1)) * wide + w
+            r1 = (plane * high + min(h + 1, high - 1)) * wide + w
             fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e)
         fence_async_shared()
-        barrier_sync(barrier, u32(128))
+        barrier_sync(barrier, 128)
         if thread == 0:
             image, depth = divide_remainder(plane, planes)
             for tile in range(TILES):
@@ -174,13 +183,12 @@ def halo_kernel(body):
             have_left()
 
     @device_function
-    def consume(y_map, filters, ring, bars, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
-        tiles, of_plane, across, planes, _, _, _ = place
+    def consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, consumer, thread, n, extents, e):
         acc = cuda.local.array(SUMS, f32)
         state, t = pipe.consumer_start(), first + consumer * stride
         of_filters.consumer_wait(ready, of_filters.consumer_start())
-        while t < tiles:
-            plane, line, column = tile_of(t, of_plane, across)
+        while t < count:
+            plane, line, column = locate(t, tiles)
             at, read = ring, pipe.consumer_start()
             for step in range(STEPS):
                 own = of_consumer(state, consumer)
@@ -190,18 +198,18 @@ def halo_kernel(body):
                     pixel = at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW))
                     b = filters + u32((step * TAPS + tap) * PART)
                     multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + step > 0))
-                    if tap == 0 and step > 0:  # the products of the step before are done
+                    if tap == 0 and step > 0:  # the previous step's products are complete
                         wait_older(acc)
                         rings.consumer_release(bars, read, thread)
                 read, state = own, pipe.next(state)
             wait_all(acc)
-            store(acc, y_map, at, plane, line, column, first_column, planes, thread, u32(consumer + 1), n, sizes, e)
+            store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e)
             rings.consumer_release(bars, read, thread)
             t = t + CONSUMERS * stride
 
     @jit(launch_bounds=(THREADS, 1))
-    def conv_halo_wgmma(x, w, y, tiles, parts, of_plane, across, planes, behind, above, before, n, high, wide, alpha, beta, bias,
-                        bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
+    def conv_halo_wgmma(x, w, y, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
+                        residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
@@ -218,16 +226,15 @@ def halo_kernel(body):
         launch_dependent_grids()
         wait_for_previous_grid()
         role = uniform(tid >> 7)
-        first, part = divide_remainder(cuda.blockIdx.x, parts)  # the channels of the result are shared out among blocks
+        first, part = divide_remainder(cuda.blockIdx.x, parts)  # blocks divide the output channels
         stride, _ = divide_remainder(cuda.gridDim.x, parts)
         first_column = part * COLUMNS
-        place = tiles, of_plane, across, planes, behind, above, before
         if role == 0:
             if tid < 32:
                 if elect():
-                    produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, place)
+                    produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, count, tiles)
         else:
             e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
-            consume(y_map, filters, ring, bars, ready, first, stride, first_column, place, role - 1, tid & 127, n,
-                    (high, wide), e)
+            consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, role - 1, tid & 127, n, (high, wide),
+                    e)
     return conv_halo_wgmma

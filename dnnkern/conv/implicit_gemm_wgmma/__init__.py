@@ -1,17 +1,20 @@
-"""Convolution, and its gradient by the image, as one product on Hopper's tensor cores whose left operand is never written down.
+"""Implicit GEMM on Hopper's tensor cores (wgmma): convolution and backward data as one matrix product, without an im2col matrix.
 
-    rows: pixels of the result     columns: its channels     sum: taps, and in each of them channels, 128 bytes of them a step
+    rows: output pixels     columns: output channels     k: taps, and of each 128 bytes of channels per step
 
-The main loop is matmul's (`engine.hopper`). A step's rows are one copy: TMA walks over the pixels of the image by itself (im2col
-mode), moved by the tap's offset, zeros in the padding; the filter's part is one or more boxes. Channels that do not fill a step, or a
-box of columns, are zeros from TMA in both operands.
+    image  --TMA, im2col mode: pixels shifted by the tap--> ring of stages --+
+    filter --TMA, boxes---------------------------------> in shared memory --+--wgmma--> accumulators --epilogue--> TMA or 16-byte stores
 
-conv_bwd_data is the same walk over dy with the taps in the opposite order; with strides one for each class of pixels of dx whose
-coordinates leave the same rests, all in one launch (`maps`). Its filter is read as it lies, contiguous along columns, which
-tensor cores do for 16-bit types; tf32 takes a copy.
+The main loop is matmul's (`engine.hopper`). The left operand of a step is one copy: TMA walks over the pixels of the image in im2col mode,
+shifted by the tap's offset, with zeros in the padding. Channels that do not fill a step or a box of columns are zeros from TMA.
 
-Arrays that TMA cannot address, channels first among them, are moved to the workspace pixel by pixel before; results of any strides leave
-from the product itself. It wins wherever channels fill a step and pixels the multiprocessors.
+Backward data is the same walk over dy with the taps in the opposite order. With a stride there is one walk for each residue class, the
+pixels of dx whose coordinates have the same remainders modulo the stride, all in one launch (`maps`). The filter is read in its own layout,
+contiguous along columns, which tensor cores do for 16-bit types; tf32 needs a copy.
+
+Arrays that TMA cannot address, such as channels first, are transposed to the workspace by an earlier launch; outputs may have arbitrary
+strides. It wins wherever channels fill a step and pixels fill the multiprocessors; it loses to `halo_wgmma` with few filters and to
+`small_c` with few channels.
 """
 import functools
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from ...device import cuda, jit, u32
 from ...device.convert import element
 from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divisor
+from ...device.scheduler import in_bands
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
@@ -30,19 +34,18 @@ from ...engine.hopper_plan import TILES, rows_for_tma, store_argument, tiles_for
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.scales import FP8
-from ...engine.simt import BAND
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from .kernel import Specialisation, make_loader, make_locate, make_sink
+from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_loader, make_locate, make_sink
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
 COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
 
 FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
-"""Tiles that matmul has no use for, as in `TILES`; predicted from the bytes that pass through shared memory."""
+"""Tiles only for convolutions, as in `TILES`; predicted from the bytes that pass through shared memory."""
 
-NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # an axis that is not there
-GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the filter's dimension along which groups follow each other
+NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # a missing dimension
+GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the dimension of the filter along which groups follow each other
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,13 @@ class Config:
 
 @dataclass(frozen=True)
 class Parts:
-    """A problem as the kernel sees it: axes of the walk, operands, columns of a group, what is summed over in each tap of a group."""
+    """A problem as the kernel sees it: axes of the walk, operands, columns of a group, channels of a group per tap."""
     axes: tuple
     image: Image
     filter: object
     columns: int
     channels: int
-    pixels: int  # of a class
+    pixels: int  # of a residue class
 
     @property
     def classes(self):
@@ -73,7 +76,7 @@ class Parts:
 
     @property
     def filter_offset(self):
-        """Of the filter's copy in the workspace."""
+        """Bytes from the workspace to the filter's copy."""
         return self.image.bytes
 
 
@@ -89,7 +92,7 @@ def parts_of(problem):
 
 
 def supports(problem):
-    """Types the tensor cores know, windows that TMA can walk, groups of whole steps."""
+    """Types that the tensor cores support, windows that TMA can walk, groups of whole steps."""
     image, forward = (problem.x if problem.op == "conv_fwd" else problem.y), problem.op == "conv_fwd"
     if wgmma_dtype(image.dtype, problem.math) is None:
         return f"dtype {image.dtype}" + (" without math='tf32'" if image.dtype == "float32" else "")
@@ -106,12 +109,12 @@ def supports(problem):
         return reason
     tiles = ceil_div(parts.pixels, 64) * ceil_div(parts.columns, 64) * problem.groups * parts.classes
     if max(tiles, parts.pixels + 512, problem.c + 512, problem.k + 512) >= 2 ** 31:
-        return f"{parts.pixels} pixels in each of {parts.classes} classes; the most are 2**31 pixels and as many tiles of 64 x 64"
+        return f"{parts.pixels} pixels in each of {parts.classes} classes; the limit is 2**31 pixels and as many tiles of 64 x 64"
     return None
 
 
 def configs(problem, device):
-    """Every tile that reads the filter as it lies, in whole boxes of results: the last one would overlap the one before.
+    """Every tile that supports the filter's layout, with whole boxes of results: the last box would overlap the one before.
 
     Two groups of 64 rows and 128 columns leave too few registers for an epilogue that reads other arrays.
     """
@@ -133,7 +136,7 @@ def estimate(problem, device, config):
     classes = [1]
     for axis in parts.axes:
         classes = [taps * axis.class_of(number)[1] for taps in classes for number in range(axis.pitch)]
-    steps = sum(max(1, taps * _steps_a_tap(parts)) for taps in classes) / len(classes)
+    steps = sum(max(1, taps * _steps_per_tap(parts)) for taps in classes) / len(classes)
     tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
@@ -156,7 +159,7 @@ def estimate(problem, device, config):
 
 
 def _copy(array):
-    """(the array as it lies, its copy, the order of dimensions), as `transform` takes them."""
+    """(the array, its copy, the order of dimensions), as `transform` takes them."""
     dtype = array.tensor.dtype
     return (Tensor(array.shape, array.strides, dtype, array.tensor.alignment), Tensor(array.shape, array.read_strides, dtype),
             tuple(range(len(array.shape))))
@@ -167,18 +170,18 @@ def _copy_seconds(array, device):
     return transpose_seconds(*_copy(array), device)
 
 
-def _steps_a_tap(parts):
+def _steps_per_tap(parts):
     return ceil_div(parts.channels * parts.image.tensor.itemsize, ROW)
 
 
 def _tiles(parts, tile, groups):
-    """(tiles of everything, of a class, of a group in a class, rows of tiles, columns of tiles); a cluster's tiles are one."""
+    """(all tiles, tiles of a residue class, of a group in a class, rows of tiles, columns of tiles); a cluster counts as one."""
     rows, columns = ceil_div(parts.pixels, tile.bm * tile.cluster), ceil_div(parts.columns, tile.bn)
     return rows * columns * groups * parts.classes, rows * columns * groups, rows * columns, rows, columns
 
 
 def _row_stride(problem, parts, strides):
-    """Elements from one row of the product to the next in an array of the result's shape; None where rows are not in one stride."""
+    """Elements from one row of the product to the next in an array of the result's shape; None where rows are not evenly spaced."""
     if parts.classes > 1:
         return None
     n, _, *spatial = strides
@@ -190,7 +193,7 @@ def _row_stride(problem, parts, strides):
 
 
 def _store_of(problem, parts):
-    """How results leave, see `kernel`."""
+    """How results are stored, see `kernel`."""
     y, strides = problem.output, problem.output_strides
     row = _row_stride(problem, parts, strides)
     same = problem.residual is None or problem.residual_strides == strides
@@ -201,13 +204,13 @@ def _store_of(problem, parts):
     apart = [s for size, s in zip(sizes, (strides[0], *strides[2:])) if size > 1]
     if (y.itemsize in (2, 4) and strides[1] == 1 and y.alignment % 16 == 0 and parts.columns % per == 0 and same
             and not any(s % per for s in apart)
-            and not (problem.beta and any(a.out % a.pitch for a in parts.axes))):  # rows that do not exist would read what others write
+            and not (problem.beta and any(a.out % a.pitch for a in parts.axes))):  # missing rows would read what other blocks write
         return "rows"
     return "direct"
 
 
 def _staged(problem, parts):
-    """The addend that comes through shared memory where results leave through TMA."""
+    """The addend that is loaded through shared memory where results are stored by TMA."""
     strides = [(_row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1))
                for s in (problem.output_strides, problem.residual_strides)]
     return staged_addend(problem.epilogue, (problem.output, problem.residual), strides)
@@ -215,45 +218,42 @@ def _staged(problem, parts):
 
 @functools.cache
 def kernel(special):
-    """All classes and groups, one persistent launch."""
+    """All residue classes and groups, one persistent launch."""
     tile = special.tile
     product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
-                           cooperative=tile.cluster > 1)  # whose lanes end together: one alone could not use the warp's registers
+                           cooperative=tile.cluster > 1)  # its lanes end together: one alone could not use the warp's registers
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
-    def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, per_class, per_group, band_tiles, super_rows, last_rows, channels, axis0,
-                                 axis1, axis2, count0, count1, count2, pitch0, period0, pitch1, period1, pitch2, period2, y, y_column,
-                                 y_group, bias_group, residual_group, m, n, pitches, extents, strides, residual_strides, alpha, beta, bias,
-                                 bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
+    def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group, residual_group, m, n,
+                                 pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
+                                 residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
-        counts = count0, count1, count2
+        pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
+        e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
         product(tensor_map_address(image), tensor_map_address(filter), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                ((per_class, per_group, band_tiles, super_rows, last_rows), channels, (axis0, axis1, axis2), counts,
-                 ((pitch0, period0), (pitch1, period1), (pitch2, period2))),
-                (n, y, y_column, y_group, bias_group, residual_group, (m, counts, pitches, extents, strides, residual_strides),
-                 ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
+                (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e))
     return conv_implicit_gemm_wgmma
 
 
-def _axis_numbers(axis):
+def _walk_axis(axis):
     shift = ceil_div(axis.padding, axis.pitch)
-    return (axis.lower, axis.step, axis.taps, axis.first_tap, axis.tap_step, axis.first_offset, axis.offset_step, axis.filter,
-            axis.dilation, shift * axis.pitch - axis.padding, shift - axis.lower, int(axis.flip))
+    return WalkAxis(axis.lower, axis.step, axis.taps, axis.first_tap, axis.tap_step, axis.first_offset, axis.offset_step, axis.filter,
+                    axis.dilation, shift * axis.pitch - axis.padding, shift - axis.lower, int(axis.flip))
 
 
 def _arguments(problem, parts, tile, store):
-    """The kernel's parameters behind the maps."""
+    """The kernel's parameters after the maps."""
     tiles, per_class, per_group, rows, columns = _tiles(parts, tile, problem.groups)
     image, out = parts.image, problem.output
     axes = (*reversed(parts.axes), *(NOWHERE,) * (3 - len(parts.axes)))
-    beyond = ceil_div(image.channels * image.tensor.itemsize, ROW) * (ROW // image.tensor.itemsize)
+    channels_end = ceil_div(image.channels * image.tensor.itemsize, ROW) * (ROW // image.tensor.itemsize)
     offset = "int64" if problem.is_wide else "int32"
 
-    def places(strides):
+    def innermost_first(strides):
         return Argument(offset + "x4", (*reversed(strides[2:]), strides[0]))
 
     def along_axes(strides):
-        """Those of missing axes come behind the ones that are there."""
+        """Those of missing dimensions last."""
         kept = strides[5 - len(parts.axes):]
         return (strides[0], strides[1], *(0,) * (3 - len(kept)), *kept)
 
@@ -263,20 +263,19 @@ def _arguments(problem, parts, tile, store):
     else:
         stride, other = 1, 1
     other = 0 if problem.residual is None else other
-    return (Argument("int32", tiles), *(Argument("uint32x3", divisor(d)) for d in (per_class, per_group, BAND * columns)),
-            Argument("int32", rows), Argument("uint32x3", divisor(rows % BAND or BAND)),
-            Argument("int32x4", (parts.channels, parts.columns, beyond, _steps_a_tap(parts))),
-            *(Argument("int32x12", _axis_numbers(a)) for a in axes), *(Argument("uint32x3", divisor(a.count)) for a in axes),
-            *(Argument("uint32x3", divisor(d)) for a in axes for d in (a.pitch, a.period)),
+    divisors = TileDivisors(divisor(per_class), divisor(per_group), *in_bands(rows, columns))
+    walk = Walk(parts.channels, parts.columns, channels_end, _steps_per_tap(parts), *map(_walk_axis, axes),
+                *(divisor(a.count) for a in axes), *(divisor(d) for a in axes for d in (a.pitch, a.period)))
+    return (Argument("int32", tiles), Argument(TileDivisors, divisors), Argument(Walk, walk),
             Argument(element(out.dtype).pointer, problem.output_name), Argument("int64", strides[1]),
             Argument("int64", parts.columns * strides[1]), Argument("int64", parts.columns * problem.bias_stride),
             Argument("int64", parts.columns * residual[1]), Argument("int32", parts.pixels), Argument("int32", parts.columns),
-            Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), places(strides),
-            places(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])))
+            Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), innermost_first(strides),
+            innermost_first(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])))
 
 
 def build(problem, device, config):
-    """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
+    """Copies of operands where TMA needs them, then one persistent launch."""
     parts, tile = parts_of(problem), config.tile
     image, w, out = parts.image, parts.filter, problem.output
     store = _store_of(problem, parts)

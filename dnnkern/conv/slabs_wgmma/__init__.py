@@ -1,13 +1,13 @@
-"""Gradient of the filter on Hopper's tensor cores where it has few channels: x is read once for all taps along a row of the filter.
+"""Backward filter on Hopper's tensor cores with few channels: x is loaded once for all taps of a row of the filter.
 
-`implicit_gemm_wgmma` reads a pixel of x for every tap. With 64 filters there is too little to multiply for what it reads: the L2 cannot
-keep up. Here a tile is all taps of 64 channels by 64 filters, and the taps along w share what is in shared memory (`kernel`): three
-slabs of 66 pixels take the place of nine boxes of 64 for 3x3. Blocks have ranges of pixels; their sums go to the workspace,
-[range][group][64 channels][tap][channel][k], and a second launch adds them in a fixed order, as in `implicit_gemm_wgmma`.
+`implicit_gemm_wgmma` loads a pixel of x for every tap. With 64 filters there are too few products for what it loads: it is limited by the
+L2. Here a tile is all taps of 64 channels by 64 filters, and the taps along w share a slab of pixels in shared memory (`kernel`): for 3x3,
+three slabs of 66 pixels replace nine boxes of 64. Blocks have slices of the pixels; their partial sums in the workspace are
+[slice][group][64 channels][tap][channel][k], and a second launch adds them in a fixed order, as in `implicit_gemm_wgmma`.
 
-For a stride of 1, channels in multiples of 64, two to four taps along w. It wins with 64 to 128 channels and filters; with more,
-`implicit_gemm_wgmma` computes as fast and wastes no pixels: rows are as wide here as x's with its padding. There dy counts as zero, and an
-x that is infinite or NaN also reaches taps that do not see it.
+For stride 1, channels in multiples of 64, two to four taps along w. It wins with 64 to 128 channels and filters. With more,
+`implicit_gemm_wgmma` is as fast and wastes no pixels: rows here are as wide as x's with its padding. In that padding dy counts as zero, so
+an infinite or NaN x also reaches taps that do not cover it.
 """
 import functools
 import math
@@ -33,26 +33,26 @@ from .kernel import CHANNELS, SlabTile, lines_of, make_slab_loader, make_slab_lo
 
 COST, L2 = constants("conv/slabs"), constants("conv/filter_wgmma")
 
-LEAST_STEPS = 2  # of a range
+LEAST_STEPS = 2  # of a slice of the pixels
 MOST_WORKSPACE = 1 << 28
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tile, and ranges of pixels."""
+    """Tile, and slices of the pixels."""
     tile: SlabTile
     ranges: int
 
     def __post_init__(self):
         if self.ranges < 1:
-            raise ValueError(f"{self.ranges} ranges of pixels; the least is 1")
+            raise ValueError(f"{self.ranges} slices of the pixels; the least is 1")
 
     def __str__(self):
-        return f"{self.tile} {self.ranges} ranges"
+        return f"{self.tile} {self.ranges} slices"
 
 
 def _tiles(problem):
-    """The tiles whose sums and slabs fit."""
+    """The tiles whose accumulators and slabs fit."""
     found, (_, _, taps) = [], problem.filter
     for lines in range(min(3, lines_of(problem)), 0, -1):
         for columns in (64, 128):
@@ -64,17 +64,17 @@ def _tiles(problem):
 
 
 def supports(problem):
-    """16-bit types, channels contiguous and in multiples of 64, stride 1, a filter at least two wide that fits the registers."""
+    """16-bit types, contiguous channels in multiples of 64, stride 1, at least two taps along w, accumulators that fit the registers."""
     p = problem
     reason = types_refusal(p)
     if reason:
         return reason
     if p.strides != (1, 1, 1):
-        return f"stride {p.stride}: neighbouring taps of neighbouring windows see the same pixels with stride 1 alone"
+        return f"stride {p.stride}: neighbouring taps of neighbouring windows read the same pixels only with stride 1"
     if p.c_group % CHANNELS:
-        return f"{p.c_group} channels a group; expected a multiple of {CHANNELS}"
+        return f"{p.c_group} channels per group; expected a multiple of {CHANNELS}"
     if p.filter[2] < 2 or p.flip:
-        return "the taps of a row are read backwards" if p.flip else "one tap along w has no other to share with"
+        return "the taps of a row are read backwards" if p.flip else "one tap along w: nothing to share"
     if not _tiles(p):
         return f"{p.filter[2]} taps along w with dilation {p.dilations[2]} fit no tile"
     if slab_shape(p).k >= 2 ** 31 - 256:
@@ -87,7 +87,7 @@ def supports(problem):
 
 
 def _sums(problem):
-    """dw as `_sum` sees it: rows of 64 channels, columns of filters."""
+    """dw for `sum_launch`: rows of 64 channels, columns of filters."""
     p = problem
     k, c, *taps = p.w_strides
     dims = [(n, s) for n, s in ((p.groups, p.k_group * k), (p.c_group // CHANNELS, CHANNELS * c)) if n > 1]
@@ -101,7 +101,7 @@ def _sums(problem):
 
 
 def configs(problem, device):
-    """For each tile the ranges that fill the device once and twice."""
+    """For each tile as many slices as fill the device once and twice."""
     shape, found = slab_shape(problem), {}
     steps = steps_of(shape.k, 2)
     for tile in _tiles(problem):
@@ -114,7 +114,7 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """A float32 sum for each element of dw and each range."""
+    """A float32 partial sum for each element of dw and each slice."""
     return sums_bytes(_sums(problem), config.ranges)
 
 
@@ -134,7 +134,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(tile, dtype, dims):
-    """Sums over one range of pixels, to matrix number ``range * matrices + z`` of the workspace."""
+    """Sums over one slice of the pixels, to matrix number ``slice * matrices + z`` of the workspace."""
     store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
 
     @device_function
@@ -146,27 +146,25 @@ def kernel(tile, dtype, dims):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_slabs_wgmma(x, dy, sums, m, n, matrices, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
-                                    b_batched, steps, each, chunks, of_line, filters, channels, of_w, of_h, of_d, pads, per_plane, last,
-                                    dilations):
+                                    b_batched, steps, each, parts, window):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(x), tensor_map_address(dy), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                 (chunks, of_line, filters, channels), (of_w, of_h, of_d, pads, per_plane, last, dilations)), (m, n, matrices))
+                 parts, window), (m, n, matrices))
     return conv_bwd_filter_slabs_wgmma
 
 
 def build(problem, device, config):
-    """The sums over ranges of pixels, then their sum."""
+    """Partial sums over slices of the pixels, then their reduction."""
     p, tile, shape = problem, config.tile, slab_shape(problem)
-    ranges = even_ranges(steps_of(shape.k, 2), config.ranges)  # an empty range would leave its sums unwritten
+    ranges = even_ranges(steps_of(shape.k, 2), config.ranges)  # an empty slice would leave its sums unwritten
     operand, sums = gradient(p), _sums(p)
     tiles, place = locate_arguments(shape, tile, operand, operand, ranges)
     parts, window = slab_arguments(p)
     x_map, dy_map = (Argument("tensormap", name, spec=spec) for name, spec in zip("xy", slab_maps(p, tile.pixels)))
     pitch = pitch_of(sums)
     sums_map = store_argument("workspace", "float32", (ranges * shape.batch_size, shape.m, pitch), (shape.m * pitch, pitch, 1))
-    arguments = (x_map, dy_map, sums_map, *(Argument("int32", v) for v in (shape.m, pitch, shape.batch_size, tiles)), *place, *parts,
-                 *window)
+    arguments = (x_map, dy_map, sums_map, *(Argument("int32", v) for v in (shape.m, pitch, shape.batch_size, tiles)), *place, parts, window)
     product = Launch(kernel(tile, p.dtype, spatial_dims(p)), (min(tiles, device.sms), 1, 1), (tile.threads, 1, 1), arguments,
                      shared=tile.shared, dependent=True)
     total = sum_launch(sums, ranges, dependent=True)

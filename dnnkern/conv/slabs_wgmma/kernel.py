@@ -1,19 +1,19 @@
-"""A filter's gradient from slabs of x: the taps along a row of the filter read the same pixels in shared memory, one or more pixels on.
+"""Backward filter from slabs of x: the taps of a row of the filter read the same pixels in shared memory, shifted by one or more pixels.
 
-    rows of the product      channels of x at every tap: tap by tap 64 of them
+    rows of the product      64 channels of x at every tap, tap by tap
     columns                  filters
-    summed over              pixels of the padded rows of x: w runs over `Q + (S - 1) * dilation` positions, the last ones with a dy of zero
+    k                        pixels of x's padded rows: w runs over `Q + (S - 1) * dilation` positions, the last ones with dy = 0
 
-A stage holds 64 such pixels of dy, and for each row of the filter ("line") a slab of x: 64 pixels and as many as the last tap is ahead.
-TMA in its im2col mode brings both: it walks over any box of pixels and reads zeros outside the arrays. A warpgroup has a line and
-multiplies once for each tap, with an operand that begins `dilation` pixels, of 128 bytes, further on.
+A stage has 64 such pixels of dy, and for each row of the filter ("line") a slab of x: 64 pixels and those up to the last tap. TMA in im2col
+mode loads both: it walks over any box of pixels and reads zeros outside the arrays. A warpgroup has one line and multiplies once per tap;
+the operand of each tap begins `dilation` pixels of 128 bytes further on.
 """
 import functools
-from typing import NamedTuple
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import device_function, i32, u32
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.tma import make_tma_load
 from ...engine.hopper import GROUP, ROW, Loader, Tile
 from ...engine.hopper_plan import make_locate
@@ -33,11 +33,11 @@ class SlabTile(Tile):
 
     def __post_init__(self):
         if self.lines not in (1, 2, 3) or self.taps < 1 or self.dilation < 1 or self.bm != self.lines * self.taps * CHANNELS:
-            raise ValueError(f"tile of {self.bm} rows: {self.lines} lines of {self.taps} taps; expected 1 to 3 lines, 64 rows a tap")
+            raise ValueError(f"tile of {self.bm} rows: {self.lines} lines of {self.taps} taps; expected 1 to 3 lines, 64 rows per tap")
         if self.bn not in (64, 128, 192, 256) or self.cluster != 1 or self.blocks != 1:
-            raise ValueError(f"tile of {self.bn} columns; expected 64, 128, 192 or 256, neither clusters nor several blocks")
+            raise ValueError(f"tile of {self.bn} columns; expected 64, 128, 192 or 256, no clusters and one block")
         if self.sums + 24 > self.registers[1]:
-            raise ValueError(f"{self.sums} sums a thread and 24 registers more; {self.threads} threads leave it {self.registers[1]}")
+            raise ValueError(f"{self.sums} accumulators per thread and 24 registers more; {self.threads} threads leave {self.registers[1]}")
         if self.stages < 2:
             raise ValueError(f"slabs of {self.slab} bytes leave room for {self.stages} stages; the least is 2")
 
@@ -56,7 +56,7 @@ class SlabTile(Tile):
 
     @property
     def slab(self):
-        """Bytes from one slab to the next: whole patterns of the swizzle."""
+        """Bytes from one slab to the next, a multiple of the swizzle's pattern."""
         return ceil_div(self.pixels * ROW, 1024) * 1024
 
     @property
@@ -104,19 +104,37 @@ def slab_maps(problem, pixels):
     return x, dy
 
 
+class SlabParts(NamedTuple):
+    """How matrices and rows divide: 64 channels of a group, rows of a line; filters and channels of a group."""
+    chunks: Divisor
+    line: Divisor
+    filters: i32
+    channels: i32
+
+
+class SlabWindow(NamedTuple):
+    """Extents of the pixels that are summed over, leading padding along d, h, w; lines of a plane of the filter, the last line,
+    dilations."""
+    width: Divisor
+    height: Divisor
+    depth: Divisor
+    padding: "int32x3"  # noqa: F821
+    lines: Divisor
+    last_line: i32
+    dilations: "int32x3"  # noqa: F821
+
+
 def slab_arguments(problem):
-    """The kernel parameters `parts` and `window` of `make_slab_locate`."""
+    """The kernel parameters of classes `SlabParts` and `SlabWindow`."""
     p = problem
     o, rows, width = positions(p)
-    parts = (Argument("uint32x3", divisor(p.c_group // CHANNELS)), Argument("uint32x3", divisor(p.filter[2] * CHANNELS)),
-             Argument("int32", p.k_group), Argument("int32", p.c_group))
-    window = (*(Argument("uint32x3", divisor(n)) for n in (width, rows, o)), Argument("int32x3", p.pads_before),
-              Argument("uint32x3", divisor(p.filter[1])), Argument("int32", lines_of(p) - 1), Argument("int32x3", p.dilations))
-    return parts, window
+    parts = SlabParts(divisor(p.c_group // CHANNELS), divisor(p.filter[2] * CHANNELS), p.k_group, p.c_group)
+    window = SlabWindow(divisor(width), divisor(rows), divisor(o), p.pads_before, divisor(p.filter[1]), lines_of(p) - 1, p.dilations)
+    return Argument(SlabParts, parts), Argument(SlabWindow, window)
 
 
 class SlabWorkTile(NamedTuple):
-    """A `WorkTile` (one matrix each of x and dy), with its first filter, channel and line, and the kernel's `window`."""
+    """A `WorkTile` (one matrix each of x and dy), with its first filter, channel and line, and the `SlabWindow`."""
     k_begin: i32
     k_end: i32
     row: i32
@@ -126,7 +144,7 @@ class SlabWorkTile(NamedTuple):
     filter: i32
     channel: i32
     line: i32
-    window: tuple
+    window: SlabWindow
 
 
 @functools.cache
@@ -136,50 +154,48 @@ def make_slab_locate(tile):
 
     @device_function
     def locate(t, rank, place):
-        of_tile, parts, window = place
-        work = locate_tile(t, rank, of_tile)
-        chunks, of_line, filters, channels = parts
-        group, chunk = divide_remainder(work.z, chunks)
-        line, _ = divide_remainder(work.row, of_line)
-        return SlabWorkTile(work.k_begin, work.k_end, work.row, work.column, work.z, work.k_slice, group * filters + work.column,
-                            group * channels + chunk * CHANNELS, line, window)
+        tiles, parts, window = place
+        work = locate_tile(t, rank, tiles)
+        group, chunk = divide_remainder(work.z, parts.chunks)
+        line, _ = divide_remainder(work.row, parts.line)
+        return SlabWorkTile(work.k_begin, work.k_end, work.row, work.column, work.z, work.k_slice, group * parts.filters + work.column,
+                            group * parts.channels + chunk * CHANNELS, line, window)
     return locate
 
 
 @functools.cache
 def make_slab_loader(tile, dtype, dims):
-    """`Loader` of a stage's slabs of x and pixels of dy, through im2col maps in `dims` dimensions, for `make_slab_locate`'s places."""
+    """`Loader` of a stage's slabs of x and pixels of dy, through im2col maps in `dims` dimensions, for a `SlabWorkTile`."""
     LINES, SLAB, BOXES = tile.lines, tile.slab, tile.bn // 64
     gather = make_tma_load(dims + 2, im2col=True)
 
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
-        channel = tile.channel
-        of_w, of_h, of_d, pads, per_plane, last, dilations = tile.window
-        rest, w = divide_remainder(k * PIXELS, of_w)
-        x_w = w - pads[2]
+        channel, window = tile.channel, tile.window
+        n, w = divide_remainder(k * PIXELS, window.width)
+        x_w = w - window.padding[2]
         if dims > 1:
-            rest, h = divide_remainder(rest, of_h)
-            x_h = h - pads[1]
+            n, h = divide_remainder(n, window.height)
+            x_h = h - window.padding[1]
         if dims > 2:
-            rest, d = divide_remainder(rest, of_d)
-            x_d = d - pads[0]
+            n, d = divide_remainder(n, window.depth)
+            x_d = d - window.padding[0]
         for i in range(LINES):
-            line = min(tile.line + i, last)  # behind the last one nobody stores what comes of it
-            plane, down = divide_remainder(line, per_plane)
-            to, off_h, off_d = to_a + u32(i * SLAB), u32(down * dilations[1]), u32(plane * dilations[0])
+            line = min(tile.line + i, window.last_line)  # products of lines past the last are not stored
+            t, r = divide_remainder(line, window.lines)
+            to, offset_h, offset_d = to_a + u32(i * SLAB), r * window.dilations[1], t * window.dilations[0]
             if dims == 1:
-                gather(to, a_map, bar, channel, x_w, rest, u32(0))
+                gather(to, a_map, bar, channel, x_w, n, 0)
             elif dims == 2:
-                gather(to, a_map, bar, channel, x_w, x_h, rest, u32(0), off_h)
+                gather(to, a_map, bar, channel, x_w, x_h, n, 0, offset_h)
             else:
-                gather(to, a_map, bar, channel, x_w, x_h, x_d, rest, u32(0), off_h, off_d)
+                gather(to, a_map, bar, channel, x_w, x_h, x_d, n, 0, offset_h, offset_d)
         for box in range(BOXES):
             to, c = to_b + u32(box * GROUP), tile.filter + box * 64
             if dims == 1:
-                gather(to, b_map, bar, c, w, rest, u32(0))
+                gather(to, b_map, bar, c, w, n, 0)
             elif dims == 2:
-                gather(to, b_map, bar, c, w, h, rest, u32(0), u32(0))
+                gather(to, b_map, bar, c, w, h, n, 0, 0)
             else:
-                gather(to, b_map, bar, c, w, h, d, rest, u32(0), u32(0), u32(0))
+                gather(to, b_map, bar, c, w, h, d, n, 0, 0, 0)
     return Loader(load, "mn", "mn", dtype, dtype, (tile.lines * tile.pixels + tile.bn) * ROW)

@@ -1,24 +1,28 @@
-"""Convolutions of images with one to four channels, a network's first layers, on tensor cores: rows of the image once in shared memory.
+"""Convolutions of images with one to four channels, a network's first layers, on tensor cores: each row of the image is loaded once.
 
-A block owns some rows of results, or a part of one row, of one image: their windows' rows of x come to shared memory once (cp.async, 16
-bytes at a time where x is packed with channels last, otherwise element by element), into the other half of a double buffer while the block
-computes. Every tap reads them there: a window's part in one row of the filter is a run of S C elements, so that k, padded as a whole
-instead of tap by tap, is 160 for 7x7 filters on 3 channels, and a fragment of 16 pixels and 16 k is four words a lane (`rows`).
+    x --cp.async, 16 bytes, or element by element--> rows in shared memory (double buffer) --words as fragments--> mma.sync --> y
+    w --> fragments in registers
 
-A warp multiplies 32 pixels at a time by 32 filters, whose fragments it keeps in registers: blocks are as many as fit on the device, and
-take one tile after another. Pixels are the rows of the product where the channels of y are contiguous, its columns where pixels are; the
-fragments' rows are permuted so that a lane holds eight neighbouring results, one store of 16 bytes.
+A block owns some output rows, or a part of one row, of one image. The rows of x that their windows cover are loaded to one half of a double
+buffer while the block computes from the other. All taps read them there: the part of a window in one row of the filter is a run of S * C
+elements, so that k is padded as a whole instead of per tap, to 160 for 7x7 filters on 3 channels, and a fragment of 16 pixels and 16
+elements of k is four words per lane (`rows`).
 
-Bound by writing y: 7x7 with stride 2 from 3 to 64 channels reads 1 byte for every 5 that it writes.
+A warp multiplies 32 pixels at a time by 32 filters, whose fragments stay in registers; a grid as large as the device walks over all tiles.
+Pixels are the rows of the product where the channels of y are contiguous, its columns where pixels are. The fragments' rows are permuted so
+that a lane has eight neighbouring outputs, one 16-byte store.
+
+Limited by writing y: 7x7 with stride 2 from 3 to 64 channels reads 1 byte for every 5 that it writes. It loses with more than four
+channels, where the implicit GEMMs fill their steps.
 """
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i64, jit, u32
+from ...device import cuda, device_function, f32, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.epilogue import ResidualParams
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
 from ...device.vec import load1_nc_if, load_shared_u32, shared_address, store_shared_u32
@@ -29,15 +33,16 @@ from ...host.launch import Argument, Launch
 from .._gather import make_gather, refusal, view_of
 from .._gather.plan import largest, swapped
 from .._gather.store import Destination, Output, make_store, output_of
-from .rows import (UNIT, Window, are_copies, buffer_bytes, issue_cycles, make_place, make_places, make_shift, make_split, make_stage,
-                   make_word, masked_slots, rows_of, staging, tile_of, window_of, window_refusal)
+from .rows import (UNIT, FilterLayout, Geometry, RowStrides, TileShape, Window, are_copies, buffer_bytes, geometry_of, issue_cycles,
+                   make_load_rows, make_locate, make_offsets, make_shift, make_split, make_word, masked_slots, staging, tile_of,
+                   window_of, window_refusal)
 
 COST = constants("conv/small_c_fwd")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Pixels of a tile, about; warps along pixels and, 32 each, along filters; blocks on a multiprocessor."""
+    """Approximate pixels of a tile; warps along pixels and, 32 filters each, along filters; blocks per multiprocessor."""
     pixels: int
     warps_p: int
     warps_f: int
@@ -57,7 +62,7 @@ CONFIGS = (Config(448, 2, 2, 3), Config(448, 4, 2, 1), Config(896, 4, 2, 1), Con
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """What a kernel is compiled for; `by_copies`: rows come 16 bytes at a time."""
+    """What a kernel is compiled for; `by_copies`: rows are copied 16 bytes at a time."""
     config: Config
     dtype: str
     window: Window
@@ -85,7 +90,7 @@ def _counts(problem, config):
 
 
 def configs(problem, device):
-    """Those whose buffers fit, a quarter of the filters at most being beyond K."""
+    """Those whose buffers fit, with at most a quarter of the filters past K."""
     found = [c for c in CONFIGS if c.blocks * (_shared(problem, c)[0] + 1024) <= device.shared_per_sm
              and _shared(problem, c)[0] <= device.shared_per_block and (problem.k > 32 * (c.warps_f - 1))]
     return sorted(found, key=lambda config: estimate(problem, device, config)) or [CONFIGS[-1]]
@@ -120,9 +125,9 @@ def kernel(full):
     MASKS, WF, C, COPIES = max(len(masked_slots(window)), 1), 8 * window.steps, window.c, window.copies
     MARGIN, BEFORE, STRIDE = window.margin, window.pad * window.c + window.lead, window.stride * window.c
     R, LEAD, LAST = window.r, window.lead, window.lead + window.s * window.c
-    mma, places, stage_rows = make_mma(full.dtype), make_places(window), make_stage(window, full.by_copies, THREADS)
+    mma, find_offsets, load_rows = make_mma(full.dtype), make_offsets(window), make_load_rows(window, full.by_copies, THREADS)
     shift = make_shift(window, full.by_copies, THREADS)
-    place, split, put = make_place(window), make_split(C), make_store(output, 8)
+    locate_k, split, store_results = make_locate(window), make_split(C), make_store(output, 8)
     setup = make_gather(output.op, output.channel_inner, output.has_classes).setup
     arrived = wait_copies(1)
 
@@ -165,27 +170,27 @@ def kernel(full):
         return (g >> 1) * 8 + j * 2 + (g & 1)
 
     @device_function
-    def stage_filters(w, shared, f0, K, strides, tid):
-        """w[filter][k], zero beyond K and between windows."""
+    def store_filters(w, smem, f0, K, layout, tid):
+        """w[filter][k] to shared memory, zero past K and outside the window."""
         for i in range(tid, FILTERS * KPAIRS, THREADS):
             f, pair = i // KPAIRS, i % KPAIRS
-            r, j = place(2 * pair)
+            r, j = locate_k(2 * pair)
             word = u32(0)
             for e in range(2):
                 ok = f0 + f < K and r < R and j + e >= LEAD and j + e < LAST
                 s, c = split(j + e - LEAD if ok else 0)
-                at = strides[4] + (f0 + f) * strides[0] + r * strides[2] + s * strides[3] + c * strides[1]
-                word = word | (u32(load1_nc_if(w, at if ok else i64(0), 1 if ok else 0)) << u32(16 * e))
-            store_shared_u32(shared + u32(i * 4), word)
+                at = layout.base + (f0 + f) * layout.k + r * layout.r + s * layout.s + c * layout.c
+                word = word | (u32(load1_nc_if(w, at if ok else 0, 1 if ok else 0)) << 16 * e)
+            store_shared_u32(smem + u32(i * 4), word)
 
     @device_function
     def load_filter(slot, s):
         """The words of one slot for the warp's filters."""
-        wf, shared, first, g, t = s
+        wf, smem, first, g, t = s
         k, half = slot >> 1, slot & 1
         for j in range(4):
             f = first + (8 * j + g if swap else in_group(j, g))
-            v = load_shared_u32(shared + u32((f * KPAIRS + slot * 4 + t) * 4))
+            v = load_shared_u32(smem + u32((f * KPAIRS + slot * 4 + t) * 4))
             if swap:
                 wf[k * 8 + (j >> 1) * 4 + 2 * half + (j & 1)] = v
             else:
@@ -194,8 +199,8 @@ def kernel(full):
 
     @device_function
     def store_run(i, s):
-        """Eight neighbouring results: of 16 pixels or filters two rows, each in turn."""
-        acc, run, unit, count, base, f, K, g, t, state = s
+        """Eight neighbouring outputs of one row; 16 pixels or filters have two rows."""
+        acc, run, unit, count, base, f, K, g, t, destination = s
         m, half = i >> 1, i & 1
         for j in range(4):
             run[2 * j] = acc[(m * 4 + j) * 4 + 2 * half]
@@ -203,63 +208,69 @@ def kernel(full):
         if swap:
             row = f + 8 * i + g
             if row < K and unit + 8 * t < count:
-                put(run, 0, row, base + unit + 8 * t, state)
+                store_results(run, 0, row, base + unit + 8 * t, destination)
         else:
             pixel = unit + 8 * i + g
             if pixel < count:
-                put(run, 0, base + pixel, f + 8 * t, state)
+                store_results(run, 0, base + pixel, f + 8 * t, destination)
     store_all = unrolled(4, store_run)
 
     @device_function
-    def locate(tile, counts, down, across):
-        """(image, first row, first column) of results of a tile."""
-        rest, column = divide_remainder(tile, across)
+    def locate(index, tile, down, across):
+        """(image, first output row, first output column) of a tile."""
+        rest, column = divide_remainder(index, across)
         n, row = divide_remainder(rest, down)
-        return n, row * counts[0], column * counts[1]
+        return n, row * tile.rows, column * tile.columns
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size,
-                         gather, layout, residual_stride, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual,
-                         residual_row, residual_column):
+    def conv_fwd_small_c(x, w, y, tiles, tile, geometry, x_stride, w_layout, down, across, columns, parts, pitch, buffer_size, gather,
+                         layout, residual_stride, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
+                         residual_column):
         ring = cuda.shared.array(0, u32)
-        shared = shared_address(ring, 0)
+        smem = shared_address(ring, 0)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
         g, t = lane >> 2, lane & 3
         warp_p, warp_f = warp & (WARPS_P - 1), warp >> SHIFT
-        P, Q, K, H, W, stride_h, pad_h, step_h, rows = image
+        P, Q, K, H, W, stride_h, padding_h, dilation_h, rows = geometry
         f0 = cuda.blockIdx.y * FILTERS
         wf, xf, acc = cuda.local.array(WF, u32), cuda.local.array(8, u32), cuda.local.array(32, f32)
         run, at = cuda.local.array(8, f32), cuda.local.array(4, u32)
         offsets, masks = cuda.local.array(SLOTS, u32), cuda.local.array(MASKS, u32)
-        stage_filters(w, shared, f0, K, w_strides, tid)
+
+        # filters to registers
+        store_filters(w, smem, f0, K, w_layout, tid)
         cuda.syncthreads()
-        load_filters(0, (wf, shared, 32 * warp_f, g, t))
-        places(offsets, masks, t, step_h * pitch)
+        load_filters(0, (wf, smem, 32 * warp_f, g, t))
+        find_offsets(offsets, masks, t, dilation_h * pitch)
         cuda.syncthreads()
+
         product = setup(0, gather)
         epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        tile = cuda.blockIdx.x
-        n, p0, q0 = locate(tile, counts, down, across)
+        index = cuda.blockIdx.x
+        n, p0, q0 = locate(index, tile, down, across)
         buffer = 0
-        stage_rows(shared, x, n * x_strides[3], p0 * stride_h - pad_h, q0 * STRIDE - MARGIN, rows, H, W * C,
-                   x_strides, pitch, parts, tid)
+        load_rows(smem, x, n * x_stride.n, p0 * stride_h - padding_h, q0 * STRIDE - MARGIN, rows, H, W * C, x_stride, pitch, parts,
+                  tid)
         commit_copies()
-        while tile < tiles:
-            n, p0, q0 = locate(tile, counts, down, across)
-            following = tile + cuda.gridDim.x
+        while index < tiles:
+            # load the next tile
+            n, p0, q0 = locate(index, tile, down, across)
+            following = index + cuda.gridDim.x
             if following < tiles:
-                n1, p1, q1 = locate(following, counts, down, across)
-                stage_rows(shared + u32((1 - buffer) * buffer_size), x, n1 * x_strides[3], p1 * stride_h - pad_h,
-                           q1 * STRIDE - MARGIN, rows, H, W * C, x_strides, pitch, parts, tid)
+                n1, p1, q1 = locate(following, tile, down, across)
+                load_rows(smem + u32((1 - buffer) * buffer_size), x, n1 * x_stride.n, p1 * stride_h - padding_h, q1 * STRIDE - MARGIN,
+                          rows, H, W * C, x_stride, pitch, parts, tid)
             commit_copies()
             arrived()
             cuda.syncthreads()
-            shift(shared + u32(buffer * buffer_size), rows, pitch, parts, tid)
-            begin = shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2)
-            count = min(counts[0], P - p0) * min(counts[1], Q - q0)
+            shift(smem + u32(buffer * buffer_size), rows, pitch, parts, tid)
+            begin = smem + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2)
+            count = min(tile.rows, P - p0) * min(tile.columns, Q - q0)
             base = (n * P + p0) * Q + q0
-            state = Destination(K, base + count if swap else K, y, gather, product, layout, residual_stride, epilogue)
+            destination = Destination(K, base + count if swap else K, y, gather, product, layout, residual_stride, epilogue)
+
+            # multiply and write back, 32 pixels at a time
             for unit in range(32 * warp_p, count, 32 * WARPS_P):
                 for j in range(4):
                     i = unit + (in_group(j, g) if swap else 8 * j + g)
@@ -271,15 +282,15 @@ def kernel(full):
                 for k in range(32):
                     acc[k] = f32(0)
                 steps((acc, xf, wf, at, offsets, masks))
-                store_all(0, (acc, run, unit, count, base, f0 + 32 * warp_f, K, g, t, state))
+                store_all(0, (acc, run, unit, count, base, f0 + 32 * warp_f, K, g, t, destination))
             cuda.syncthreads()
             buffer = 1 - buffer
-            tile = following
+            index = following
     return conv_fwd_small_c
 
 
 def build(problem, device, config):
-    """One launch: as many blocks as the device runs at once, or tiles."""
+    """One launch with as many blocks as fit on the device, or as there are tiles."""
     p, view, window = problem, view_of(problem), window_of(problem)
     rows, columns = tile_of(p, config.pixels)
     down, across, tiles, filters = _counts(p, config)
@@ -289,13 +300,12 @@ def build(problem, device, config):
     shared, buffer = _shared(p, config)
     pitch = window.pitch(columns) * 2
     n, c, _, h, w = p.x_strides
-    image = (p.out[1], p.out[2], p.k, p.image[1], p.image[2], p.strides[1], p.pads_before[1], p.dilations[1], rows_of(p, rows))
-    weights = (view.plain_row, view.plain_channel, view.plain_taps[1], view.plain_taps[2], view.plain_base)
+    weights = FilterLayout(view.plain_row, view.plain_channel, view.plain_taps[1], view.plain_taps[2], view.plain_base)
     pointer = element(p.dtype).pointer
     arguments = (Argument(pointer, "x"), Argument(pointer, "w"), Argument(element(p.y.dtype).pointer, "y"), Argument("int32", tiles),
-                 Argument("int32x2", (rows, columns)), Argument("int32x9", image), Argument("int64x4", (h, w, c, n)),
-                 Argument("int64x5", weights), Argument("uint32x3", divisor(down)), Argument("uint32x3", divisor(across)),
-                 Argument("uint32x3", divisor(columns)), Argument("uint32x3", divisor(pitch // (16 if by_copies else 4))),
+                 Argument(TileShape, TileShape(rows, columns)), Argument(Geometry, geometry_of(p, rows)),
+                 Argument(RowStrides, RowStrides(h, w, c, n)), Argument(FilterLayout, weights),
+                 *(Argument(Divisor, divisor(v)) for v in (down, across, columns, pitch // (16 if by_copies else 4))),
                  Argument("int32", pitch), Argument("int32", buffer), *view.arguments(), *view.output_arguments(), *p.epilogue_arguments())
     grid = min(tiles, max(device.sms * config.blocks // filters, 1))
     return (Launch(kernel(full), (grid, filters, 1), (config.threads, 1, 1), arguments, shared=shared),)

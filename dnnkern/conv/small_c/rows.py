@@ -1,14 +1,15 @@
-"""Images of one to four channels: how their rows lie in shared memory, and how windows are read from there as fragments of mma.sync.
+"""Images with one to four channels: rows in shared memory, and windows read from them as fragments of mma.sync.
 
-A row holds its pixels' channels side by side, so the window of a pixel in one row of the filter, S pixels of C channels, is a run of S C
-elements. The sums' index k therefore counts, for each row of the filter, `lead` + S C elements rounded up to an even number, and all rows
-together are rounded up to whole products of 16: 7x7 filters of 3 channels take 160. With `lead`, 0 or 1, runs begin at even elements, and
-a register of a fragment, two neighbouring k of one pixel, is one word of the row. Where windows of odd pixels begin at odd elements
-(stride times channels is odd) the row is there twice, once shifted by an element.
+A row has the channels of its pixels side by side, so the window of a pixel in one row of the filter, S pixels of C channels, is a run of
+S * C elements. k therefore counts `lead` + S * C elements for each row of the filter, rounded up to an even number, and all rows together
+are rounded up to whole products of 16: 7x7 filters on 3 channels have k = 160. With `lead`, 0 or 1, runs begin at even elements, and a
+register of a fragment, two neighbouring k of one pixel, is one word of the row. Where windows of odd pixels begin at odd elements (stride
+times channels is odd) the row is stored twice, the second time shifted by one element.
 
-What a word has besides the window is masked: elements of neighbouring pixels may be infinite.
+Elements of a word that are outside the window are masked: neighbouring pixels may be infinite.
 """
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, u32, u64
 from ...device.cp_async import copy_async16
@@ -21,13 +22,13 @@ COST = constants("conv/small_c_rows")
 
 MOST_STEPS = 14
 CHANNELS = 4
-UNIT = 32  # pixels that a warp computes at a time
+UNIT = 32  # pixels of a warp at a time
 MOST_BUFFER = 48 * 1024
 
 
 @dataclass(frozen=True)
 class Window:
-    """Filter extents R x S on C channels, the stride along w, the padding before it."""
+    """Filter extents R x S on C channels, the stride and the leading padding along w."""
     r: int
     s: int
     c: int
@@ -40,52 +41,52 @@ class Window:
 
     @property
     def run(self):
-        """k of one row of the filter."""
+        """Elements of k per row of the filter."""
         return (self.lead + self.s * self.c + 1) // 2 * 2
 
     @property
     def steps(self):
-        """Products of 16 k."""
+        """Products of 16 elements of k."""
         return ceil_div(self.r * self.run, 16)
 
     @property
     def copies(self):
-        """Of a row: 2 where windows begin at odd elements."""
+        """Copies of a row: 2 where windows begin at odd elements."""
         return 1 + (self.stride * self.c & 1)
 
     @property
     def margin(self):
-        """Elements of a row before the first pixel's window may begin: whole copies of 16 bytes."""
+        """Elements of a row before the first pixel's window, a multiple of 16 bytes."""
         return ceil_div(self.pad * self.c + self.lead, 8) * 8
 
-    def there(self, k):
+    def covers(self, k):
         """Whether index k is an element of the window."""
         r, j = divmod(k, self.run)
         return r < self.r and self.lead <= j < self.lead + self.s * self.c
 
     def pitch(self, pixels):
-        """Elements of a row for so many neighbouring results."""
+        """Elements of a row for so many neighbouring outputs."""
         return ceil_div(self.margin + (pixels - 1) * self.stride * self.c - self.pad * self.c + self.run, 8) * 8
 
 
 def window_refusal(problem):
-    """Why rows of an image cannot be staged, or None."""
+    """Why rows of an image cannot be loaded to shared memory, or None."""
     p = problem
     if p.dtype not in ("float16", "bfloat16"):
         return f"operands are {p.dtype}; expected float16 or bfloat16"
     if p.groups > 1:
         return f"{p.groups} groups"
     if not 1 <= p.c <= CHANNELS:
-        return f"{p.c} channels; rows of 1 to {CHANNELS} are staged"
+        return f"{p.c} channels; expected 1 to {CHANNELS}"
     if p.filter[0] > 1 or p.image[0] > 1 or p.pads[0] != (0, 0):
         return f"3-D: image {p.image}, filter {p.filter}, padding {p.pads}"
     if p.filter[2] > 1 and p.dilations[2] > 1:
-        return f"dilation {p.dilations[2]} along w; windows must be runs of a row"
+        return f"dilation {p.dilations[2]} along w; windows have to be contiguous in a row"
     window = window_of(p)
     if window.steps > MOST_STEPS:
-        return f"the filter {p.filter[1]}x{p.filter[2]} on {p.c} channels takes {16 * window.steps} k, at most {16 * MOST_STEPS}"
+        return f"the filter {p.filter[1]}x{p.filter[2]} on {p.c} channels has k = {16 * window.steps}, at most {16 * MOST_STEPS}"
     if buffer_bytes(p, 1, min(p.out[2], UNIT)) > MOST_BUFFER:
-        return f"rows of {UNIT} results take {buffer_bytes(p, 1, UNIT)} bytes of the image, at most {MOST_BUFFER}"
+        return f"rows of {UNIT} outputs take {buffer_bytes(p, 1, UNIT)} bytes of the image, at most {MOST_BUFFER}"
     return None
 
 
@@ -96,18 +97,18 @@ def window_of(problem):
 
 
 def rows_of(problem, rows):
-    """Rows of the image for so many rows of results."""
+    """Rows of the image for so many output rows."""
     return (rows - 1) * problem.strides[1] + (problem.filter[1] - 1) * problem.dilations[1] + 1
 
 
 def buffer_bytes(problem, rows, columns):
-    """Bytes of a buffer for a tile of so many rows and columns of results."""
+    """Bytes of a buffer for a tile of so many output rows and columns."""
     window = window_of(problem)
     return rows_of(problem, rows) * window.pitch(columns) * 2 * window.copies
 
 
 def tile_of(problem, pixels):
-    """(rows, columns) of results in a tile: whole rows, or, of a row that is too long, a multiple of a warp's pixels."""
+    """(rows, columns) of an output tile: whole rows, or a multiple of a warp's pixels of a row that is too long."""
     p, q = problem.out[1:]
     if q <= max(pixels, UNIT) and buffer_bytes(problem, 1, q) <= MOST_BUFFER:
         rows = max(1, min(p, pixels // q))
@@ -121,7 +122,7 @@ def tile_of(problem, pixels):
 
 
 def are_copies(problem):
-    """Whether rows of x can be copied 16 bytes at a time to where they are read."""
+    """Whether rows of x can be copied to shared memory 16 bytes at a time."""
     p = problem
     n, c, _, h, w = p.x_strides
     packed = (c == 1 or p.c == 1) and (w == p.c or p.image[2] == 1)
@@ -129,7 +130,7 @@ def are_copies(problem):
 
 
 def staging(problem, rows, columns, threads):
-    """Instructions of a thread, as compiled for sm_90a, that bring the rows of x for a tile, and cycles that it waits for them."""
+    """(instructions per thread, as compiled for sm_90a, that load the rows of x for a tile; cycles that it waits for them)."""
     window = window_of(problem)
     elements = rows_of(problem, rows) * window.pitch(columns)
     if are_copies(problem):
@@ -145,48 +146,98 @@ def issue_cycles(instructions, warps, blocks):
 
 
 def masked_slots(window):
-    """{h: number} of the slots of 8 k that hold something besides the window."""
-    slots = [h for h in range(2 * window.steps) if not all(window.there(k) for k in range(8 * h, 8 * h + 8))]
+    """{h: number} of the slots of 8 elements of k that have elements outside the window."""
+    slots = [h for h in range(2 * window.steps) if not all(window.covers(k) for k in range(8 * h, 8 * h + 8))]
     return {h: n for n, h in enumerate(slots)}
 
 
-def make_places(window):
-    """Device function ``places(offsets, masks, pair, pitch)`` of one lane.
+class RowStrides(NamedTuple):
+    """Of x along h, w, c and n, in elements."""
+    h: i64
+    w: i64
+    c: i64
+    n: i64
 
-    offsets[h] is the byte offset, from the beginning of a pixel's window, of the k ``8 h + 2 pair`` and the next, `pitch` being the bytes
-    from one row of the filter to the next; masks[n] what slot number n of `masked_slots` keeps.
+
+class GradientStrides(NamedTuple):
+    """Of dy along n, p, q, k, in elements."""
+    n: i64
+    p: i64
+    q: i64
+    k: i64
+
+
+class FilterLayout(NamedTuple):
+    """Strides of w along k, c, r, s, and the offset of its first element."""
+    k: i64
+    c: i64
+    r: i64
+    s: i64
+    base: i64
+
+
+class TileShape(NamedTuple):
+    """Output rows and columns of a tile."""
+    rows: i32
+    columns: i32
+
+
+class Geometry(NamedTuple):
+    """Extents of y and x; stride, leading padding and dilation along h; rows of x that a tile reads."""
+    p: i32
+    q: i32
+    k: i32
+    h: i32
+    w: i32
+    stride_h: i32
+    padding_h: i32
+    dilation_h: i32
+    x_rows: i32
+
+
+def geometry_of(problem, rows):
+    """The `Geometry` of a problem and tiles of `rows` output rows."""
+    p = problem
+    return Geometry(*p.out[1:], p.k, *p.image[1:], p.strides[1], p.pads_before[1], p.dilations[1], rows_of(p, rows))
+
+
+def make_offsets(window):
+    """Device function ``find_offsets(offsets, masks, pair, pitch)`` of one lane.
+
+    offsets[h] is the byte offset, from the first element of a pixel's window, of element ``8 h + 2 pair`` of k and the next; `pitch` is the
+    bytes from one row of the filter to the next. masks[n] has the bits of slot n of `masked_slots` that are inside the window.
     """
     R, LEAD, LAST = window.r, window.lead, window.lead + window.s * window.c
     SLOTS, index = 2 * window.steps, masked_slots(window)
     numbers, COUNT = tuple(index) or (0,), len(index)
-    place = make_place(window)
+    locate = make_locate(window)
 
     @device_function
-    def places(offsets, masks, pair, pitch):
+    def find_offsets(offsets, masks, pair, pitch):
         for h in range(SLOTS):
-            r, j = place(8 * h + 2 * pair)
-            offsets[h] = u32(r * pitch + j * 2 if r < R else 0)
+            r, j = locate(8 * h + 2 * pair)
+            offsets[h] = r * pitch + j * 2 if r < R else 0
         for n in range(COUNT):
-            r, j = place(8 * numbers[n] + 2 * pair)
+            r, j = locate(8 * numbers[n] + 2 * pair)
             low = u32(0xFFFF) if r < R and j >= LEAD and j < LAST else u32(0)
             high = u32(0xFFFF0000) if r < R and j + 1 >= LEAD and j + 1 < LAST else u32(0)
             masks[n] = low | high
-    return places
+    return find_offsets
 
 
-def make_place(window):
-    """Device function ``place(k) -> (row of the filter, place in its run)``."""
+def make_locate(window):
+    """Device function ``locate(k) -> (row of the filter, position in its run)``."""
     RUN, RECIPROCAL = window.run, 65536 // window.run + 1  # exact: k is below 16 * MOST_STEPS
 
     @device_function
-    def place(k):
+    def locate(k):
         r = i32((u32(k) * RECIPROCAL) >> 16)
         return r, k - r * RUN
-    return place
+    return locate
 
 
 def make_word(window, h):
-    """Device function ``word(at, offsets, masks)``: the register of slot h, of the window that begins at shared address `at`."""
+    """Device function ``word(at, offsets, masks)``: the register of slot h of the window at shared address `at`."""
     N = masked_slots(window).get(h, -1)
 
     @device_function
@@ -210,64 +261,62 @@ def make_split(c):
     return split
 
 
-def make_stage(window, by_copies, threads):
-    """Device function ``stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid)``: rows of an image to shared memory.
+def make_load_rows(window, by_copies, threads):
+    """Device function ``load_rows(to, x, first, h0, e0, rows, H, extent, stride, pitch, parts, tid)``: rows of an image to shared memory.
 
-    Image element e0 of row h0 is the first one of the first row; what lies outside of H rows of `extent` elements is zero. `strides` are
-    x's along h, w and c, `first` the image's offset, `parts` divides by the copies of 16 bytes (words, with `by_copies` false) of a row.
-    Of two copies of a row, copies of 16 bytes make the first one; `make_shift` the other.
+    The first row begins at element e0 of the image's row h0; elements outside H rows of `extent` elements are zero. `stride` is x's
+    `RowStrides`, `first` the image's offset, `parts` the 16-byte copies (words, without `by_copies`) of a row. Of two copies of a row,
+    16-byte copies make the first; `make_shift` makes the other.
     """
     COPIES, THREADS, split = window.copies, threads, make_split(window.c)
 
     @device_function
-    def element(x, first, row, e, there, extent, strides):
-        ok = there and e >= 0 and e < extent
+    def load_element(x, first, row, e, inside, extent, stride):
+        ok = inside and e >= 0 and e < extent
         pixel, channel = split(e if ok else 0)
-        at = first + row * strides[0] + pixel * strides[1] + channel * strides[2]
-        return u32(load1_nc_if(x, at if ok else i64(0), 1 if ok else 0))
+        at = first + row * stride.h + pixel * stride.w + channel * stride.c
+        return u32(load1_nc_if(x, at if ok else 0, 1 if ok else 0))
 
     if by_copies:
         @device_function
-        def stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid):
-            total = i32(rows * i32(parts[0]))
-            for i in range(tid, total, i32(THREADS)):
-                row, part = divide_remainder(i32(i), parts)
-                h, e = i32(h0 + row), i32(e0 + 8 * part)
+        def load_rows(to, x, first, h0, e0, rows, H, extent, stride, pitch, parts, tid):
+            for i in range(tid, rows * i32(parts.d), THREADS):
+                row, part = divide_remainder(i, parts)
+                h, e = h0 + row, e0 + 8 * part
                 inside = 0 <= h and h < H and e >= 0 and e < extent
-                count = i32(min(i32(extent - e), i32(8))) if inside else i32(0)
-                at = i64(i64(first) + i64(h) * strides[0] + e)
-                copy_async16(u32(to + u32(row * pitch + 16 * part)), u64(address(x, at if inside else i64(0))), i64(0), u32(2 * count))
+                count = min(extent - e, 8) if inside else 0
+                at = first + h * stride.h + e
+                copy_async16(to + u32(row * pitch + 16 * part), address(x, at if inside else 0), 0, 2 * count)
     else:
         @device_function
-        def stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid):
-            total = rows * i32(parts[0])
-            for i in range(tid, total, THREADS):
+        def load_rows(to, x, first, h0, e0, rows, H, extent, stride, pitch, parts, tid):
+            for i in range(tid, rows * i32(parts.d), THREADS):
                 row, part = divide_remainder(i, parts)
                 h, e = h0 + row, e0 + 2 * part
-                there = 0 <= h and h < H
-                v0, v1 = element(x, first, h, e, there, extent, strides), element(x, first, h, e + 1, there, extent, strides)
+                inside = 0 <= h and h < H
+                v0, v1 = load_element(x, first, h, e, inside, extent, stride), load_element(x, first, h, e + 1, inside, extent, stride)
                 at = to + u32(row * pitch + 4 * part)
                 store_shared_u32(at, v0 | (v1 << 16))
                 if COPIES == 2:
-                    v2 = element(x, first, h, e + 2, there, extent, strides)
+                    v2 = load_element(x, first, h, e + 2, inside, extent, stride)
                     store_shared_u32(at + u32(rows * pitch), v1 | (v2 << 16))
-    return stage
+    return load_rows
 
 
 def make_shift(window, by_copies, threads):
-    """Device function ``shift(to, rows, pitch, parts, tid)``: the second copy of staged rows, an element further, where 16 bytes at a time
-    could not make it. All threads wait before, until the rows are there, and afterwards."""
+    """Device function ``shift(to, rows, pitch, parts, tid)``: the second copy of the rows, shifted by one element, after 16-byte copies.
+    The rows must have arrived for all threads; ends with a barrier."""
     THREADS, NEEDED = threads, by_copies and window.copies == 2
 
     @device_function
     def shift(to, rows, pitch, parts, tid):
         if NEEDED:
-            for i in range(tid, i32(rows * i32(parts[0])), i32(THREADS)):
-                row, part = divide_remainder(i32(i), parts)
-                at = u32(to + u32(row * pitch + 16 * part))
+            for i in range(tid, rows * i32(parts.d), THREADS):
+                row, part = divide_remainder(i, parts)
+                at = to + u32(row * pitch + 16 * part)
                 a, b, c, d = load_shared_4u32(at)
-                after = load_shared_u32(u32(at + u32(16))) if part + 1 < i32(parts[0]) else u32(0)
-                store_shared_4u32(u32(at + u32(rows * pitch)), permute_bytes(a, b, u32(0x5432)), permute_bytes(b, c, u32(0x5432)),
-                                  permute_bytes(c, d, u32(0x5432)), permute_bytes(d, after, u32(0x5432)))
+                after = load_shared_u32(at + 16) if part + 1 < i32(parts.d) else u32(0)
+                store_shared_4u32(at + u32(rows * pitch), permute_bytes(a, b, 0x5432), permute_bytes(b, c, 0x5432),
+                                  permute_bytes(c, d, 0x5432), permute_bytes(d, after, 0x5432))
             cuda.syncthreads()
     return shift

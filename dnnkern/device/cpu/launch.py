@@ -16,7 +16,7 @@ import weakref
 import numpy as np
 
 from ...host.compile import cache_key, is_missing, kept
-from ...host.extents import Extent, argument, extent, place
+from ...host.extents import Extent, argument, describe, extent
 from ...host.extents import packed as packed_extents
 from ...host.jobs import forks, side_by_side
 from ...host.processor import cores
@@ -166,7 +166,7 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         if listed is not None:
             _put(base + runtime.GROUP, "extents", "QI", listed.ctypes.data, len(listed), record=runtime.GROUP_RECORD)
         if found.run(base, resident, first, last):
-            return report.fault(name, base, functools.partial(place, extents=extents()))
+            return report.fault(name, base, functools.partial(describe, extents=extents()))
         return None
 
     started, workers = time.perf_counter(), 1

@@ -9,7 +9,7 @@ row("device", h200("h200-bandwidth.md"),
     launch=2.5e-6, copy_rate=0.89, tail=0.5, narrow=5)
 row("ring", h200("h200-bandwidth.md"),
     "rings of rows: s of the first and last steps, least number of steps that count, s that a step waits, and with 256 threads more; "
-    "instructions a row; threads of a multiprocessor that are enough",
+    "instructions for each row; threads of a multiprocessor that are enough",
     start=2e-6, least_steps=5.0, wait=0.34e-6, wait_256=0.3e-6, row=100, enough=256)
 
 # ---- act
@@ -220,7 +220,7 @@ row("transform/cast_vector", COUNTED,
     thread=20, dimension=12, element=6, access=8, blocks=6)
 row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
-    "serves; times as long with one chunk a thread", ("dimension", "blocks"),
+    "serves; times as long with one chunk per thread", ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),

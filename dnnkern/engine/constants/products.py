@@ -1,5 +1,5 @@
 """Rows of the models of what mostly multiplies: matrix products, convolution, attention, recurrent networks."""
-from ._row import GUESSED, Source, h200, row
+from ._row import COUNTED, GUESSED, Source, h200, row
 
 # ---- matrix products; the times of single tiles stand beside the tiles: `hopper_plan.TILES`, `simt_plan.TILES`
 
@@ -24,7 +24,7 @@ row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
     "others; tf32, int8, float64, 16 bits",
-    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), halves=(2048, 2560, 1024))
+    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), bits16=(2048, 2560, 1024))
 row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
     "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; bytes of shared memory of a warp's multiply-add",
     ("start", "blocks"),
@@ -42,15 +42,15 @@ row("matmul/stream_k", GUESSED,
     "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
     unmeasured=1.03)
 row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
-    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed halves; share of the rate at which they "
-    "are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
+    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements; share of the rate at "
+    "which they are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
     "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
-    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, halves=2.1, rate=0.8, block=62e9, wave=1.27e-6)
+    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, rate=0.8, block=62e9, wave=1.27e-6)
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
 row("conv/naive", GUESSED,
-    "s of a launch and its ends; cycles of a step's chain, by the filter; bytes a clock of the L1; threads of a multiprocessor",
+    "s of a launch and its ends; cycles of a step's chain, of backward filter; bytes a clock of the L1; threads of a multiprocessor",
     start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024)
 row("conv/direct", h200("h200-conv.md"),
     "s of a launch and its ends; instructions over multiply-adds, of loads for each pixel, filter; instructions that bring an element in; "
@@ -58,9 +58,9 @@ row("conv/direct", h200("h200-conv.md"),
     ("start", "blocks", "stage"),
     start=5e-6, slower=1.3, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
-    "s of a launch and its ends; instructions of a thread forward, of one by the filter, of a load; bytes a clock of the L1; share of "
-    "halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long as "
-    "counted; registers' blocks", ("start", "thread", "filter_thread"),
+    "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
+    "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
+    "as counted; registers' blocks", ("start", "thread", "filter_thread"),
     start=5e-6, thread=60, filter_thread=50, load=8, l1=100, halo=0.12, dynamic_halo=1.2, bytes_8=0.9, narrow=0.6, channels=0.54,
     planes=0.88, slower=1.3)
 row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
@@ -70,8 +70,8 @@ row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
 row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
-    "a step, of an output, by the filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s of "
-    "the sum's launch", ("start", "power", "sum_launch"),
+    "a step, of an output, of backward filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s "
+    "of the sum's launch", ("start", "power", "sum_launch"),
     start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42, output=1.0, filter_output=1.4, slower=1.3, warps=16.0,
     tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/bias_naive", GUESSED,
@@ -148,3 +148,100 @@ row("conv/fft", GUESSED,
 row("conv/col2im", GUESSED,
     "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
     thread=110, element=6, row=40, tap=10, strided=10)
+
+
+# ---- attention
+
+row("attention/naive", GUESSED,
+    "instructions of a multiply-add",
+    multiply_add=8)
+row("attention/rope_naive", GUESSED,
+    "instructions of an element, of a dimension's division",
+    element=80, dimension=70)
+row("attention/rope_rows", COUNTED,
+    "instructions of a thread, a dimension, an element, an access; blocks of a multiprocessor",
+    thread=40, dimension=12, element=8, access=8, blocks=6)
+row("attention/simt", h200("h200-attention.md"),
+    "share of the FP32 pipe's rate forward, backward; instructions of a load of 16 bytes over multiply-adds, of exponentials forward, "
+    "backward; threads of a multiprocessor that are enough; instructions of a multiply-add of the bias's gradient", ("dbias",),
+    fwd=0.85, bwd=0.7, load=2, exponentials=24, exponentials_bwd=60, enough=256, dbias=8)
+row("attention/mma", h200("h200-attention.md"),
+    "share of mma.sync's rate forward, backward; instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an "
+    "element loaded alone forward; of a score and its gradient backward, of the same options, of an element loaded alone",
+    ("bwd_softcap", "bwd_dropout"),
+    fwd=0.6, bwd=0.5, score=12, read=12, alibi=4, softcap=10, dropout=14, slow=32, bwd_score=16, bwd_read=12, bwd_alibi=4, bwd_softcap=25,
+    bwd_dropout=80, bwd_slow=32)
+row("attention/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
+    "multiply-adds a clock of a multiprocessor's tensor cores with mma.sync",
+    sm_80=1024, sm_90=1280, other=512)
+row("attention/wgmma", h200("h200-attention.jsonl"),
+    "s of a launch; cycles of a tile of rows before its first and after its last product and of a step of it, those that a step takes at "
+    "least beside its products; the clock under load as a share of the nominal one. What a step takes, in parts of the tensor cores' "
+    "cycles and of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups "
+    "leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 problems, bfloat16, "
+    "widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes through TMA, ALiBi, "
+    "softcap, dropout; of a bias that each thread reads for itself as many as take its accesses' time. Share of launches and of tiles "
+    "that a dynamic scheduler adds, share of the memory's rate", ("dynamic", "rate"),
+    launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.955, gaps={1: 1.04, 2: 1.0, 3: 0.943},
+    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, dynamic=0.5, rate=0.8)
+row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
+    "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
+    "where additions have an order: fitted to 30 times of six problems, bfloat16, heads of 64 and 128; instructions that split a "
+    "probability and its gradient, counted; of a bias, ALiBi, softcap, dropout; bytes of dq in order, and not",
+    ("bias", "alibi", "softcap", "dropout", "split"),
+    step=590, score=8, order=1900, split=16, bias=12, alibi=4, softcap=25, dropout=10, dq_ordered=6, dq=10)
+row("attention/fp8", GUESSED,
+    "cycles of a part of the accumulators after the first, whose products nothing else of the warpgroup overlaps",
+    part=100)
+row("attention/bf16x6", COUNTED,
+    "instructions that split a probability; cycles of reading q with narrow tiles; times as long backward with tiles of 32 rows, whose "
+    "products wait for shared memory: half as much again in three of five", ("narrow",),
+    split=5.5, reading=16, narrow=1.3)
+row("attention/dbias", GUESSED,
+    "share of mma.sync's rate; instructions of a score, ALiBi, softcap, dropout; of a score with wgmma, counted; of a multiply-add in "
+    "float32",
+    rate=0.6, score=12, alibi=10, softcap=25, dropout=20, wgmma_score=8, float32=8)
+row("attention/decode_naive", GUESSED,
+    "instructions of a multiply-add; s of one alone; threads of a multiprocessor",
+    multiply_add=8, alone=4e-9, resident=1024)
+row("attention/decode_simt", h200("h200-attention.md"),
+    "share of bytes that further tiles read again; instructions of a key's multiply-adds, a row, a step of its sum; times those, of which "
+    "half is issued; s of a wave, of a block's ends", ("wave", "ends"),
+    again=4, element=2, row=10, halving=2, issue=2, wave=1.5e-6, ends=5e-6)
+row("attention/decode_mma", h200("h200-attention.jsonl"),
+    "share of the nominal bandwidth, where nothing is written; s of a launch, a wave of blocks, a warp that meets the others, a load as "
+    "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks run beside the ranges'; of a warp's "
+    "last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of eleven "
+    "problems, off by 2.5 % (root mean square)",
+    rate=0.943, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
+    skew=0.015, power=8)
+row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),
+    "s of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock under "
+    "load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: 72 times of 24 "
+    "problems, off by 4 % (root mean square)",
+    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.88, l2=1.33)
+row("attention/merge", h200("h200-attention.jsonl"),
+    "s of a merge's launch, of a turn of its loads",
+    launch=1.5e-6, turn=0.7e-6)
+
+
+# ---- recurrent networks
+
+row("rnn/naive", GUESSED,
+    "instructions of a multiply-add; s of a step's barriers and latencies; threads of a multiprocessor",
+    multiply_add=8, step=2e-6, resident=2048, least_share=1e-3)
+row("rnn/small", GUESSED,
+    "s of an element, threads of a multiprocessor",
+    element=1e-6, resident=2048)
+row("rnn/persistent", h200("h200-rnn.jsonl"),
+    "s of a launch, of the first of R to arrive; bytes a second of the L2; times as long where CUDA cores go through columns of R, whose "
+    "neighbours are in other lanes' lines: 160 layers",
+    launch=2.0e-6, fetch=1.5e-6, l2=5.5e12, columns=2.6)
+row("rnn/persistent_mma", h200("h200-rnn.jsonl"),
+    "s of a step where blocks meet through global memory, as a cluster, or have nobody to wait for; what each further part of the lines "
+    "adds, a pair of a thread, backward once more, a load and product that wait for the ones before, and each part of k, whose sums are "
+    "added up; how much longer than at full rate products take, and copies: 160 layers",
+    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
+row("rnn/persistent_simt", h200("h200-rnn.jsonl"),
+    "as rnn/persistent_mma, on CUDA cores",
+    meet=0.7e-6, cluster=0.6e-6, alone=0.5e-6, part=0.5e-6, pair=1.6e-6, back=0.0, chain=22e-9, split=0.0, product=1.5, copies=1.0)

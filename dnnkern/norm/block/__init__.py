@@ -1,6 +1,6 @@
 """A part of a warp, a warp, or a block a row: the row is read once, held in registers, and written.
 
-Forward, 8 to 1024 threads hold up to eight units of 16 bytes each (`device.rows`), with a residual four. Rows that a warp holds have no
+Forward, 8 to 1024 threads hold up to eight 16-byte vectors each (`device.rows`), with a residual four. Rows that a warp holds have no
 barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
 busy. Backward, blocks go through the rows, and their threads, up to 512 of them, keep the sums of up to 24 columns each in registers.
 Longer rows than a block holds are `cluster`'s.
@@ -8,7 +8,7 @@ Longer rows than a block holds are `cluster`'s.
 from ...device.index import ceil_div
 from ...dispatch import Algorithm
 from . import backward as _backward, backward_config as _backward_config
-from .forward import WARP, build, layout, make_config, most_units, refusal, seconds, units
+from .forward import WARP, build, layout, make_config, max_vectors, refusal, seconds, vectors
 
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = 4  # of a group that are loaded at once, where they are short
@@ -18,9 +18,9 @@ def supports(problem):
     """Rows that a block's registers hold."""
     if (reason := refusal(problem)) is not None:
         return reason
-    most = max(lanes * most_units(lanes, problem) for lanes in LANES)
-    if units(problem) > most:
-        return f"rows of {problem.form.length} elements are {units(problem)} units of {layout(problem)[1]} bytes; a block holds {most}"
+    most = max(lanes * max_vectors(lanes, problem) for lanes in LANES)
+    if vectors(problem) > most:
+        return f"rows of {problem.form.length} elements are {vectors(problem)} vectors of {layout(problem)[1]} bytes; a block holds {most}"
     return None
 
 
@@ -31,13 +31,13 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
-    count, found = units(problem), []
+    count, found = vectors(problem), []
     for lanes in LANES:
         each = ceil_div(count, lanes)
-        if each <= most_units(lanes, problem) and (lanes == LANES[0] or count > lanes // 2):
+        if each <= max_vectors(lanes, problem) and (lanes == LANES[0] or count > lanes // 2):
             found.append(make_config(problem, lanes, each))
-            if lanes <= WARP and 2 * each <= most_units(lanes, problem) and not layout(problem)[2]:
-                found.append(make_config(problem, lanes, each, min(ROWS, most_units(lanes, problem) // each)))
+            if lanes <= WARP and 2 * each <= max_vectors(lanes, problem) and not layout(problem)[2]:
+                found.append(make_config(problem, lanes, each, min(ROWS, max_vectors(lanes, problem) // each)))
     return found
 
 
@@ -45,16 +45,16 @@ def backward_supports(problem):
     """Rows whose columns' sums a block's registers hold."""
     if (reason := _backward_config.refusal(problem)) is not None:
         return reason
-    count, most = _backward_config.units(problem), LANES[-2] * _backward_config.most_units(problem)
-    _, unit = _backward_config.layout(problem)
+    count, most = _backward_config.vectors(problem), LANES[-2] * _backward_config.max_vectors(problem)
+    _, vector_bytes = _backward_config.layout(problem)
     if count > most:
-        return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a block holds {most}"
+        return f"rows of {problem.form.length} elements are {count} vectors of {vector_bytes} bytes; a block holds {most}"
     return None
 
 
 def backward_configs(problem, device):
     """As forward, each with several numbers of rows under way."""
-    count, most, found = _backward_config.units(problem), _backward_config.most_units(problem), []
+    count, most, found = _backward_config.vectors(problem), _backward_config.max_vectors(problem), []
     for lanes in LANES[:-1]:
         each = ceil_div(count, lanes)
         if each <= (most if lanes > WARP else min(4, most)) and (lanes == LANES[0] or count > lanes // 2):

@@ -21,7 +21,7 @@ from ...device.groups import make_writer
 from ...device.index import ceil_div
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.ring import TURNS, make_turns
-from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
+from ...device.rows import Dim, RowForm, make_row, make_row_offsets, row_arguments
 from ...device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
 from ...device.warp import shuffle_xor
 from ...engine.constants import constants
@@ -30,10 +30,15 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._sums import sums_launch
 from .._weights import make_weights
-from .backward_config import WARP, units
+from .backward_config import WARP, vectors
 from .forward import pointers
 
 COST = constants("norm/backward")
+
+
+def _arrays(config):
+    """Names of the arrays that a row has offsets in."""
+    return ("dy", "x", "dx", "mean", "rstd", *("dsummed",) * config.added)
 
 
 def groups(problem, device, config):
@@ -54,8 +59,8 @@ def seconds(problem, device, config):
     slots, each = groups(problem, device, config)
     steps = ceil_div(form.rows, slots * each * config.rows)
     # Instructions of a block's step, as compiled for sm_90a: for each element, and for each row of a thread.
-    element = (COST.wide if itemsize > 2 else COST.narrow) + COST.not_kept * (not config.kept) + COST.unaligned * (config.unit < 16)
-    a_row = config.held.elements * config.registers * element + COST.row + COST.cluster_row * config.cluster
+    element = (COST.wide if itemsize > 2 else COST.narrow) + COST.not_kept * (not config.kept) + COST.unaligned * (config.vector_bytes < 16)
+    a_row = config.layout.elements * config.registers * element + COST.row + COST.cluster_row * config.cluster
     instructions, resident = config.threads * config.rows * a_row, config.blocks
     alone = sm_issue_seconds(instructions, device) / min(1.0, config.threads / COST.alone_threads)
     waits = COST.block_wait if config.lanes > WARP else COST.warp_wait
@@ -63,7 +68,7 @@ def seconds(problem, device, config):
         waits = (COST.late_wait if config.lag else COST.cluster_wait) + COST.cluster_block * config.cluster
     waits += COST.no_ring * (not config.stages)
     flight = max(1, config.stages - 1 - config.lag) * config.stage_bytes * resident
-    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, itemsize)
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, itemsize)
     rate *= COST.short_ring if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
     rate /= COST.in_cluster if config.cluster > 1 else 1.0
     busy = min(1.0, slots * config.cluster / device.sms)
@@ -88,7 +93,7 @@ def _make_totals(config, Real):
         thread, half = cuda.threadIdx.x, turn & 1
         for s in range(STEPS):
             for v in range(VALUES):
-                sums[v] = Real(sums[v] + shuffle_xor(sums[v], 1 << s))
+                sums[v] += shuffle_xor(sums[v], 1 << s)
         if WARPS > 1:
             base = half * HALF
             if thread & 31 == 0:
@@ -100,7 +105,7 @@ def _make_totals(config, Real):
                     sums[v] = scratch[base + v * WARPS + (thread & ACROSS)]
                 for s in range(WARP_STEPS):
                     for v in range(VALUES):
-                        sums[v] = Real(sums[v] + shuffle_xor(sums[v], 1 << s))
+                        sums[v] += shuffle_xor(sums[v], 1 << s)
         if CLUSTER > 1:
             send_to_all(sums, slots, bars, turn)
 
@@ -112,79 +117,78 @@ def _make_totals(config, Real):
                 sums[v] = slots[base + v]
             for k in range(1, CLUSTER):
                 for v in range(VALUES):
-                    sums[v] = Real(sums[v] + slots[base + k * VALUES + v])
+                    sums[v] += slots[base + k * VALUES + v]
     return turns, send, receive
 
 
 @functools.cache
 def kernel(config):
     """dx, and partial sums of dgamma and dbeta."""
-    held = config.held
-    row_of, Real = make_row(held), held.real
-    unpack, pack, read, write = row_of.unpack, row_of.pack, row_of.read, row_of.write
-    E, REGISTERS, ROWS, STAGES, KEPT = held.elements, config.registers, config.rows, config.stages, config.kept
+    layout = config.layout
+    vec, Real = make_row(layout), layout.real
+    E, REGISTERS, ROWS, STAGES, KEPT = layout.elements, config.registers, config.rows, config.stages, config.kept
     LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
     GROUPS, LOG, CLUSTER_LOG, VALUES, SUMS = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1, 1 + config.layer, config.sums
-    WORDS, COLUMNS, TOTALS = held.unit_words * (ROWS * REGISTERS if KEPT else 1), E * REGISTERS, ROWS * VALUES
+    WORDS, COLUMNS, TOTALS = layout.vector_words * (ROWS * REGISTERS if KEPT else 1), E * REGISTERS, ROWS * VALUES
     SCRATCH, SLOTS, MEET, ACROSS = 2 * TOTALS * (BLOCK // 32), TURNS * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1, LANES * E
     LAG, AHEAD = config.lag, max(0, STAGES - 1 - config.lag)
     CHUNK, STAGE, RING = 16 * BLOCK, config.stage_bytes, config.shared_bytes
     LAYER, SCALED, SHIFTED, DEPENDENT_NEXT = config.layer, config.scaled, config.shifted, config.dependent
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
     GAMMAS = LENGTH * REGISTERS
-    ADDED, PLACES = config.added, 6 if config.added else 5
+    ADDED = config.added
     ADDED_FIRST, ADDED_LAST = ADDED and not LAG, ADDED and LAG > 0
-    MORE = held.unit_words * ROWS * REGISTERS if ADDED else 1
-    hold, hold_gamma, places = pin(WORDS), pin(GAMMAS), make_row_places(config.dims, PLACES)
+    MORE = layout.vector_words * ROWS * REGISTERS if ADDED else 1
+    hold, hold_gamma, row_offsets = pin(WORDS), pin(GAMMAS), make_row_offsets(config.dims, _arrays(config))
     turns, send, receive = _make_totals(config, Real)
     itemsize = 8 if config.dtype == "float64" else 4
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
     landed, all_landed = wait_copies(AHEAD), wait_copies(0)
 
     def for_each_unit(visit):
-        """Device function that calls ``visit(j, i, units, n, rows, offsets, *operands)`` for every unit that is the thread's in a step: the
-        j-th of these, unit i of `units` in row n of `rows`, with the row's offsets in the arrays.
+        """Device function that calls ``visit(j, i, vectors, n, rows, offsets, *operands)`` for each vector of the thread in a step: the
+        j-th of these, vector i of `vectors` in row n of `rows`, with the offsets of the row in the arrays.
 
-        NOTE: `visit` asks whether the row and the unit exist. With a flag for that some kernels take two registers more.
+        NOTE: `visit` checks whether the row and the vector exist. With a flag for that some kernels take two registers more.
         """
         @device_function
-        def step(row, groups, rows, units, lane, divisors, strides, offsets, *operands):
+        def step(row, groups, rows, vectors, lane, divisors, strides, *operands):
             for k in range(ROWS):
                 n = row + k * groups
-                places(n if n < rows else 0, divisors, strides, offsets)
+                offsets = row_offsets(n if n < rows else 0, divisors, strides)
                 for c in range(REGISTERS):
                     i = lane + c * TOGETHER
-                    visit(k * REGISTERS + c, i, units, n, rows, offsets, *operands)
+                    visit(k * REGISTERS + c, i, vectors, n, rows, offsets, *operands)
         return step
 
     @for_each_unit
     @device_function
-    def start(j, i, units, n, rows, offsets, to, dy, x):
-        size, at = u32(16) if n < rows and i < units else u32(0), to + u32(2 * j * CHUNK)
-        copy_async16(at, address(dy, offsets[0]), i64(i) * 16, size)
-        copy_async16(at + CHUNK, address(x, offsets[1]), i64(i) * 16, size)
+    def start(j, i, vectors, n, rows, offsets, to, dy, x):
+        size, at = u32(16) if n < rows and i < vectors else u32(0), to + u32(2 * j * CHUNK)
+        copy_async16(at, address(dy, offsets.dy), i64(i) * 16, size)
+        copy_async16(at + CHUNK, address(x, offsets.x), i64(i) * 16, size)
 
     @for_each_unit
     @device_function
-    def read_rows(j, i, units, n, rows, offsets, a, dy, dy_step, b, x, x_step):
-        read(a, j, advance(dy, offsets[0]), i, dy_step, n < rows and i < units)
-        read(b, j, advance(x, offsets[1]), i, x_step, n < rows and i < units)
+    def read_rows(j, i, vectors, n, rows, offsets, a, dy, dy_step, b, x, x_step):
+        vec.load_vector(a, j, advance(dy, offsets.dy), i, dy_step, n < rows and i < vectors)
+        vec.load_vector(b, j, advance(x, offsets.x), i, x_step, n < rows and i < vectors)
 
     @for_each_unit
     @device_function
-    def read_added(j, i, units, n, rows, offsets, more, dsummed, dsummed_step):
-        read(more, j, advance(dsummed, offsets[5]), i, dsummed_step, n < rows and i < units)
+    def read_added(j, i, vectors, n, rows, offsets, more, dsummed, dsummed_step):
+        vec.load_vector(more, j, advance(dsummed, offsets.dsummed), i, dsummed_step, n < rows and i < vectors)
 
     @device_function
-    def fetch(a, b, j, at, unit):
-        """Unit number `unit` of a stage, as words from 4 * j on."""
-        place = at + u32(2 * unit * CHUNK)
+    def fetch(a, b, j, at, vector_bytes):
+        """Unit number `vector` of a stage, as words from 4 * j on."""
+        place = at + u32(2 * vector_bytes * CHUNK)
         a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(place)
         b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(place + CHUNK)
 
     @device_function
     def gather(meet, left, some, c, length):
-        """The sums of unit c that the groups of a block have, added."""
+        """The sums of vector c that the groups of a block have, added."""
         thread = cuda.threadIdx.x
         for e in range(E):
             meet[thread * E + e] = some[c * E + e]
@@ -192,20 +196,20 @@ def kernel(config):
         for j in range(thread, ACROSS, BLOCK):
             total = meet[j]
             for g in range(1, GROUPS):
-                total = Real(total + meet[j + g * ACROSS])
+                total += meet[j + g * ACROSS]
             if j + c * ACROSS < length:
                 left[j + c * ACROSS] = total
         cuda.syncthreads()
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
+    def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, vectors, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, room, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        sums, offsets = cuda.local.array(TOTALS, Real), cuda.local.array(PLACES, i64)
+        sums = cuda.local.array(TOTALS, Real)
         more, added = cuda.local.array(MORE, u32), cuda.local.array(E, Real)
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
@@ -216,7 +220,7 @@ def kernel(config):
         if CLUSTER > 1:
             slot = slot >> CLUSTER_LOG
             first = slot
-            lane = lane + cluster_rank() * LANES
+            lane += cluster_rank() * LANES
             if thread == 0:
                 turns.init(bars)
                 fence_mbarrier_init()
@@ -229,14 +233,14 @@ def kernel(config):
             base = shared_address(dynamic, 0) + 16 * u32(thread)
             for q in range(AHEAD):
                 at = base + u32(q * STAGE)
-                start(first + q * stride, groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                start(first + q * stride, groups, rows, vectors, lane, divisors, strides, at, dy, x)
                 commit_copies()
         for k in range(ROWS):
             n = first + k * groups
-            places(n if n < rows else 0, divisors, strides, offsets)
+            offsets = row_offsets(n if n < rows else 0, divisors, strides)
             if LAYER:
-                next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
-            next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
+                next_m[k] = load1_nc_if(mean, offsets.mean, i32(n < rows))
+            next_r[k] = load1_nc_if(rstd, offsets.rstd, i32(n < rows))
         if SCALED:
             for c in range(REGISTERS):
                 i = (lane + c * TOGETHER) * E
@@ -246,20 +250,20 @@ def kernel(config):
             if not LAG or step < steps:
                 if STAGES:
                     at = base + there
-                    start(row + AHEAD * stride, groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                    start(row + AHEAD * stride, groups, rows, vectors, lane, divisors, strides, at, dy, x)
                     commit_copies()
                     there = there + STAGE
                     there = u32(0) if there == RING else there
                 else:
-                    read_rows(row, groups, rows, units, lane, divisors, strides, offsets, a, dy, dy_step, b, x, x_step)
+                    read_rows(row, groups, rows, vectors, lane, divisors, strides, a, dy, dy_step, b, x, x_step)
                 for k in range(ROWS):
                     n = row + stride + k * groups
-                    places(n if n < rows else 0, divisors, strides, offsets)
+                    offsets = row_offsets(n if n < rows else 0, divisors, strides)
                     if LAYER:
                         m[k] = next_m[k]
-                        next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
+                        next_m[k] = load1_nc_if(mean, offsets.mean, i32(n < rows))
                     r[k] = next_r[k]
-                    next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
+                    next_r[k] = load1_nc_if(rstd, offsets.rstd, i32(n < rows))
                 at = base + here
                 if STAGES:
                     landed()
@@ -275,34 +279,34 @@ def kernel(config):
                         j = k * REGISTERS + c if KEPT else 0
                         if not KEPT:
                             fetch(a, b, 0, at, k * REGISTERS + c)
-                        unpack(values, a, j)
-                        unpack(others, b, j)
+                        vec.unpack(values, a, j)
+                        vec.unpack(others, b, j)
                         if SCALED:
                             unpack_gamma(scales, gammas, c * LENGTH)
                         for e in range(E):
                             d, n = values[e], others[e]
                             if LAYER:
-                                n = Real(n - m[k])
-                            n = Real(n * r[k])
-                            gains[c * E + e] = Real(gains[c * E + e] + d * n)
+                                n = n - m[k]
+                            n = n * r[k]
+                            gains[c * E + e] += d * n
                             if SHIFTED:
-                                shifts[c * E + e] = Real(shifts[c * E + e] + d)
+                                shifts[c * E + e] += d
                             if SCALED:
-                                d = Real(d * scales[e])
+                                d = d * scales[e]
                             if LAYER:
-                                average = Real(average + d)
-                            slope = Real(slope + d * n)
+                                average += d
+                            slope += d * n
                     sums[k * VALUES] = slope
                     if LAYER:
                         sums[k * VALUES + 1] = average
                 if ADDED_FIRST:
                     # in flight while the sums meet
-                    read_added(row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
+                    read_added(row, groups, rows, vectors, lane, divisors, strides, more, dsummed, dsummed_step)
                 send(sums, scratch, slots, bars, step)
             if not LAG or step > 0:
                 if ADDED_LAST:
                     last_row = row - LAG * stride
-                    read_added(last_row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
+                    read_added(last_row, groups, rows, vectors, lane, divisors, strides, more, dsummed, dsummed_step)
                 receive(sums, slots, bars, step - LAG)
                 if not LAG:
                     hold(a)
@@ -310,35 +314,35 @@ def kernel(config):
                 hold_gamma(gammas)
                 for k in range(ROWS):
                     n = row - LAG * stride + k * groups
-                    places(n if n < rows else 0, divisors, strides, offsets)
-                    slope, average, scale = Real(sums[k * VALUES] * inverse), Real(0), last_r[k] if LAG else r[k]
+                    offsets = row_offsets(n if n < rows else 0, divisors, strides)
+                    slope, average, scale = sums[k * VALUES] * inverse, Real(0), last_r[k] if LAG else r[k]
                     if LAYER:
-                        average = Real(sums[k * VALUES + 1] * inverse)
+                        average = sums[k * VALUES + 1] * inverse
                     for c in range(REGISTERS):
                         j = k * REGISTERS + c if KEPT else 0
                         if not KEPT:
                             fetch(a, b, 0, last if LAG else at, k * REGISTERS + c)
-                        unpack(values, a, j)
-                        unpack(others, b, j)
+                        vec.unpack(values, a, j)
+                        vec.unpack(others, b, j)
                         if SCALED:
                             unpack_gamma(scales, gammas, c * LENGTH)
                         if ADDED:
-                            unpack(added, more, k * REGISTERS + c)
+                            vec.unpack(added, more, k * REGISTERS + c)
                         for e in range(E):
                             d, v = values[e], others[e]
                             if SCALED:
-                                d = Real(d * scales[e])
+                                d = d * scales[e]
                             if LAYER:
-                                v = Real(v - (last_m[k] if LAG else m[k]))
-                                d = Real(d - average)
-                            v = Real(v * scale)
-                            values[e] = Real(Real(d - v * slope) * scale)
+                                v = v - (last_m[k] if LAG else m[k])
+                                d = d - average
+                            v = v * scale
+                            values[e] = (d - v * slope) * scale
                             if ADDED:
-                                values[e] = Real(values[e] + added[e])
-                        pack(a, j, values)
+                                values[e] += added[e]
+                        vec.pack(a, j, values)
                         i = lane + c * TOGETHER
-                        if n < rows and i < units:
-                            write(advance(dx, offsets[2]), i, dx_step, a, j)
+                        if n < rows and i < vectors:
+                            vec.store_vector(advance(dx, offsets.dx), i, dx_step, a, j)
             if LAG:
                 last = at
                 for k in range(ROWS):
@@ -369,13 +373,13 @@ def build(problem, device, config):
     """Two launches."""
     p, form = problem, problem.form
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("dy", "x", "dx", "mean", "rstd", "dsummed")[:6 if config.added else 5]
+    wanted = _arrays(config)
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer if form.rows)
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(wanted)),), outer))
     slots, each = groups(p, device, config)
     arguments = (*pointers(p, ("dy", "x", "gamma", "mean", "rstd", "dx"), {"gamma": "x", "mean": "rstd"}),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32", form.rows), Argument("int32", form.length),
-                 Argument("int32", units(p)), Argument("int32", slots * each),
+                 Argument("int32", vectors(p)), Argument("int32", slots * each),
                  Argument("int32", ceil_div(form.rows, slots * each * config.rows)), Argument(p.compute, 1 / form.length),
                  *(Argument("int64", form.steps[order[name]]) for name in ("dy", "x", "dx", "gamma")),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides),

@@ -3,14 +3,14 @@ import functools
 from dataclasses import dataclass, replace
 
 from ...device.index import ceil_div
-from ...device.rows import LIMIT, Dim, Held, RowForm, row_unit
+from ...device.rows import LIMIT, Dim, RowLayout, RowForm, row_vector
 from ...host.dtypes import ITEMSIZE
 from .._weights import weight_words
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
 STATIC = 8192            # bytes of shared memory for everything but the ring, and what the system takes
-STAGES, MOST = 4, 4      # steps of a ring at most (one more behind a cluster's), units of a thread in several rows of a step
+STAGES, MOST = 4, 4      # steps of a ring at most (one more behind a cluster's), vectors of a thread in several rows of a step
 KEPT = 112               # registers of a thread up to which it reads the ring once a step
 DEPENDENT = (9, 0)       # compute capability from which the second launch is prepared while the first runs
 
@@ -26,7 +26,7 @@ class Config:
         Whether there is a mean, gamma, dbeta.
     words : int
         Of a load of gamma; 0: element by element.
-    unit, dims, lanes, registers, cluster
+    vector, dims, lanes, registers, cluster
         As forward.
     rows : int
         Of a step.
@@ -47,7 +47,7 @@ class Config:
     scaled: bool
     shifted: bool
     words: int
-    unit: int
+    vector_bytes: int
     dims: int
     lanes: int
     registers: int
@@ -66,12 +66,12 @@ class Config:
         return THREADS if self.lanes <= WARP else self.lanes
 
     @property
-    def held(self):
-        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers)
+    def layout(self):
+        return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers)
 
     @property
     def stage_bytes(self):
-        return 2 * self.rows * self.registers * self.threads * self.unit
+        return 2 * self.rows * self.registers * self.threads * self.vector_bytes
 
     @property
     def shared_bytes(self):
@@ -84,13 +84,15 @@ class Config:
 
     @property
     def registers_needed(self):
-        """Of a thread: sums, gamma, packed words, values of a unit, addresses."""
-        held, real, units = self.held, 2 if self.dtype == "float64" else 1, self.rows * self.registers
-        columns = held.elements * self.registers * real
+        """Of a thread: sums, gamma, packed words, values of a vector, addresses."""
+        layout, real, vectors = self.layout, 2 if self.dtype == "float64" else 1, self.rows * self.registers
+        columns = layout.elements * self.registers * real
         gamma = self.scaled * (columns * ITEMSIZE[self.gamma] // 4 // real if self.words else columns)
-        words = 2 * held.unit_words * (units if self.kept else 2 if self.rows == 1 else 4) + self.added * held.unit_words * units
-        many = 16 * (self.lanes < self.threads) + 16 * (self.unit < 16) + 6 * self.rows * real + (32 if self.kept or self.rows > 1 else 26)
-        return -(-(self.sums * columns + gamma + words + held.elements * real + many) // 8) * 8
+        loaded = vectors if self.kept else 2 if self.rows == 1 else 4
+        words = layout.vector_words * (2 * loaded + self.added * vectors)
+        many = 16 * (self.lanes < self.threads) + 16 * (self.vector_bytes < 16) + 6 * self.rows * real
+        many += 32 if self.kept or self.rows > 1 else 26
+        return -(-(self.sums * columns + gamma + words + layout.elements * real + many) // 8) * 8
 
     @property
     def blocks(self):
@@ -101,30 +103,30 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
         ring = f", ring of {self.stages}" + " read twice" * (not self.kept) if self.stages else ""
-        return f"{where}, {self.registers} x {self.unit} bytes, {self.rows} rows{ring}"
+        return f"{where}, {self.registers} x {self.vector_bytes} bytes, {self.rows} rows{ring}"
 
 
 @functools.lru_cache(maxsize=256)
 def layout(problem):
-    """(form of dy, x, dx and dsummed alone, bytes of a unit): an element where rows begin or end off 16 bytes, since columns have their
+    """(form of dy, x, dx and dsummed alone, bytes of a vector): an element where rows begin or end off 16 bytes, since columns have their
     threads."""
     order = [name for name, _, _ in problem.arrays]
     tensors = {name: t for name in ("dy", "x", "dx", "dsummed") if (t := getattr(problem, name)) is not None}
     at = [order.index(name) for name in tensors]
     form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
-    unit, heads = row_unit(form, tuple(tensors.values()))
-    return form, problem.x.itemsize if heads else unit
+    vector_bytes, unaligned = row_vector(form, tuple(tensors.values()))
+    return form, problem.x.itemsize if unaligned else vector_bytes
 
 
-def units(problem):
-    """Units of a row."""
+def vectors(problem):
+    """Vectors of a row."""
     return ceil_div(problem.form.length, layout(problem)[1] // problem.x.itemsize)
 
 
-def most_units(problem):
-    """Units of a thread: as many as there are registers for their sums, and for the units where these are elements."""
-    unit = layout(problem)[1]
-    return max(1, (24 * problem.x.itemsize // unit if unit == 16 else 8) // (1 + 2 * (problem.compute == "float64")))
+def max_vectors(problem):
+    """Vectors of a thread: as many as there are registers for their sums, and for the vectors where these are elements."""
+    vector_bytes = layout(problem)[1]
+    return max(1, (24 * problem.x.itemsize // vector_bytes if vector_bytes == 16 else 8) // (1 + 2 * (problem.compute == "float64")))
 
 
 def refusal(problem):
@@ -139,16 +141,16 @@ def refusal(problem):
 
 def make_configs(problem, device, lanes, registers, cluster=1):
     """The configurations of a problem with this group of threads: one and several rows a step, with a ring where there can be one."""
-    form, unit = layout(problem)
+    form, vector_bytes = layout(problem)
     order, gamma = [name for name, _, _ in problem.arrays], problem.gamma
-    words = weight_words(gamma, problem.form.steps[order.index("gamma")], unit // problem.x.itemsize, False)
+    words = weight_words(gamma, problem.form.steps[order.index("gamma")], vector_bytes // problem.x.itemsize, False)
     dtype, found = problem.dtype if gamma is None else gamma.dtype, []
 
     def make(rows, stages, kept):
-        return Config(problem.dtype, dtype, problem.op == "layer_norm_bwd", gamma is not None, problem.dbeta is not None, words, unit,
-                      max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, 0, cluster,
+        return Config(problem.dtype, dtype, problem.op == "layer_norm_bwd", gamma is not None, problem.dbeta is not None, words,
+                      vector_bytes, max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, 0, cluster,
                       device.shared_per_sm, device.capability >= DEPENDENT, problem.dsummed is not None)
-    if unit != 16 or device.capability < (8, 0):
+    if vector_bytes != 16 or device.capability < (8, 0):
         two = make(2, 0, True)
         return [make(1, 0, True)] + [two] * (two.registers_needed * two.threads <= 65536)
     late = int(cluster > 1)

@@ -1,19 +1,29 @@
-"""A group of threads a row, forward: the row is read once, held, and written; `block` and `cluster` differ in the group.
+"""Layer and RMS normalisation, forward, one group of threads per row: the row is read once, held, and written.
 
-A thread takes the mean of a unit and the squared distances to it, and merges one unit after another. Lanes, warps and the blocks of a
-cluster have these two and their counts, which heads, tails and idle threads make uneven: first they find the mean of all means, then what
-their distances to it add to the squares (Chan, Golub and LeVeque's formula, for many parts). Elements are taken apart once, there is one
-barrier, and nothing is lost in rows far from 0. RMS normalisation sums squares. Weights come 16 bytes a load where they are in phase with
-the rows, else element by element.
+`block` and `cluster` differ in the size of the group. How a row is split among its lanes is in `device.rows`.
+
+::
+
+    global memory    x[row] | vector 0 | vector 1 | ...       read once, 16 bytes per load
+    registers        lane t: packed words                     with a residual: x + residual, which is also stored (`summed`)
+                       |  mean and squared distances of each vector, merged one after another
+    warp             shuffles: mean of the means, then the squares around it
+    block            one barrier; cluster: the blocks' shared memory, one cluster barrier
+                       |  (x - mean) * rstd * gamma + beta
+    global memory    y[row] | vector 0 | vector 1 | ...       written once
+
+Parts are merged by their means, squared distances and counts (Chan, Golub and LeVeque's formula for many parts), so nothing is lost in
+rows far from 0; edges and idle threads make the counts uneven. RMS normalisation sums squares. Weights are loaded 16 bytes at a time where
+they have the same phase as the rows, else element by element. Where rows are short a group loads several of them at once.
 """
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, i32, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
-from ...device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
+from ...device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments, row_vector
 from ...device.vec import advance, pin, shared_address
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
@@ -27,6 +37,7 @@ WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a 
 RESIDENT = 1024          # threads of a multiprocessor that are enough
 
 WHOLE = "x", "residual", "y", "summed"
+OFFSETS = *WHOLE, "mean", "rstd"  # names of the arrays that a row has offsets in
 
 
 @dataclass(frozen=True)
@@ -40,18 +51,18 @@ class Config:
         Whether there is a mean, gamma, beta, a residual.
     gamma_words, beta_words : int
         Of one load; 0: element by element.
-    unit, heads
-        As `Held`'s.
+    vector_bytes, unaligned
+        As `RowLayout`'s.
     dims : int
         Dimensions besides the row, 1 at least.
     lanes, registers : int
-        Threads of a block that hold a row, units of each in registers.
+        Threads of a block that hold a row, vectors of each in registers.
     rows : int
         Rows of a group of threads, all loaded before the first is looked at.
     cluster : int
         Blocks that hold a row together.
     shared, shared_per_sm : int
-        Units of a thread in shared memory; bytes of it that a multiprocessor has.
+        Vectors of a thread in shared memory; bytes of it that a multiprocessor has.
     """
     dtype: str
     gamma: str
@@ -62,8 +73,8 @@ class Config:
     residual: bool
     gamma_words: int
     beta_words: int
-    unit: int
-    heads: bool
+    vector_bytes: int
+    unaligned: bool
     dims: int
     lanes: int
     registers: int
@@ -78,8 +89,8 @@ class Config:
         return max(THREADS, self.lanes) if self.lanes <= WARP else self.lanes
 
     @property
-    def held(self):
-        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, self.shared, self.heads)
+    def layout(self):
+        return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers, self.shared, self.unaligned)
 
     @property
     def shared_bytes(self):
@@ -87,16 +98,16 @@ class Config:
 
     @property
     def has_single_weights(self):
-        """Whether units of 16 bytes meet weights that are loaded one by one."""
-        return self.unit == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
+        """Whether 16-byte vectors meet weights that are loaded one by one."""
+        return self.vector_bytes == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
 
     @property
     def registers_needed(self):
-        """Of a thread: packed words, values of a few units, addresses."""
-        held, real = self.held, 2 if self.dtype == "float64" else 1
-        early = (self.scaled + self.shifted) * held.elements * real * self.registers if self.rows > 1 else 0
-        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles) + 16 * (self.shared > 0)
-        return -(-min(255, 24 * real + words + held.elements * real + early) // 8) * 8
+        """Of a thread: packed words, values of a few vectors, addresses."""
+        layout, real = self.layout, 2 if self.dtype == "float64" else 1
+        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 else 0
+        words = (1 + self.residual) * (layout.words * self.rows + 2 * real * layout.edges) + 16 * (self.shared > 0)
+        return -(-min(255, 24 * real + words + layout.elements * real + early) // 8) * 8
 
     @property
     def resident(self):
@@ -111,8 +122,8 @@ class Config:
 
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
-        units = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.unit} bytes"
-        return f"{where}, {units}" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
+        vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
+        return f"{where}, {vectors}" + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned
 
 
 def _names(problem):
@@ -122,22 +133,22 @@ def _names(problem):
 
 @functools.lru_cache(maxsize=256)
 def layout(problem):
-    """(form of the arrays that are as long as x, bytes of a unit, heads)."""
+    """(form of the arrays that are as long as x, bytes of a vector, unaligned edges)."""
     order = [name for name, _, _ in problem.arrays]
     at = [order.index(name) for name in _names(problem)]
     form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
-    return (form, *row_unit(form, [getattr(problem, name) for name in _names(problem)]))
+    return (form, *row_vector(form, [getattr(problem, name) for name in _names(problem)]))
 
 
-def units(problem):
-    """Units of a row."""
-    form, unit, heads = layout(problem)
-    per = unit // problem.x.itemsize
-    return max(1, form.length // per if heads else ceil_div(form.length, per))
+def vectors(problem):
+    """Vectors of a row."""
+    form, vector_bytes, unaligned = layout(problem)
+    per = vector_bytes // problem.x.itemsize
+    return max(1, form.length // per if unaligned else ceil_div(form.length, per))
 
 
-def most_units(lanes, problem):
-    """Units that each thread of a block can hold."""
+def max_vectors(lanes, problem):
+    """Vectors that each thread of a block can hold."""
     return (4 if lanes == 1024 else 8) // ((1 + (problem.compute == "float64")) * (1 + (problem.residual is not None)))
 
 
@@ -153,33 +164,33 @@ def refusal(problem):
 
 def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
     """The configuration of a problem with this way to hold a row."""
-    form, unit, heads = layout(problem)
-    order, count = [name for name, _, _ in problem.arrays], unit // problem.x.itemsize
+    form, vector_bytes, unaligned = layout(problem)
+    order, count = [name for name, _, _ in problem.arrays], vector_bytes // problem.x.itemsize
     weights = [(t, problem.form.steps[order.index(name)]) for name, t in (("gamma", problem.gamma), ("beta", problem.beta))]
-    words = [weight_words(t, step, count, heads) for t, step in weights]
+    words = [weight_words(t, step, count, unaligned) for t, step in weights]
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
-                  problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster, shared,
-                  shared_per_sm)
+                  problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
+                  shared, shared_per_sm)
 
 
 def seconds(problem, device, config):
     """Bytes at the rate that those in flight sustain, the grid's last blocks, loads of single weights; or what resident blocks take one
     after another: a block loads, waits for all of its threads, computes and stores."""
     itemsize, inputs = problem.x.itemsize, 1 + config.residual
-    fill = min(1.0, problem.form.length / config.held.capacity)
+    fill = min(1.0, problem.form.length / config.layout.capacity)
     blocks = config.blocks if config.shared else min(2048 // config.threads, config.resident)
-    units = inputs * config.rows * (config.registers + config.shared)
-    flight = units * config.unit * config.threads * blocks * fill
-    rate = (flight_rate(flight, COST.in_flight) if config.lanes <= WARP else 1.0) * narrow_rate(config.unit, itemsize)
+    vectors = inputs * config.rows * (config.registers + config.shared)
+    flight = vectors * config.vector_bytes * config.threads * blocks * fill
+    rate = (flight_rate(flight, COST.in_flight) if config.lanes <= WARP else 1.0) * narrow_rate(config.vector_bytes, itemsize)
     rate *= COST.single if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = occupied(grid * config.threads, COST.enough, device)
     end = tail(grid, blocks, device) if config.lanes > WARP else (1 + tail(grid, blocks, device)) / 2
     moved = Cost(memory=memory_seconds(problem.bytes, device) / (rate * share)).slowed(tail=end)
     if config.lanes <= WARP:
-        return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, units - 4))
-    wait = COST.alone + COST.unit * units * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
+        return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, vectors - 4))
+    wait = COST.alone + COST.unit * vectors * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
     wait *= (1.0 if config.layer else COST.rms) * (COST.single_wait if config.has_single_weights else 1.0)
     return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
 
@@ -205,14 +216,14 @@ def make_spread(config, Real):
             a, b, n = Real(0), Real(0), Real(0)
             if LAYER:
                 for k in range(CLUSTER):
-                    n = Real(n + slots[3 * k + 2])
-                    a = Real(a + Real(slots[3 * k] * slots[3 * k + 2]))
-                a = Real(a * inverse(n)) if n > Real(0) else Real(0)
+                    n = n + slots[3 * k + 2]
+                    a += slots[3 * k] * slots[3 * k + 2]
+                a = a * inverse(n) if n > Real(0) else Real(0)
             for k in range(CLUSTER):
-                b = Real(b + slots[3 * k + 1])
+                b += slots[3 * k + 1]
                 if LAYER:
-                    d = Real(slots[3 * k] - a)
-                    b = Real(b + Real(d * d) * slots[3 * k + 2])
+                    d = slots[3 * k] - a
+                    b += d * d * slots[3 * k + 2]
         return a, b
     return spread
 
@@ -220,15 +231,13 @@ def make_spread(config, Real):
 @functools.cache
 def kernel(config):
     """y, the statistics, and the sum with a residual."""
-    held, x_type = config.held, element(config.dtype)
-    row_of = make_row(held, config.threads)
-    span, load_rest, unpack, pack, store_rest, read, write = (row_of.span, row_of.load_rest, row_of.unpack, row_of.pack, row_of.store_rest,
-                                                              row_of.read, row_of.write)
-    copy, fetch, put, kept, SHARED, PART = row_of.copy, row_of.fetch, row_of.put, row_of.kept, config.shared, held.unit_words
+    layout, x_type = config.layout, element(config.dtype)
+    vec = make_row(layout, config.threads)
+    SHARED, PART = config.shared, layout.vector_words
     widen, narrow, load_gamma, load_beta = x_type.widen, x_type.narrow, element(config.gamma).load, element(config.beta).load
-    Real = held.real
-    E, REST, SINGLES, REGISTERS, ROWS = held.elements, held.rest, held.singles, config.registers, config.rows
-    WORDS, MORE = ROWS * held.words, ROWS * held.words if config.residual else 1
+    Real = layout.real
+    E, EDGE_SLOTS, EDGES, REGISTERS, ROWS = layout.elements, layout.edge_slots, layout.edges, config.registers, config.rows
+    WORDS, MORE = ROWS * layout.words, ROWS * layout.words if config.residual else 1
     LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
     GROUPS, LOG, CLUSTER_LOG, TOGETHER_LOG = (BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1,
                                               TOGETHER.bit_length() - 1)
@@ -239,7 +248,7 @@ def kernel(config):
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     hold, (inverse, inverse_root), spread = pin(WORDS), make_inverses(Real), make_spread(config, Real)
     in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
-    places = make_row_places(config.dims, 6)
+    row_offsets = make_row_offsets(config.dims, OFFSETS)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
@@ -250,31 +259,31 @@ def kernel(config):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, others, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
+        edges, others = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
         first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
         if CLUSTER > 1:
             first = cuda.blockIdx.x >> CLUSTER_LOG
-            lane = lane + cluster_rank() * LANES
+            lane += cluster_rank() * LANES
             cluster_arrive_relaxed()
         for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
-            places(row if row < rows else 0, divisors, strides, offsets)
-            p, q = advance(x, offsets[0]), advance(residual, offsets[1])
-            head, units = span(p, size)
+            offsets = row_offsets(row if row < rows else 0, divisors, strides)
+            p, q = advance(x, offsets.x), advance(residual, offsets.residual)
+            prologue, vectors = vec.split(p, size)
             if SHARED:
                 base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
-                copy(base, p, head, units, lane)
+                vec.copy_overflow(base, p, prologue, vectors, lane)
             for c in range(REGISTERS):
                 i = lane + c * TOGETHER
-                read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
+                vec.load_vector(words, k * REGISTERS + c, advance(p, prologue), i, x_step, i < vectors)
                 if RESIDUAL:
-                    read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
-            load_rest(rest, p, head, units, size, lane)
+                    vec.load_vector(more, k * REGISTERS + c, advance(q, prologue), i, residual_step, i < vectors)
+            vec.load_edges(edges, p, prologue, vectors, size, lane)
             if RESIDUAL:
-                load_rest(others, q, head, units, size, lane)
+                vec.load_edges(others, q, prologue, vectors, size, lane)
         if EARLY:
             for c in range(REGISTERS):
                 i = (lane + c * TOGETHER) * E
@@ -285,59 +294,59 @@ def kernel(config):
         for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
-            places(row if row < rows else 0, divisors, strides, offsets)
-            q, r = advance(y, offsets[2]), advance(summed, offsets[3])
-            head, units = span(q, size)
+            offsets = row_offsets(row if row < rows else 0, divisors, strides)
+            q, r = advance(y, offsets.y), advance(summed, offsets.summed)
+            prologue, vectors = vec.split(q, size)
             if RESIDUAL:
                 for c in range(REGISTERS):
-                    unpack(values, words, k * REGISTERS + c)
-                    unpack(scales, more, k * REGISTERS + c)
+                    vec.unpack(values, words, k * REGISTERS + c)
+                    vec.unpack(scales, more, k * REGISTERS + c)
                     for e in range(E):
-                        values[e] = Real(values[e] + scales[e])
-                    pack(words, k * REGISTERS + c, values)
+                        values[e] += scales[e]
+                    vec.pack(words, k * REGISTERS + c, values)
                     i = lane + c * TOGETHER
-                    if i < units:
-                        write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
-                for s in range(SINGLES):
-                    rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
-                store_rest(r, rest, head, units, size, lane)
+                    if i < vectors:
+                        vec.store_vector(advance(r, prologue), i, summed_step, words, k * REGISTERS + c)
+                for s in range(EDGES):
+                    edges[s] = Real(widen(narrow(edges[s] + others[s])))
+                vec.store_edges(r, edges, prologue, vectors, size, lane)
                 hold(words)
             a, b = Real(0), Real(0)
-            mine = max((units - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
+            mine = max((vectors - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
             for c in range(REGISTERS):
                 if c < mine:
-                    unpack(values, words, k * REGISTERS + c)
+                    vec.unpack(values, words, k * REGISTERS + c)
                     a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
             if SHARED:
-                count = kept(units, lane)
+                count = vec.wait_overflow(vectors, lane)
                 for c in range(count):
-                    fetch(part, base, c)
-                    unpack(values, part, 0)
+                    vec.load_overflow(part, base, c)
+                    vec.unpack(values, part, 0)
                     before = i32(c + REGISTERS)
                     a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
             n = Real(mine * E)
-            for s in range(SINGLES):
+            for s in range(EDGES):
                 j = lane + s * TOGETHER
-                if (j if j < head else j + units * E) < size:
+                if (j if j < prologue else j + vectors * E) < size:
                     if LAYER:
-                        a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
+                        a, b, n = merge(a, b, n, edges[s], Real(0), Real(1))
                     else:
-                        b = Real(b + rest[s] * rest[s])
+                        b += edges[s] * edges[s]
             a, b, n = in_warp(a, b, n)
             a, b = spread(a, b, n, scratch, slots)
             scale = Real(0)
             if size > 0:
-                scale = inverse_root(Real(Real(b * inverse(Real(size))) + eps))
+                scale = inverse_root(b * inverse(Real(size)) + eps)
                 if lane == 0:
                     if LAYER:
-                        mean[offsets[4]] = a
-                    rstd[offsets[5]] = scale
+                        mean[offsets.mean] = a
+                    rstd[offsets.rstd] = scale
             hold(words)
             for c in range(REGISTERS):
                 i = lane + c * TOGETHER
-                if i < units:
-                    unpack(values, words, k * REGISTERS + c)
-                    j = head + i * E
+                if i < vectors:
+                    vec.unpack(values, words, k * REGISTERS + c)
+                    j = prologue + i * E
                     if SCALED:
                         if not EARLY:
                             fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
@@ -347,19 +356,19 @@ def kernel(config):
                             fetch_beta(betas, 0, beta, j, beta_step, True)
                         unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
                     for e in range(E):
-                        value = Real(Real(values[e] - a) * scale)
+                        value = (values[e] - a) * scale
                         if SCALED:
-                            value = Real(value * scales[e])
+                            value = value * scales[e]
                         if SHIFTED:
-                            value = Real(value + shifts[e])
+                            value += shifts[e]
                         values[e] = value
-                    pack(words, k * REGISTERS + c, values)
-                    write(advance(q, head), i, y_step, words, k * REGISTERS + c)
+                    vec.pack(words, k * REGISTERS + c, values)
+                    vec.store_vector(advance(q, prologue), i, y_step, words, k * REGISTERS + c)
             if SHARED:
                 for c in range(count):
-                    fetch(part, base, c)
-                    unpack(values, part, 0)
-                    j = i32(head + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    vec.load_overflow(part, base, c)
+                    vec.unpack(values, part, 0)
+                    j = i32(prologue + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
                     if SCALED:
                         fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
                         unpack_gamma(scales, gammas, 0)
@@ -367,25 +376,25 @@ def kernel(config):
                         fetch_beta(betas, 0, beta, j, beta_step, True)
                         unpack_beta(shifts, betas, 0)
                     for e in range(E):
-                        value = Real(Real(values[e] - a) * scale)
+                        value = (values[e] - a) * scale
                         if SCALED:
-                            value = Real(value * scales[e])
+                            value = value * scales[e]
                         if SHIFTED:
-                            value = Real(value + shifts[e])
+                            value += shifts[e]
                         values[e] = value
-                    pack(part, 0, values)
-                    put(q, part, c, head, units, lane)
-            for s in range(SINGLES):
+                    vec.pack(part, 0, values)
+                    vec.store_overflow(q, part, c, prologue, vectors, lane)
+            for s in range(EDGES):
                 j = lane + s * TOGETHER
-                i = j if j < head else j + units * E
+                i = j if j < prologue else j + vectors * E
                 if i < size:
-                    value = Real(Real(rest[s] - a) * scale)
+                    value = (edges[s] - a) * scale
                     if SCALED:
-                        value = Real(value * load_gamma(gamma, i * gamma_step))
+                        value = value * load_gamma(gamma, i * gamma_step)
                     if SHIFTED:
-                        value = Real(value + load_beta(beta, i * beta_step))
-                    rest[s] = value
-            store_rest(q, rest, head, units, size, lane)
+                        value += load_beta(beta, i * beta_step)
+                    edges[s] = value
+            vec.store_edges(q, edges, prologue, vectors, size, lane)
     return norm_fwd_rows
 
 
@@ -403,9 +412,8 @@ def build(problem, device, config):
     """One launch."""
     p, form = problem, problem.form
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("x", "residual", "y", "summed", "mean", "rstd")
-    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer)
-    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 6),), outer))
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in OFFSETS)) for d in form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(OFFSETS)),), outer))
     instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
     steps = ("x", "residual", "y", "summed", "gamma", "beta")
     arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),

@@ -79,7 +79,7 @@ def _make_load(config):
         unpack(values, 0, raw, (2 * u + 1) * LENGTH)
         if BY_X and ok:
             for e in range(E):
-                dz[e] = Real(gradient(dz[e], Real(Real(values[e] - means[e]) * scales[e] + offsets[e])))
+                dz[e] = Real(gradient(dz[e], (values[e] - means[e]) * scales[e] + offsets[e]))
     return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if BY_Y else 1, load, take
 
 
@@ -117,7 +117,7 @@ def sums_kernel(config):
                 if BY_X:
                     scales[e], offsets[e] = rstd[image * rstd_steps[0] + group * rstd_steps[1]], Real(0)
                     if SCALED:
-                        scales[e] = Real(scales[e] * load_gamma(gamma, (channel + e) * gamma_step))
+                        scales[e] = scales[e] * load_gamma(gamma, (channel + e) * gamma_step)
                     if SHIFTED:
                         offsets[e] = Real(load_beta(beta, (channel + e) * beta_step))
         tile = slab
@@ -128,8 +128,8 @@ def sums_kernel(config):
             for u in range(UNITS):
                 take(dz, values, raw, more, u, row + u * HEIGHT < end, means, scales, offsets)
                 for e in range(E):
-                    a[e] = Real(a[e] + dz[e])
-                    b[e] = Real(b[e] + dz[e] * Real(values[e] - means[e]))
+                    a[e] += dz[e]
+                    b[e] += dz[e] * (values[e] - means[e])
         if DEPENDENT:
             launch_dependent_grids()
         thread = cuda.threadIdx.x
@@ -143,15 +143,15 @@ def sums_kernel(config):
             if ty < half:
                 other = thread + half * (THREADS // HEIGHT)
                 for e in range(E):
-                    a[e] = Real(a[e] + ones[e * THREADS + other])
-                    b[e] = Real(b[e] + twos[e * THREADS + other])
+                    a[e] += ones[e * THREADS + other]
+                    b[e] += twos[e * THREADS + other]
         if ty == 0 and inside:
             for e in range(E):
                 group, _ = divide_remainder(channel + e, per)
                 r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
                 at = (channel + e) * channel_items + image * image_items + slab
                 first[at] = a[e]
-                second[at] = Real(b[e] * r)
+                second[at] = b[e] * r
     return channel_norm_sums
 
 
@@ -198,12 +198,12 @@ def gradient_kernel(config):
                 statistic = image * i64(groups) + group
                 scale = r
                 if SCALED:
-                    scale = Real(r * load_gamma(gamma, at * gamma_step))
+                    scale = r * load_gamma(gamma, at * gamma_step)
                 to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
                 table[to] = m
                 table[to + SPAN] = scale
-                table[to + 2 * SPAN] = Real(Real(-r) * Real(r * two[statistic]))
-                table[to + 3 * SPAN] = Real(Real(-r) * one[statistic])
+                table[to + 2 * SPAN] = Real(-r) * (r * two[statistic])
+                table[to + 3 * SPAN] = Real(-r) * one[statistic]
                 if SHIFTED:
                     table[to + 4 * SPAN] = Real(load_beta(beta, at * beta_step))
         cuda.syncthreads()
@@ -225,6 +225,6 @@ def gradient_kernel(config):
                         if RESIDUAL:
                             put(advance(dresidual, at * steps[4]), 0, dz, 0)
                         for e in range(E):
-                            values[e] = Real(Real(dz[e] * outer[e]) + Real(Real(values[e] - means[e]) * inner[e] + shifts[e]))
+                            values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
                         put(advance(dx, at * steps[3]), 0, values, 0)
     return channel_norm_gradient

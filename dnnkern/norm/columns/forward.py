@@ -146,9 +146,9 @@ def moments_kernel(columns):
                 k = UNITS
             count = Real(k)
             share = inverse(count) if k > 0 else Real(0)
-            total = Real(n + count)
-            weight = Real(count * inverse(total)) if k > 0 else Real(0)
-            both = Real(n * weight)
+            total = n + count
+            weight = count * inverse(total) if k > 0 else Real(0)
+            both = n * weight
             n = total
             # a word of channels at a time: few numbers live
             for w in range(PARTS):
@@ -157,19 +157,19 @@ def moments_kernel(columns):
                 for u in range(UNITS):
                     unpack(values, 0, raw, u * LENGTH + w * WORD)
                     for v in range(PART):
-                        part[v] = Real(part[v] + values[v])
+                        part[v] += values[v]
                 for v in range(PART):
-                    part[v] = Real(part[v] * share)
+                    part[v] = part[v] * share
                     e = w * PART + v
-                    d = Real(part[v] - a[e])
-                    a[e] = Real(a[e] + d * weight)
-                    b[e] = Real(b[e] + Real(d * d) * both)
+                    d = part[v] - a[e]
+                    a[e] += d * weight
+                    b[e] += d * d * both
                 for u in range(UNITS):
                     if u < k:
                         unpack(values, 0, raw, u * LENGTH + w * WORD)
                         for v in range(PART):
-                            d = Real(values[v] - part[v])
-                            b[w * PART + v] = Real(b[w * PART + v] + d * d)
+                            d = values[v] - part[v]
+                            b[w * PART + v] += d * d
         if DEPENDENT:
             launch_dependent_grids()
         # rows of threads: the upper half brings its moments to the lower one
@@ -187,7 +187,7 @@ def moments_kernel(columns):
                 m = counts[other]
                 for e in range(E):
                     a[e], b[e], total = merge(a[e], b[e], n, means[e * THREADS + other], squares[e * THREADS + other], m)
-                n = Real(n + m)
+                n = n + m
         if ty == 0 and inside:
             for e in range(E):
                 at = (channel + e) * channel_items + image * image_items + slab
@@ -246,10 +246,10 @@ def apply_kernel(config):
                 m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
                 r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
                 if VARIANCE:
-                    r = inverse_root(Real(r + eps))
+                    r = inverse_root(r + eps)
                 shift = Real(0)
                 if SCALED:
-                    r = Real(r * load_gamma(gamma, at * gamma_step))
+                    r = r * load_gamma(gamma, at * gamma_step)
                 if SHIFTED:
                     shift = Real(load_beta(beta, at * beta_step))
                 to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
@@ -272,9 +272,9 @@ def apply_kernel(config):
                         if RESIDUAL:
                             unpack(others, 0, more, u * LENGTH)
                         for e in range(E):
-                            value = Real(Real(values[e] - means[e]) * scales[e] + shifts[e])
+                            value = (values[e] - means[e]) * scales[e] + shifts[e]
                             if RESIDUAL:
-                                value = Real(value + others[e])
+                                value += others[e]
                             values[e] = act(value)
                         put(advance(q, u * HEIGHT * steps[2]), 0, values, 0)
     return channel_norm_apply

@@ -6,7 +6,7 @@ of a group's channels, and makes the statistics; a third reads x again, its end 
 as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes under way: channels last are read better then.
 """
 from ...device.index import ceil_div, divisor
-from ...device.rows import Dim, RowForm, row_unit
+from ...device.rows import Dim, RowForm, row_vector
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
@@ -37,38 +37,38 @@ def supports(problem):
 
 
 def _unit(problem):
-    """(bytes of a unit, whether planes have heads or tails)."""
+    """(bytes of a vector, whether planes have unaligned edges)."""
     view = view_of(problem)
     wholes = [view.whole[name] for name in view.whole]
     form = RowForm((Dim(view.values, tuple(1 for _ in wholes)),),
                    tuple(Dim(n, tuple(s[k] for s in wholes)) for k, n in ((0, view.images), (1, view.channels)) if n > 1))
-    return row_unit(form, [problem.tensor(name) for name in view.whole])
+    return row_vector(form, [problem.tensor(name) for name in view.whole])
 
 
 def _most(problem):
-    """Units of an array that a thread holds."""
+    """Vectors of an array that a thread holds."""
     arrays = sum(problem.tensor(name) is not None for name in ("x", "residual", "dy", "y") if name not in problem.result_names)
     return 8 if arrays == 1 else 4
 
 
 def configs(problem, device):
     """Groups of threads of which not half are idle, the largest for planes beyond."""
-    view, (unit, heads), most = view_of(problem), _unit(problem), _most(problem)
-    per = unit // problem.x.itemsize
-    units = max(1, view.values // per if heads else ceil_div(view.values, per))
-    pieces = ceil_div(units, LANES[-1] * most)
-    count = ceil_div(units, pieces)
+    view, (vector_bytes, unaligned), most = view_of(problem), _unit(problem), _most(problem)
+    per = vector_bytes // problem.x.itemsize
+    vectors = max(1, view.values // per if unaligned else ceil_div(view.values, per))
+    pieces = ceil_div(vectors, LANES[-1] * most)
+    count = ceil_div(vectors, pieces)
     fitting = [lanes for lanes in LANES if ceil_div(count, lanes) <= most and (lanes == LANES[0] or count > lanes // 2)]
-    return [Planes(problem.dtype, unit, heads, lanes, ceil_div(count, lanes), device.capability >= (9, 0)) for lanes in fitting]
+    return [Planes(problem.dtype, vector_bytes, unaligned, lanes, ceil_div(count, lanes), device.capability >= (9, 0)) for lanes in fitting]
 
 
 def _pieces(problem, config):
     """(pieces of a plane, elements of each but the last)."""
-    view, per = view_of(problem), config.held.elements
-    units = config.lanes * config.registers
-    if (view.values // per if config.heads else ceil_div(view.values, per)) <= units:
+    view, per = view_of(problem), config.layout.elements
+    vectors = config.lanes * config.registers
+    if (view.values // per if config.unaligned else ceil_div(view.values, per)) <= vectors:
         return 1, view.values
-    length = ceil_div(ceil_div(view.values, ceil_div(view.values, units * per)), per) * per
+    length = ceil_div(ceil_div(view.values, ceil_div(view.values, vectors * per)), per) * per
     return ceil_div(view.values, length), length
 
 
@@ -89,9 +89,9 @@ def estimate(problem, device, config):
     backward = problem.op.endswith("bwd")
     arrays, size = 2 if backward else 1, problem.x.itemsize
     blocks = ceil_div(view.images * view.channels * pieces, config.groups)
-    fill = min(1.0, length * size / (config.lanes * config.registers * config.unit))
-    flight = config.registers * config.unit * fill * config.threads * max(1, config.blocks // arrays) * arrays
-    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, size) * (COST.heads if config.heads else 1.0)
+    fill = min(1.0, length * size / (config.lanes * config.registers * config.vector_bytes))
+    flight = config.registers * config.vector_bytes * fill * config.threads * max(1, config.blocks // arrays) * arrays
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, size) * (COST.heads if config.unaligned else 1.0)
     share = occupied(blocks * config.threads, COST.enough, device)
     cost = LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * rate)).slowed(
         idle=1 / share, tail=tail(blocks, COST.blocks, device))

@@ -1,6 +1,6 @@
 """Kernels of images whose pixels lie side by side: a group of threads holds a plane, or a piece of one, in registers.
 
-See `channel_norm_planes`; how rows are held, and their heads and tails, is `device.rows`'s.
+See `channel_norm_planes`; how rows are held, and their unaligned edges, is `device.rows`'s.
 """
 import functools
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.activation import Activation, activation_function, activation_gradient
 from ...device.index import divide_remainder
-from ...device.rows import Held, make_row
+from ...device.rows import RowLayout, make_row
 from ...device.vec import advance, pin
 from .._channel_problem import gradient_source
 from .._moments import make_inverses, make_meeting, make_merge, make_sum
@@ -20,17 +20,18 @@ WARPS4 = 128  # threads of a block whose groups are parts of warps
 
 @dataclass(frozen=True)
 class Planes:
-    """How pieces of planes are held: units of `unit` bytes in registers of `lanes` threads; whether launches begin before the last ends."""
+    """How pieces of planes are held: vectors of `vector_bytes` in registers of `lanes` threads; whether a launch begins before the one
+    before it ends."""
     dtype: str
-    unit: int
-    heads: bool
+    vector_bytes: int
+    unaligned: bool
     lanes: int
     registers: int
     dependent: bool = False
 
     @property
-    def held(self):
-        return Held(self.dtype, self.unit, self.lanes, self.registers, 0, self.heads)
+    def layout(self):
+        return RowLayout(self.dtype, self.vector_bytes, self.lanes, self.registers, 0, self.unaligned)
 
     @property
     def threads(self):
@@ -44,10 +45,10 @@ class Planes:
     @property
     def blocks(self):
         """Blocks that a multiprocessor of 65536 registers should hold, where one array is held."""
-        return max(1, min(1024 // self.threads, 65536 // (self.threads * (32 + 2 * self.held.words))))
+        return max(1, min(1024 // self.threads, 65536 // (self.threads * (32 + 2 * self.layout.words))))
 
     def __str__(self):
-        return f"{self.lanes} threads, {self.registers} x {self.unit} bytes" + ", heads" * self.heads
+        return f"{self.lanes} threads, {self.registers} x {self.vector_bytes} bytes" + ", unaligned edges" * self.unaligned
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def make_places(planes, reverse=False):
         if REVERSE:
             block = cuda.gridDim.x - block - 1
         row = block * GROUPS + (thread >> LOG)
-        rest, piece = divide_remainder(row if row < rows else 0, pieces)
-        image, channel = divide_remainder(rest, channels)
+        edges, piece = divide_remainder(row if row < rows else 0, pieces)
+        image, channel = divide_remainder(edges, channels)
         size = values - piece * length
         if size > length:
             size = length
@@ -96,11 +97,10 @@ def make_places(planes, reverse=False):
 @functools.cache
 def moments_kernel(planes):
     """The mean and the squared distances to it of every piece."""
-    held, places = planes.held, make_places(planes)
-    row_of = make_row(held)
-    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
-    Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
-                                                       planes.lanes)
+    layout, places = planes.layout, make_places(planes)
+    vec = make_row(layout)
+    Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS, LANES = planes.registers, planes.lanes
     meet, (inverse, _), SCRATCH = make_meeting(make_merge(Real), LANES), make_inverses(Real), max(1, 3 * LANES // 32)
     hold, DEPENDENT, BLOCK, BLOCKS = pin(WORDS), planes.dependent, planes.threads, planes.blocks
 
@@ -108,40 +108,40 @@ def moments_kernel(planes):
     def channel_norm_plane_moments(x, first, second, rows, pieces, channels, length, values, image_step, channel_step, channel_items,
                                    image_items):
         scratch = cuda.shared.array(SCRATCH, Real)
-        words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
+        words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         x = advance(x, image * image_step + channel * channel_step + piece * length)
-        head, units = span(x, size)
-        load(words, x, head, units, lane, i64(1))
-        load_rest(rest, x, head, units, size, lane)
+        prologue, vectors = vec.split(x, size)
+        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load_edges(edges, x, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
         a, n = Real(0), Real(0)
         for c in range(REGISTERS):
-            unpack(some, words, c)
+            vec.unpack(some, words, c)
             for e in range(E):
-                a = Real(a + some[e])
-            if lane + c * LANES < units:
-                n = Real(n + Real(E))
-        for k in range(SINGLES):
+                a += some[e]
+            if lane + c * LANES < vectors:
+                n = n + Real(E)
+        for k in range(EDGES):
             j = lane + k * LANES
-            a = Real(a + rest[k])
-            if (j if j < head else j + units * E) < size:
-                n = Real(n + Real(1))
-        a = Real(a * inverse(n)) if n > Real(0) else Real(0)
+            a += edges[k]
+            if (j if j < prologue else j + vectors * E) < size:
+                n = n + Real(1)
+        a = a * inverse(n) if n > Real(0) else Real(0)
         b = Real(0)
         hold(words)
         for c in range(REGISTERS):
-            if lane + c * LANES < units:
-                unpack(some, words, c)
+            if lane + c * LANES < vectors:
+                vec.unpack(some, words, c)
                 for e in range(E):
-                    d = Real(some[e] - a)
-                    b = Real(b + d * d)
-        for k in range(SINGLES):
+                    d = some[e] - a
+                    b += d * d
+        for k in range(EDGES):
             j = lane + k * LANES
-            if (j if j < head else j + units * E) < size:
-                d = Real(rest[k] - a)
-                b = Real(b + d * d)
+            if (j if j < prologue else j + vectors * E) < size:
+                d = edges[k] - a
+                b += d * d
         a, b, n = meet(a, b, n, scratch)
         if lane == 0 and size > 0:
             at = channel * channel_items + image * image_items + piece
@@ -154,13 +154,13 @@ def moments_kernel(planes):
 def apply_kernel(config):
     """y from x, statistics and weights, the last planes first: what was read last is still in the cache."""
     planes = config.planes
-    held, places = planes.held, make_places(planes, reverse=True)
-    row_of, act = make_row(held), activation_function(config.activation, element(planes.dtype).compute)
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
-    Real, E, WORDS, REST, SINGLES, REGISTERS = held.real, held.elements, held.words, held.rest, held.singles, planes.registers
+    layout, places = planes.layout, make_places(planes, reverse=True)
+    vec, act = make_row(layout), activation_function(config.activation, element(planes.dtype).compute)
+    Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS = planes.registers
     RESIDUAL, SCALED, SHIFTED, VARIANCE = config.residual, config.gamma != "", config.beta != "", config.variance
     DEPENDENT, BLOCK, BLOCKS = planes.dependent and not VARIANCE, planes.threads, max(1, planes.blocks // (1 + config.residual))
-    MORE, MORE_REST = WORDS if RESIDUAL else 1, REST if RESIDUAL else 1
+    MORE, MORE_REST = WORDS if RESIDUAL else 1, EDGE_SLOTS if RESIDUAL else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
 
@@ -168,19 +168,19 @@ def apply_kernel(config):
     def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per, images,
                                  steps, gamma_step, beta_step, mean_steps, deviation_steps):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        rest, more_rest = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        edges, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
         x = advance(x, image * images[0] + channel * steps[0] + begin)
         y = advance(y, image * images[2] + channel * steps[2] + begin)
-        head, units = span(x, size)
-        load(words, x, head, units, lane, i64(1))
-        load_rest(rest, x, head, units, size, lane)
+        prologue, vectors = vec.split(x, size)
+        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load_edges(edges, x, prologue, vectors, size, lane)
         if RESIDUAL:
             residual = advance(residual, image * images[1] + channel * steps[1] + begin)
-            load(more, residual, head, units, lane, i64(1))
-            load_rest(more_rest, residual, head, units, size, lane)
+            vec.load(more, residual, prologue, vectors, lane, i64(1))
+            vec.load_edges(more_rest, residual, prologue, vectors, size, lane)
         scale, shift = Real(1), Real(0)
         if SCALED:
             scale = Real(load_gamma(gamma, channel * gamma_step))
@@ -192,25 +192,25 @@ def apply_kernel(config):
         m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
         r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
         if VARIANCE:
-            r = inverse_root(Real(r + eps))
-        scale = Real(scale * r)
+            r = inverse_root(r + eps)
+        scale = scale * r
         for c in range(REGISTERS):
-            unpack(some, words, c)
+            vec.unpack(some, words, c)
             if RESIDUAL:
-                unpack(others, more, c)
+                vec.unpack(others, more, c)
             for e in range(E):
-                value = Real(Real(some[e] - m) * scale + shift)
+                value = (some[e] - m) * scale + shift
                 if RESIDUAL:
-                    value = Real(value + others[e])
+                    value += others[e]
                 some[e] = act(value)
-            pack(words, c, some)
-            store(y, words, c, head, units, lane, i64(1))
-        for k in range(SINGLES):
-            value = Real(Real(rest[k] - m) * scale + shift)
+            vec.pack(words, c, some)
+            vec.store(y, words, c, prologue, vectors, lane, i64(1))
+        for k in range(EDGES):
+            value = (edges[k] - m) * scale + shift
             if RESIDUAL:
-                value = Real(value + more_rest[k])
-            rest[k] = act(value)
-        store_rest(y, rest, head, units, size, lane)
+                value += more_rest[k]
+            edges[k] = act(value)
+        vec.store_edges(y, edges, prologue, vectors, size, lane)
     return channel_norm_plane_apply
 
 
@@ -219,14 +219,13 @@ def sums_kernel(config):
     """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of every piece."""
     planes, source = config.planes, gradient_source(config.activation)
     BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
-    held, places = planes.held, make_places(planes)
-    row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
-    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
-    Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
-                                                       planes.lanes)
+    layout, places = planes.layout, make_places(planes)
+    vec, gradient = make_row(layout), activation_gradient(config.activation, element(planes.dtype).compute)
+    Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS, LANES = planes.registers, planes.lanes
     meet, SCRATCH = make_meeting(make_sum(Real), LANES), max(1, 3 * LANES // 32)
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    MORE, MORE_REST = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
@@ -234,21 +233,21 @@ def sums_kernel(config):
                                 rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
         dy = advance(dy, image * images[0] + channel * steps[0] + begin)
         x = advance(x, image * images[1] + channel * steps[1] + begin)
-        head, units = span(x, size)
-        load(words, dy, head, units, lane, i64(1))
-        load(many, x, head, units, lane, i64(1))
-        load_rest(rest, dy, head, units, size, lane)
-        load_rest(rests, x, head, units, size, lane)
+        prologue, vectors = vec.split(x, size)
+        vec.load(words, dy, prologue, vectors, lane, i64(1))
+        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load_edges(edges, dy, prologue, vectors, size, lane)
+        vec.load_edges(rests, x, prologue, vectors, size, lane)
         if BY_Y:
             y = advance(y, image * images[2] + channel * steps[2] + begin)
-            load(more, y, head, units, lane, i64(1))
-            load_rest(more_rest, y, head, units, size, lane)
+            vec.load(more, y, prologue, vectors, lane, i64(1))
+            vec.load_edges(more_rest, y, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
         group, _ = divide_remainder(channel, per)
@@ -256,38 +255,38 @@ def sums_kernel(config):
         r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
         scale, shift = r, Real(0)
         if BY_X and SCALED:
-            scale = Real(r * load_gamma(gamma, channel * gamma_step))
+            scale = r * load_gamma(gamma, channel * gamma_step)
         if BY_X and SHIFTED:
             shift = Real(load_beta(beta, channel * beta_step))
         a, b, n = Real(0), Real(0), Real(0)
         for c in range(REGISTERS):
-            unpack(dz, words, c)
+            vec.unpack(dz, words, c)
             if BY_Y:
-                unpack(some, more, c)
+                vec.unpack(some, more, c)
                 for e in range(E):
                     dz[e] = Real(gradient(dz[e], some[e]))
-            unpack(some, many, c)
-            if lane + c * LANES < units:
+            vec.unpack(some, many, c)
+            if lane + c * LANES < vectors:
                 for e in range(E):
                     if BY_X:
-                        dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * scale + shift)))
-                    a = Real(a + dz[e])
-                    b = Real(b + dz[e] * Real(some[e] - m))
-        for k in range(SINGLES):
-            d = rest[k]
+                        dz[e] = Real(gradient(dz[e], (some[e] - m) * scale + shift))
+                    a += dz[e]
+                    b += dz[e] * (some[e] - m)
+        for k in range(EDGES):
+            d = edges[k]
             if BY_Y:
                 d = Real(gradient(d, more_rest[k]))
             if BY_X:
                 j = lane + k * LANES
-                if (j if j < head else j + units * E) < size:
-                    d = Real(gradient(d, Real(Real(rests[k] - m) * scale + shift)))
-            a = Real(a + d)
-            b = Real(b + d * Real(rests[k] - m))
+                if (j if j < prologue else j + vectors * E) < size:
+                    d = Real(gradient(d, (rests[k] - m) * scale + shift))
+            a += d
+            b += d * (rests[k] - m)
         a, b, n = meet(a, b, n, scratch)
         if lane == 0 and size > 0:
             at = channel * channel_items + image * image_items + piece
             first[at] = a
-            second[at] = Real(b * r)
+            second[at] = b * r
     return channel_norm_plane_sums
 
 
@@ -296,19 +295,19 @@ def gradient_kernel(config):
     """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first."""
     planes, source, RESIDUAL = config.planes, gradient_source(config.activation), config.residual
     BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
-    held, places = planes.held, make_places(planes, reverse=True)
-    row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
-    Real, E, WORDS, REST, SINGLES, REGISTERS = held.real, held.elements, held.words, held.rest, held.singles, planes.registers
+    layout, places = planes.layout, make_places(planes, reverse=True)
+    vec, gradient = make_row(layout), activation_gradient(config.activation, element(planes.dtype).compute)
+    Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS = planes.registers
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    MORE, MORE_REST = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
                                     groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
         begin = i64(piece * length)
@@ -316,52 +315,52 @@ def gradient_kernel(config):
         x = advance(x, image * images[1] + channel * steps[1] + begin)
         dx = advance(dx, image * images[3] + channel * steps[3] + begin)
         dresidual = advance(dresidual, image * images[4] + channel * steps[4] + begin)
-        head, units = span(x, size)
-        load(words, dy, head, units, lane, i64(1))
-        load(many, x, head, units, lane, i64(1))
-        load_rest(rest, dy, head, units, size, lane)
-        load_rest(rests, x, head, units, size, lane)
+        prologue, vectors = vec.split(x, size)
+        vec.load(words, dy, prologue, vectors, lane, i64(1))
+        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load_edges(edges, dy, prologue, vectors, size, lane)
+        vec.load_edges(rests, x, prologue, vectors, size, lane)
         if BY_Y:
             y = advance(y, image * images[2] + channel * steps[2] + begin)
-            load(more, y, head, units, lane, i64(1))
-            load_rest(more_rest, y, head, units, size, lane)
+            vec.load(more, y, prologue, vectors, lane, i64(1))
+            vec.load_edges(more_rest, y, prologue, vectors, size, lane)
         group, _ = divide_remainder(channel, per)
         m = mean[image * mean_steps[0] + group * mean_steps[1]]
         r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
         outer = r
         if SCALED:
-            outer = Real(r * load_gamma(gamma, channel * gamma_step))
+            outer = r * load_gamma(gamma, channel * gamma_step)
         offset = Real(0)
         if SHIFTED:
             offset = Real(load_beta(beta, channel * beta_step))
         if DEPENDENT:
             wait_for_previous_grid()
         at = image * i64(groups) + group
-        inner, shift = Real(Real(-r) * Real(r * two[at])), Real(Real(-r) * one[at])
+        inner, shift = Real(-r) * (r * two[at]), Real(-r) * one[at]
         for c in range(REGISTERS):
-            unpack(dz, words, c)
+            vec.unpack(dz, words, c)
             if BY_Y:
-                unpack(some, more, c)
+                vec.unpack(some, more, c)
                 for e in range(E):
                     dz[e] = Real(gradient(dz[e], some[e]))
                 if RESIDUAL:
-                    pack(words, c, dz)
+                    vec.pack(words, c, dz)
             if RESIDUAL:
-                store(dresidual, words, c, head, units, lane, i64(1))
-            unpack(some, many, c)
+                vec.store(dresidual, words, c, prologue, vectors, lane, i64(1))
+            vec.unpack(some, many, c)
             for e in range(E):
                 if BY_X:
-                    dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * outer + offset)))
-                some[e] = Real(Real(dz[e] * outer) + Real(Real(some[e] - m) * inner + shift))
-            pack(many, c, some)
-            store(dx, many, c, head, units, lane, i64(1))
-        for k in range(SINGLES):
+                    dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
+                some[e] = dz[e] * outer + ((some[e] - m) * inner + shift)
+            vec.pack(many, c, some)
+            vec.store(dx, many, c, prologue, vectors, lane, i64(1))
+        for k in range(EDGES):
             if BY_Y:
-                rest[k] = Real(gradient(rest[k], more_rest[k]))
+                edges[k] = Real(gradient(edges[k], more_rest[k]))
             if BY_X:
-                rest[k] = Real(gradient(rest[k], Real(Real(rests[k] - m) * outer + offset)))
-            rests[k] = Real(Real(rest[k] * outer) + Real(Real(rests[k] - m) * inner + shift))
+                edges[k] = Real(gradient(edges[k], (rests[k] - m) * outer + offset))
+            rests[k] = edges[k] * outer + ((rests[k] - m) * inner + shift)
         if RESIDUAL:
-            store_rest(dresidual, rest, head, units, size, lane)
-        store_rest(dx, rests, head, units, size, lane)
+            vec.store_edges(dresidual, edges, prologue, vectors, size, lane)
+        vec.store_edges(dx, rests, prologue, vectors, size, lane)
     return channel_norm_plane_gradient

@@ -10,7 +10,7 @@ from ...device import cuda, i64, jit, u32
 from ...device.block import make_block_reduce_pair, merge_sums
 from ...device.groups import make_writer
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ...device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, memory_seconds, narrow_rate, occupied
@@ -18,32 +18,33 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._sums import sums_launch
 from .._weights import make_weights, weight_words
-from ..block.backward_config import layout, units
+from ..block.backward_config import layout, vectors
 from ..block.forward import pointers
 
 COST = constants("norm/split_backward")
 
 THREADS, BLOCKS = 256, 6  # of a block; blocks of a multiprocessor that are worth a piece
 SCRATCH = THREADS // 8
+OFFSETS = "dy", "x", "dx", "mean", "rstd", "dsummed"  # names of the arrays that a row has offsets in
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernels are compiled for; attributes as `_backward_config.Config`'s. `registers` are units of a thread and array at once."""
+    """What the kernels are compiled for; attributes as `block`'s. `registers` are vectors per thread and input at once."""
     dtype: str
     gamma: str
     layer: bool
     scaled: bool
     shifted: bool
     words: int
-    unit: int
+    vector_bytes: int
     dims: int
     registers: int
     added: bool = False
 
     @property
-    def held(self):
-        return Held(self.dtype, self.unit, THREADS, self.registers)
+    def layout(self):
+        return RowLayout(self.dtype, self.vector_bytes, THREADS, self.registers)
 
     @property
     def sums(self):
@@ -53,17 +54,17 @@ class Config:
 @functools.lru_cache(maxsize=256)
 def config_of(problem):
     """The configuration of a problem."""
-    p, (form, unit), order = problem, layout(problem), [name for name, _, _ in problem.arrays]
-    words = weight_words(p.gamma, p.form.steps[order.index("gamma")], unit // p.x.itemsize, False)
+    p, (form, vector_bytes), order = problem, layout(problem), [name for name, _, _ in problem.arrays]
+    words = weight_words(p.gamma, p.form.steps[order.index("gamma")], vector_bytes // p.x.itemsize, False)
     dtype = p.dtype if p.gamma is None else p.gamma.dtype
-    return Config(p.dtype, dtype, p.op == "layer_norm_bwd", p.gamma is not None, p.dbeta is not None, words, unit,
+    return Config(p.dtype, dtype, p.op == "layer_norm_bwd", p.gamma is not None, p.dbeta is not None, words, vector_bytes,
                   max(1, len(form.outer)) if form.rows else 1, 1 if p.compute == "float64" else 2, p.dsummed is not None)
 
 
 @functools.lru_cache(maxsize=256)
 def plan(problem, device):
-    """(pieces of a row, units of a piece, strips of columns, ranges of rows, rows of a range)."""
-    config, form, count = config_of(problem), problem.form, units(problem)
+    """(pieces of a row, vectors of a piece, strips of columns, ranges of rows, rows of a range)."""
+    config, form, count = config_of(problem), problem.form, vectors(problem)
     turn = THREADS * config.registers
     strips, most = ceil_div(count, turn), BLOCKS * device.sms
     size = ceil_div(ceil_div(count, max(1, min(strips, ceil_div(most, max(1, form.rows))))), turn) * turn
@@ -88,7 +89,7 @@ def seconds(problem, device, config):
     again = COST.again if problem.bytes < device.l2_bytes // 2 else 1.0
     share = occupied(strips * ranges * THREADS, COST.enough, device)
     rate = narrow_rate(layout(problem)[1], problem.x.itemsize)
-    idle = max(1.0, THREADS * config_of(problem).registers / units(problem))
+    idle = max(1.0, THREADS * config_of(problem).registers / vectors(problem))
     moved = problem.bytes + 2 * again * problem.x.nbytes + 2 * workspace(problem, device, config)
     memory = Cost(memory=memory_seconds(moved, device) / (COST.rate * rate))
     return 3 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=idle / share)
@@ -97,49 +98,47 @@ def seconds(problem, device, config):
 @functools.cache
 def pieces_kernel(config):
     """The sums of ``g`` and of ``g * n`` over a piece."""
-    held = config.held
-    row_of, Real = make_row(held), held.real
-    load, unpack = row_of.load, row_of.unpack
-    E, WORDS, REGISTERS, TURN = held.elements, held.words, config.registers, THREADS * config.registers
+    layout = config.layout
+    vec, Real = make_row(layout), layout.real
+    E, WORDS, REGISTERS, TURN = layout.elements, layout.words, config.registers, THREADS * config.registers
     LAYER, SCALED = config.layer, config.scaled
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
-    GAMMAS, reduce, places = LENGTH * REGISTERS, make_block_reduce_pair(merge_sums, THREADS), make_row_places(config.dims, 6)
+    GAMMAS, reduce, row_offsets = LENGTH * REGISTERS, make_block_reduce_pair(merge_sums, THREADS), make_row_offsets(config.dims, OFFSETS)
 
     @jit(launch_bounds=(THREADS, 3))
-    def norm_bwd_pieces(dy, x, gamma, mean, rstd, partial, pieces, size, units, length, dy_step, x_step, gamma_step, divisors, strides):
+    def norm_bwd_pieces(dy, x, gamma, mean, rstd, partial, pieces, size, vectors, length, dy_step, x_step, gamma_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets = cuda.local.array(6, i64)
         lane = cuda.threadIdx.x
         number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-        places(number, divisors, strides, offsets)
-        dy, x = advance(dy, offsets[0]), advance(x, offsets[1])
-        m, r = Real(0), Real(rstd[offsets[4]])
+        offsets = row_offsets(number, divisors, strides)
+        dy, x = advance(dy, offsets.dy), advance(x, offsets.x)
+        m, r = Real(0), Real(rstd[offsets.rstd])
         if LAYER:
-            m = Real(mean[offsets[3]])
+            m = Real(mean[offsets.mean])
         average, slope = Real(0), Real(0)
-        for first in range(piece * size, min(units, piece * size + size), TURN):
-            left = units - first
-            load(a, advance(dy, i64(first) * E * dy_step), 0, left, lane, dy_step)
-            load(b, advance(x, i64(first) * E * x_step), 0, left, lane, x_step)
+        for first in range(piece * size, min(vectors, piece * size + size), TURN):
+            left = vectors - first
+            vec.load(a, advance(dy, i64(first) * E * dy_step), 0, left, lane, dy_step)
+            vec.load(b, advance(x, i64(first) * E * x_step), 0, left, lane, x_step)
             if SCALED:
                 for c in range(REGISTERS):
                     i = lane + c * THREADS
                     fetch_gamma(gammas, c * LENGTH, gamma, (first + i) * E, gamma_step, i < left)
             for c in range(REGISTERS):
-                unpack(values, a, c)
-                unpack(others, b, c)
+                vec.unpack(values, a, c)
+                vec.unpack(others, b, c)
                 if SCALED:
                     unpack_gamma(scales, gammas, c * LENGTH)
                 for e in range(E):
                     d, n = values[e], others[e]
                     if LAYER:
-                        n = Real(n - m)
+                        n = n - m
                     if SCALED:
-                        d = Real(d * scales[e])
-                    average = Real(average + d)
-                    slope = Real(slope + d * Real(n * r))
+                        d = d * scales[e]
+                    average += d
+                    slope += d * (n * r)
         average, slope = reduce(average, slope, Real(0), scratch, 0)
         if lane == 0:
             at = 2 * i64(cuda.blockIdx.x)
@@ -151,28 +150,27 @@ def pieces_kernel(config):
 @functools.cache
 def strips_kernel(config):
     """dx of a strip of columns and a range of rows, and the columns' sums over the range."""
-    held = config.held
-    row_of, Real = make_row(held), held.real
-    load, unpack, pack, store = row_of.load, row_of.unpack, row_of.pack, row_of.store
-    E, WORDS, REGISTERS, TURN = held.elements, held.words, config.registers, THREADS * config.registers
+    layout = config.layout
+    vec, Real = make_row(layout), layout.real
+    E, WORDS, REGISTERS, TURN = layout.elements, layout.words, config.registers, THREADS * config.registers
     LAYER, SCALED, SHIFTED, SUMS, COLUMNS, TOTALS = config.layer, config.scaled, config.shifted, config.sums, E * REGISTERS, 2 * THREADS
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
-    GAMMAS, places, hold, hold_gamma = LENGTH * REGISTERS, make_row_places(config.dims, 6), pin(WORDS), pin(LENGTH * REGISTERS)
+    GAMMAS, row_offsets, hold, hold_gamma = LENGTH * REGISTERS, make_row_offsets(config.dims, OFFSETS), pin(WORDS), pin(LENGTH * REGISTERS)
     real, itemsize = ("float64", 8) if config.dtype == "float64" else ("float32", 4)
     put = make_writer(real, E, 4 if E * itemsize % 16 == 0 else 0)
     ADDED, MORE = config.added, WORDS if config.added else 1
 
     @jit(launch_bounds=(THREADS, 2))
-    def norm_bwd_strips(dy, x, gamma, mean, rstd, dx, partial, columns, strips, pieces, per, rows, units, length, inverse, dy_step, x_step,
-                        dx_step, gamma_step, divisors, strides, dsummed, dsummed_step):
+    def norm_bwd_strips(dy, x, gamma, mean, rstd, dx, partial, columns, strips, pieces, per, rows, vectors, length, inverse, dy_step,
+                        x_step, dx_step, gamma_step, divisors, strides, dsummed, dsummed_step):
         totals = cuda.shared.array(TOTALS, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets, more, added = cuda.local.array(6, i64), cuda.local.array(MORE, u32), cuda.local.array(E, Real)
+        more, added = cuda.local.array(MORE, u32), cuda.local.array(E, Real)
         lane = cuda.threadIdx.x
-        span, strip = divide_remainder(cuda.blockIdx.x, strips)
-        begin = span * per
+        split, strip = divide_remainder(cuda.blockIdx.x, strips)
+        begin = split * per
         end = begin + per
         if end > rows:
             end = rows
@@ -180,13 +178,13 @@ def strips_kernel(config):
         if begin + lane < end:
             for piece in range(pieces):
                 at = 2 * (i64(begin + lane) * pieces + piece)
-                average = Real(average + partial[at])
-                slope = Real(slope + partial[at + 1])
-        totals[lane] = Real(average * inverse)
-        totals[lane + THREADS] = Real(slope * inverse)
+                average += partial[at]
+                slope += partial[at + 1]
+        totals[lane] = average * inverse
+        totals[lane + THREADS] = slope * inverse
         cuda.syncthreads()
         first = strip * TURN
-        left = units - first
+        left = vectors - first
         for j in range(COLUMNS):
             gains[j], shifts[j] = Real(0), Real(0)
         if SCALED:
@@ -194,42 +192,42 @@ def strips_kernel(config):
                 i = lane + c * THREADS
                 fetch_gamma(gammas, c * LENGTH, gamma, (first + i) * E, gamma_step, i < left)
         for row in range(begin, end):
-            places(row, divisors, strides, offsets)
-            load(a, advance(dy, offsets[0] + i64(first) * E * dy_step), 0, left, lane, dy_step)
-            load(b, advance(x, offsets[1] + i64(first) * E * x_step), 0, left, lane, x_step)
+            offsets = row_offsets(row, divisors, strides)
+            vec.load(a, advance(dy, offsets.dy + i64(first) * E * dy_step), 0, left, lane, dy_step)
+            vec.load(b, advance(x, offsets.x + i64(first) * E * x_step), 0, left, lane, x_step)
             if ADDED:
-                load(more, advance(dsummed, offsets[5] + i64(first) * E * dsummed_step), 0, left, lane, dsummed_step)
-            m, r = Real(0), Real(rstd[offsets[4]])
+                vec.load(more, advance(dsummed, offsets.dsummed + i64(first) * E * dsummed_step), 0, left, lane, dsummed_step)
+            m, r = Real(0), Real(rstd[offsets.rstd])
             if LAYER:
-                m = Real(mean[offsets[3]])
+                m = Real(mean[offsets.mean])
             average, slope = totals[row - begin], totals[row - begin + THREADS]
             hold_gamma(gammas)
             for c in range(REGISTERS):
-                unpack(values, a, c)
-                unpack(others, b, c)
+                vec.unpack(values, a, c)
+                vec.unpack(others, b, c)
                 if SCALED:
                     unpack_gamma(scales, gammas, c * LENGTH)
                 for e in range(E):
                     d, n = values[e], others[e]
                     if LAYER:
-                        n = Real(n - m)
-                    n = Real(n * r)
-                    gains[c * E + e] = Real(gains[c * E + e] + d * n)
+                        n = n - m
+                    n = n * r
+                    gains[c * E + e] += d * n
                     if SHIFTED:
-                        shifts[c * E + e] = Real(shifts[c * E + e] + d)
+                        shifts[c * E + e] += d
                     if SCALED:
-                        d = Real(d * scales[e])
+                        d = d * scales[e]
                     if LAYER:
-                        d = Real(d - average)
-                    values[e] = Real(Real(d - n * slope) * r)
+                        d = d - average
+                    values[e] = (d - n * slope) * r
                 if ADDED:
-                    unpack(added, more, c)
+                    vec.unpack(added, more, c)
                     for e in range(E):
-                        values[e] = Real(values[e] + added[e])
-                pack(a, c, values)
-                store(advance(dx, offsets[2] + i64(first) * E * dx_step), a, c, 0, left, lane, dx_step)
+                        values[e] += added[e]
+                vec.pack(a, c, values)
+                vec.store(advance(dx, offsets.dx + i64(first) * E * dx_step), a, c, 0, left, lane, dx_step)
             hold(a)
-        to = advance(columns, span * (i64(length) * SUMS))
+        to = advance(columns, split * (i64(length) * SUMS))
         for c in range(REGISTERS):
             i = lane + c * THREADS
             if i < left:
@@ -244,14 +242,13 @@ def build(problem, device, config):
     p, form, config = problem, problem.form, config_of(problem)
     pieces, size, strips, ranges, per = plan(p, device)
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("dy", "x", "dx", "mean", "rstd", "dsummed")
-    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer if form.rows)
-    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(wanted)),), outer))
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in OFFSETS)) for d in form.outer if form.rows)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(OFFSETS)),), outer))
     last = Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
     columns = Argument(f"{p.compute}*", "workspace")
     partial = Argument(f"{p.compute}*", "workspace", _columns_bytes(p, device))
     inputs = pointers(p, ("dy", "x", "gamma", "mean", "rstd"), {"gamma": "x", "mean": "rstd"})
-    extents = Argument("int32", units(p)), Argument("int32", form.length)
+    extents = Argument("int32", vectors(p)), Argument("int32", form.length)
 
     def steps(*names):
         return tuple(Argument("int64", form.steps[order.get(name, 0)]) for name in names)

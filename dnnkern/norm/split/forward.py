@@ -4,7 +4,7 @@ import functools
 from ...device import cuda, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
+from ...device.rows import Dim, RowForm, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, memory_seconds, narrow_rate, occupied
@@ -12,7 +12,7 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_merge, make_pool
 from .._weights import make_weights
-from ..block.forward import make_config, pointers, units
+from ..block.forward import OFFSETS, make_config, pointers, vectors
 
 COST = constants("norm/split_forward")
 
@@ -26,8 +26,8 @@ def config_of(problem):
 
 
 def pieces(problem, device):
-    """(pieces of a row, units of a piece): whole rounds of a block, and no more pieces than a block has threads to merge them."""
-    count, turn = units(problem), THREADS * config_of(problem).registers
+    """(pieces of a row, vectors of a piece): whole rounds of a block, and no more pieces than a block has threads to merge them."""
+    count, turn = vectors(problem), THREADS * config_of(problem).registers
     wanted = max(1, min(THREADS, ceil_div(BLOCKS * device.sms, problem.form.rows), ceil_div(count, turn)))
     size = ceil_div(ceil_div(count, wanted), turn) * turn
     return ceil_div(count, size), size
@@ -44,8 +44,8 @@ def seconds(problem, device, config):
     again = COST.again if problem.bytes < device.l2_bytes // 2 else 1.0
     share = occupied(form.rows * pieces(problem, device)[0] * THREADS, COST.enough, device)
     config = config_of(problem)
-    rate = narrow_rate(config.unit, x.itemsize) * (COST.single if config.has_single_weights else 1.0)
-    idle = max(1.0, THREADS * config.registers / units(problem)) ** 0.5
+    rate = narrow_rate(config.vector_bytes, x.itemsize) * (COST.single if config.has_single_weights else 1.0)
+    idle = max(1.0, THREADS * config.registers / vectors(problem)) ** 0.5
     memory = Cost(memory=memory_seconds(problem.bytes + again * x.nbytes, device) / (COST.rate * rate))
     return 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=idle / share)
 
@@ -53,70 +53,70 @@ def seconds(problem, device, config):
 @functools.cache
 def moments_kernel(config):
     """Moments of a piece, and its sum with a residual."""
-    held, x_type = config.held, element(config.dtype)
-    row_of, Real = make_row(held), held.real
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    layout, x_type = config.layout, element(config.dtype)
+    vec, Real = make_row(layout), layout.real
     widen, narrow = x_type.widen, x_type.narrow
-    E, WORDS, REST, SINGLES, REGISTERS, SCRATCH = held.elements, held.words, held.rest, held.singles, config.registers, 3 * THREADS // 32
+    E, WORDS, EDGE_SLOTS, EDGES = layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS, SCRATCH = config.registers, 3 * THREADS // 32
     LAYER, RESIDUAL, TURN = config.layer, config.residual, THREADS * config.registers
     hold, (inverse, _), merge = pin(WORDS), make_inverses(Real), make_merge(Real)
     in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
-    places = make_row_places(config.dims, 6)
+    row_offsets = make_row_offsets(config.dims, OFFSETS)
 
     @jit(launch_bounds=(THREADS, 3))
     def norm_fwd_pieces(x, residual, summed, partial, pieces, size, length, x_step, residual_step, summed_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, extra, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
+        edges, extra = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
         number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-        places(number, divisors, strides, offsets)
-        x, residual, summed = advance(x, offsets[0]), advance(residual, offsets[1]), advance(summed, offsets[3])
-        head, units = span(x, length)
+        offsets = row_offsets(number, divisors, strides)
+        x, residual, summed = advance(x, offsets.x), advance(residual, offsets.residual), advance(summed, offsets.summed)
+        prologue, vectors = vec.split(x, length)
         a, b, n = Real(0), Real(0), Real(0)
         if piece == 0:
-            load_rest(rest, x, head, units, length, lane)
+            vec.load_edges(edges, x, prologue, vectors, length, lane)
             if RESIDUAL:
-                load_rest(extra, residual, head, units, length, lane)
-                for k in range(SINGLES):
-                    rest[k] = Real(widen(narrow(Real(rest[k] + extra[k]))))
-                store_rest(summed, rest, head, units, length, lane)
-            for k in range(SINGLES):
+                vec.load_edges(extra, residual, prologue, vectors, length, lane)
+                for k in range(EDGES):
+                    edges[k] = Real(widen(narrow(edges[k] + extra[k])))
+                vec.store_edges(summed, edges, prologue, vectors, length, lane)
+            for k in range(EDGES):
                 j = lane + k * THREADS
-                if (j if j < head else j + units * E) < length:
+                if (j if j < prologue else j + vectors * E) < length:
                     if LAYER:
-                        a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
+                        a, b, n = merge(a, b, n, edges[k], Real(0), Real(1))
                     else:
-                        b, n = Real(b + rest[k] * rest[k]), Real(n + Real(1))
-        for first in range(piece * size, min(units, piece * size + size), TURN):
-            left = units - first
-            load(words, advance(x, i64(first) * E * x_step), head, left, lane, x_step)
+                        b, n = b + edges[k] * edges[k], n + Real(1)
+        for first in range(piece * size, min(vectors, piece * size + size), TURN):
+            left = vectors - first
+            vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
             if RESIDUAL:
-                load(more, advance(residual, i64(first) * E * residual_step), head, left, lane, residual_step)
+                vec.load(more, advance(residual, i64(first) * E * residual_step), prologue, left, lane, residual_step)
                 for c in range(REGISTERS):
-                    unpack(values, words, c)
-                    unpack(others, more, c)
+                    vec.unpack(values, words, c)
+                    vec.unpack(others, more, c)
                     for e in range(E):
-                        values[e] = Real(values[e] + others[e])
-                    pack(words, c, values)
-                    store(advance(summed, i64(first) * E * summed_step), words, c, head, left, lane, summed_step)
+                        values[e] += others[e]
+                    vec.pack(words, c, values)
+                    vec.store(advance(summed, i64(first) * E * summed_step), words, c, prologue, left, lane, summed_step)
                 hold(words)
             a2, b2, n2 = Real(0), Real(0), Real(0)
             for c in range(REGISTERS):
-                unpack(values, words, c)
+                vec.unpack(values, words, c)
                 for e in range(E):
-                    a2 = Real(a2 + values[e])
+                    a2 += values[e]
                 if lane + c * THREADS < left:
-                    n2 = Real(n2 + Real(E))
-            a2 = Real(a2 * inverse(n2)) if LAYER and n2 > Real(0) else Real(0)
+                    n2 += Real(E)
+            a2 = a2 * inverse(n2) if LAYER and n2 > Real(0) else Real(0)
             hold(words)
             for c in range(REGISTERS):
                 if lane + c * THREADS < left:
-                    unpack(values, words, c)
+                    vec.unpack(values, words, c)
                     for e in range(E):
-                        d = Real(values[e] - a2)
-                        b2 = Real(b2 + d * d)
+                        d = values[e] - a2
+                        b2 += d * d
             a, b, n = merge(a, b, n, a2, b2, n2)
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
@@ -131,17 +131,17 @@ def moments_kernel(config):
 @functools.cache
 def apply_kernel(config):
     """y of a piece, from the moments that all pieces of the row left; the first one's block writes the statistics."""
-    held = config.held
-    row_of, Real = make_row(held), held.real
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    layout = config.layout
+    vec, Real = make_row(layout), layout.real
     load_gamma, load_beta = element(config.gamma).load, element(config.beta).load
-    E, WORDS, REST, SINGLES, REGISTERS, SCRATCH = held.elements, held.words, held.rest, held.singles, config.registers, 3 * THREADS // 32
+    E, WORDS, EDGE_SLOTS, EDGES = layout.elements, layout.words, layout.edge_slots, layout.edges
+    REGISTERS, SCRATCH = config.registers, 3 * THREADS // 32
     LAYER, SCALED, SHIFTED, TURN = config.layer, config.scaled, config.shifted, THREADS * config.registers
     GAMMA, GAMMAS, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETAS, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
-    (inverse, inverse_root), places = make_inverses(Real), make_row_places(config.dims, 6)
+    (inverse, inverse_root), row_offsets = make_inverses(Real), make_row_offsets(config.dims, OFFSETS)
     in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
-    SOURCE = 3 if config.residual else 0
+    RESIDUAL = config.residual
 
     @jit(launch_bounds=(THREADS, 2))
     def norm_fwd_apply(source, gamma, beta, y, mean, rstd, partial, eps, pieces, size, length, x_step, y_step, gamma_step, beta_step,
@@ -150,7 +150,7 @@ def apply_kernel(config):
         words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        rest, offsets = cuda.local.array(REST, Real), cuda.local.array(6, i64)
+        edges = cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
         number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         count = i32(pieces[0])
@@ -160,34 +160,34 @@ def apply_kernel(config):
             a, b, n = partial[at], partial[at + 1], partial[at + 2]
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
-        scale = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
-        places(number, divisors, strides, offsets)
+        scale = inverse_root(b * inverse(Real(length)) + eps)
+        offsets = row_offsets(number, divisors, strides)
         if piece == 0 and lane == 0:
             if LAYER:
-                mean[offsets[4]] = a
-            rstd[offsets[5]] = scale
-        source, y = advance(source, offsets[SOURCE]), advance(y, offsets[2])
-        head, units = span(source, length)
+                mean[offsets.mean] = a
+            rstd[offsets.rstd] = scale
+        source, y = advance(source, offsets.summed if RESIDUAL else offsets.x), advance(y, offsets.y)
+        prologue, vectors = vec.split(source, length)
         if piece == 0:
-            load_rest(rest, source, head, units, length, lane)
-            for k in range(SINGLES):
+            vec.load_edges(edges, source, prologue, vectors, length, lane)
+            for k in range(EDGES):
                 j = lane + k * THREADS
-                i = j if j < head else j + units * E
+                i = j if j < prologue else j + vectors * E
                 if i < length:
-                    value = Real(Real(rest[k] - a) * scale)
+                    value = (edges[k] - a) * scale
                     if SCALED:
-                        value = Real(value * load_gamma(gamma, i * gamma_step))
+                        value = value * load_gamma(gamma, i * gamma_step)
                     if SHIFTED:
-                        value = Real(value + load_beta(beta, i * beta_step))
-                    rest[k] = value
-            store_rest(y, rest, head, units, length, lane)
-        for first in range(piece * size, min(units, piece * size + size), TURN):
-            left = units - first
-            load(words, advance(source, i64(first) * E * x_step), head, left, lane, x_step)
+                        value += load_beta(beta, i * beta_step)
+                    edges[k] = value
+            vec.store_edges(y, edges, prologue, vectors, length, lane)
+        for first in range(piece * size, min(vectors, piece * size + size), TURN):
+            left = vectors - first
+            vec.load(words, advance(source, i64(first) * E * x_step), prologue, left, lane, x_step)
             for c in range(REGISTERS):
                 i = lane + c * THREADS
-                j = head + (first + i) * E
-                unpack(values, words, c)
+                j = prologue + (first + i) * E
+                vec.unpack(values, words, c)
                 if SCALED:
                     fetch_gamma(gammas, 0, gamma, j, gamma_step, i < left)
                     unpack_gamma(scales, gammas, 0)
@@ -195,14 +195,14 @@ def apply_kernel(config):
                     fetch_beta(betas, 0, beta, j, beta_step, i < left)
                     unpack_beta(shifts, betas, 0)
                 for e in range(E):
-                    value = Real(Real(values[e] - a) * scale)
+                    value = (values[e] - a) * scale
                     if SCALED:
-                        value = Real(value * scales[e])
+                        value = value * scales[e]
                     if SHIFTED:
-                        value = Real(value + shifts[e])
+                        value += shifts[e]
                     values[e] = value
-                pack(words, c, values)
-                store(advance(y, i64(first) * E * y_step), words, c, head, left, lane, y_step)
+                vec.pack(words, c, values)
+                vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
     return norm_fwd_apply
 
 
@@ -210,9 +210,8 @@ def build(problem, device, config):
     """Two launches."""
     p, form, config = problem, problem.form, config_of(problem)
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("x", "residual", "y", "summed", "mean", "rstd")
-    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer)
-    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 6),), outer))
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in OFFSETS)) for d in form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(OFFSETS)),), outer))
     last = Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
     count, size = pieces(p, device)
     partial, source = Argument(f"{p.compute}*", "workspace"), "x" if p.residual is None else "summed"

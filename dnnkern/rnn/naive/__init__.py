@@ -6,12 +6,13 @@ before the gates' functions take the gates' place in the reserve; those of input
 own, a thread an element.
 """
 from ...dispatch import Algorithm
-from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, occupied, overlap
 from .._problem import OPS
 from .backward import data_launches, data_scratch, weights_launches
 from .forward import THREADS, forward_launches, forward_scratch
 
-STEP = 2e-6  # seconds of a step's barriers and latencies, a guess
+COST = constants("rnn/naive")
 
 
 def supports(problem):
@@ -30,10 +31,10 @@ def estimate(problem, device, config):
     """Each product is two loads of its own."""
     p, spec = problem, problem.spec
     blocks = p.samples * spec.directions
-    busy = min(1.0, blocks * THREADS / (2048 * device.sms)) if p.op != OPS[2] else 1.0
-    issue = divisions_seconds(p.flops / 2, 8, device) / max(busy, 1e-3)
-    chain = 0 if p.op == OPS[2] else spec.num_layers * p.steps * STEP
-    return LAUNCH * 2 * spec.num_layers + chain + max(issue, moved_seconds(p.bytes, device))
+    busy = occupied(blocks * THREADS, COST.resident, device) if p.op != OPS[2] else 1.0
+    issue = issue_seconds(p.flops / 2, COST.multiply_add, device) / max(busy, COST.least_share)
+    chain = 0 if p.op == OPS[2] else spec.num_layers * p.steps * COST.step
+    return LAUNCH * 2 * spec.num_layers + Cost(waits=chain) + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
 def build(problem, device, config):

@@ -9,9 +9,10 @@ from ...engine.dropout_bits import drawn
 from ...engine.embed import Place
 from ...engine.plan import Plan
 from ...host.launch import Argument, Launch
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .forward import THREADS, kind_of, offsets, optional, state_strides
+from .._parameters import line_strides, offsets, optional, state_strides
+from .forward import THREADS, kind_of
 
 
 def data_scratch(problem):
@@ -38,31 +39,29 @@ def states_kernel(kind, inner):
                       dy_strides, y_strides, s, offsets):
         kept = cuda.local.array(SLOTS, T)
         n, which, thread = i64(cuda.blockIdx.x), i64(cuda.blockIdx.y), i64(cuda.threadIdx.x)
-        w_hh, w_hr = (offsets[7], offsets[8]) if which else (offsets[0], offsets[1])
-        gates_at, cells_at = (offsets[9], offsets[10]) if which else (offsets[2], offsets[3])
-        projected_at = offsets[12] if which else offsets[5]
+        at = offsets.backwards if which else offsets.forwards
         length = steps
         if LENGTHS:
             length = min(max(lengths[n], i64(0)), steps)
         of, group = layer + which, which * samples + n
-        first_h, first_c = advance(h0, of * s[0] + n * s[1]), advance(c0, of * s[3] + n * s[4])
+        first_h, first_c = advance(h0, of * s.h0.layer + n * s.h0.n), advance(c0, of * s.c0.layer + n * s.c0.n)
         of_h, of_c = advance(dh, group * states), advance(dc, group * units)
-        out = advance(y, n * y_strides[1] + which * states * y_strides[2])
-        given = advance(dy, n * dy_strides[1] + which * states * dy_strides[2])
+        out = advance(y, n * y_strides.n + which * states * y_strides.channel)
+        given = advance(dy, n * dy_strides.n + which * states * dy_strides.channel)
         for j in range(thread, states, i64(THREADS)):
-            of_h[j] = T(load(dhn, of * s[6] + n * s[7] + j * s[8])) if DHN else T(0)
+            of_h[j] = load(dhn, of * s.dhn.layer + n * s.dhn.n + j * s.dhn.unit) if DHN else T(0)
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
-                of_c[j] = T(load(dcn, of * s[9] + n * s[10] + j * s[11])) if DCN else T(0)
+                of_c[j] = load(dcn, of * s.dcn.layer + n * s.dcn.n + j * s.dcn.unit) if DCN else T(0)
         for step in range(length):
             k = length - 1 - step
             t = step if which else k
             before = t + 1 if which else t - 1
             row, row_before = t * samples + n, before * samples + n
             for j in range(thread, states, i64(THREADS)):
-                total = T(of_h[j] + T(load_dy(given, t * dy_strides[0] + j * dy_strides[2])))
+                total = of_h[j] + load_dy(given, t * dy_strides.t + j * dy_strides.channel)
                 if PROJECTED:
-                    store(reserve, i64(projected_at + row * states + j), total)
+                    store(reserve, at.projected + row * states + j, total)
                 else:
                     of_h[j] = total
             if PROJECTED:
@@ -71,25 +70,25 @@ def states_kernel(kind, inner):
                 d, d_state, state, old = T(0), T(0), T(0), T(0)
                 if PROJECTED:
                     for i in range(states):
-                        d = T(d + T(load(weights, i64(w_hr + i * units + j))) * T(load(reserve, i64(projected_at + row * states + i))))
+                        d += load(weights, at.w_hr + i * units + j) * load(reserve, at.projected + row * states + i)
                 else:
                     d = of_h[j]
                 for g in range(SLOTS):
-                    kept[g] = T(load(reserve, gates_at + (row * SLOTS + g) * units + j))
+                    kept[g] = load(reserve, at.gates + (row * SLOTS + g) * units + j)
                 if LSTM:
-                    d_state, state = of_c[j], T(load(reserve, cells_at + row * units + j))
+                    d_state, state = of_c[j], load(reserve, at.cells + row * units + j)
                     if k > 0:
-                        old = T(load(reserve, cells_at + row_before * units + j))
+                        old = load(reserve, at.cells + row_before * units + j)
                     elif C0:
-                        old = T(load(first_c, j * s[5]))
+                        old = load(first_c, j * s.c0.unit)
                 if GRU:
                     if k > 0:
-                        old = T(load(out, i64(before * y_strides[0] + j * y_strides[2])))
+                        old = load(out, before * y_strides.t + j * y_strides.channel)
                     elif H0:
-                        old = T(load(first_h, i64(j * s[2])))
+                        old = load(first_h, j * s.h0.unit)
                 rest = backward(kept, state, old, d, d_state)
                 for g in range(SLOTS):
-                    store(reserve, gates_at + (row * SLOTS + g) * units + j, kept[g])
+                    store(reserve, at.gates + (row * SLOTS + g) * units + j, kept[g])
                 if LSTM:
                     of_c[j] = rest
                 if GRU:
@@ -98,16 +97,16 @@ def states_kernel(kind, inner):
             for j in range(thread, states, i64(THREADS)):
                 total = of_h[j] if GRU else T(0)
                 for g in range(GATES):
-                    slot = 3 if GRU and g == 2 else g
+                    slot = NEW_RECURRENT if GRU and g == NEW else g
                     for i in range(units):
-                        total = T(total + T(load(weights, w_hh + (g * units + i) * states + j))
-                                  * T(load(reserve, gates_at + (row * SLOTS + slot) * units + i)))
+                        total = T(total + load(weights, at.w_hh + (g * units + i) * states + j)
+                                  * load(reserve, at.gates + (row * SLOTS + slot) * units + i))
                 of_h[j] = total
         for j in range(thread, states, i64(THREADS)):
-            store(dh0, of * s[12] + n * s[13] + j * s[14], of_h[j])
+            store(dh0, of * s.dh0.layer + n * s.dh0.n + j * s.dh0.unit, of_h[j])
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
-                store(dc0, of * s[15] + n * s[16] + j * s[17], of_c[j])
+                store(dc0, of * s.dc0.layer + n * s.dc0.n + j * s.dc0.unit, of_c[j])
     return rnn_bwd_naive
 
 
@@ -130,18 +129,18 @@ def inputs_kernel(kind, to, dropped):
                 length = i64(lengths[n])
             if t < length:
                 for which in range(directions):
-                    w_ih, gates_at = (offsets[2], offsets[3]) if which else (offsets[0], offsets[1])
+                    at = offsets.backwards if which else offsets.forwards
                     for g in range(GATES):
-                        first = gates_at + (row * SLOTS + g) * units
+                        first = at.gates + (row * SLOTS + g) * units
                         if LINEAR:
                             for u in range(units):
-                                total = T(total + T(load(weights, w_ih + (g * units + u) * inputs + i))
-                                          * T(load(reserve, first + u)))
+                                total = T(total + load(weights, at.w_ih + (g * units + u) * inputs + i)
+                                          * load(reserve, first + u))
                         if SKIP:
-                            total = T(total + T(load(reserve, first + i)))
+                            total += load(reserve, first + i)
                 if dropped:
-                    total = T(total * factor) if load(kept, e) > T(0) else T(0)
-            store(dx, t * dx_strides[0] + n * dx_strides[1] + i * dx_strides[2], total)
+                    total = total * factor if load(kept, e) > T(0) else T(0)
+            store(dx, t * dx_strides.t + n * dx_strides.n + i * dx_strides.channel, total)
     return rnn_inputs_naive
 
 
@@ -160,7 +159,7 @@ def data_launches(problem):
                      pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
                      *(numbers(place, p) for place in (dh, dc)),
                      *(Argument("int64", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * spec.directions)),
-                     Argument("int64x3", given.strides), Argument("int64x3", y.strides),
+                     line_strides(given.strides), line_strides(y.strides),
                      state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"),
                      offsets(p, layer, ("w_hh", "w_hr"), ("gates", "cells", "hidden", "projected", "outputs")))
         launches.append(Launch(states_kernel(kind, not is_last), (p.samples, spec.directions, 1), (THREADS, 1, 1), arguments))
@@ -172,7 +171,7 @@ def data_launches(problem):
         arguments = (pointer(Place("weights"), dtype), Argument("int32*", "lengths" if p.lengths else "weights"),
                      pointer(Place("reserve"), dtype), pointer(Place("reserve", dropped or 0), dtype), to.pointer(out),
                      *(Argument("int64", v) for v in (p.steps, p.samples, inputs, spec.hidden_size, spec.directions)),
-                     Argument("int64x3", to.strides), offsets(p, layer, ("w_ih",), ("gates",)), Argument(p.compute, factor))
+                     line_strides(to.strides), offsets(p, layer, ("w_ih",), ("gates",)), Argument(p.compute, factor))
         if elements:
             launches.append(Launch(inputs_kernel(kind, out, bool(spec.dropout) and layer > 0), (ceil_div(elements, THREADS), 1, 1),
                                    (THREADS, 1, 1), arguments))
@@ -197,9 +196,9 @@ def weights_kernel(kind, name, dropped):
             c = e - r * columns
             width = SLOTS * units
             if PROJECTION:
-                width = i64(rows)
+                width = rows
             elif GRU and SECOND and r >= 2 * units:
-                r = i64(r + units)  # the recurrent half of n
+                r += units
             for n in range(samples):
                 length = steps
                 if LENGTHS:
@@ -207,18 +206,18 @@ def weights_kernel(kind, name, dropped):
                 for t in range(length):
                     row, value = t * samples + n, T(1)
                     if INPUT:
-                        value = T(load(x, t * x_strides[0] + n * x_strides[1] + c * x_strides[2]))
+                        value = load(x, t * x_strides.t + n * x_strides.n + c * x_strides.channel)
                         if dropped:
-                            value = T(value * factor) if load(kept, row * columns + c) > T(0) else T(0)
+                            value = value * factor if load(kept, row * columns + c) > T(0) else T(0)
                     if STATE:
                         value, before = T(0), t + 1 if which else t - 1
                         if before >= 0 and before < length:
-                            value = T(load(x, before * x_strides[0] + n * x_strides[1] + c * x_strides[2]))
+                            value = load(x, before * x_strides.t + n * x_strides.n + c * x_strides.channel)
                         elif H0:
-                            value = T(load(h0, layer * s[0] + n * s[1] + c * s[2]))
+                            value = load(h0, layer * s.h0.layer + n * s.h0.n + c * s.h0.unit)
                     if PROJECTION:
-                        value = T(load(reserve, i64(factors_at + row * columns + c)))
-                    total = T(total + T(load(reserve, at + row * width + r)) * value)
+                        value = load(reserve, factors_at + row * columns + c)
+                    total += load(reserve, at + row * width + r) * value
             store(dweights, e, total)
     return rnn_weights_naive
 
@@ -244,7 +243,7 @@ def weights_launches(problem):
                              *(Argument("int64", v) for v in (p.steps, p.samples, rows, columns, spec.hidden_size, which,
                                                               layer * spec.directions + which, at,
                                                               (p.region("hidden", layer, which) or 0) // size)),
-                             Argument("int64x3", lines.strides), state_strides(p, "h0"), Argument(p.compute, drawn(spec.dropout)[1]))
+                             line_strides(lines.strides), state_strides(p, "h0"), Argument(p.compute, drawn(spec.dropout)[1]))
                 kernel = weights_kernel(kind, name, kept is not None and name == "w_ih")
                 launches.append(Launch(kernel, (ceil_div(m.size, THREADS), 1, 1), (THREADS, 1, 1), arguments))
     return tuple(launches)

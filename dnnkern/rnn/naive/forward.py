@@ -8,12 +8,11 @@ from ...device.vec import advance
 from ...engine.embed import Place
 from ...engine.plan import Plan
 from ...host.launch import Argument, Launch
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
+from .._parameters import PARTS, line_strides, offsets, optional, state_strides
 
 THREADS = 128
-PARTS = "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"
-KEPT = "gates", "cells", "hidden", "projected"
 
 
 @dataclass(frozen=True)
@@ -35,33 +34,6 @@ def kind_of(problem, layer):
     present = tuple(name for name in ("h0", "c0", "dhn", "dcn", "lengths", "reserve") if getattr(p, name, None) is not None)
     return Kind(spec.cell, p.dtype, p.compute, spec.clip, spec.input_mode == "skip" and layer == 0,
                 tuple(name for name in PARTS if spec.matrix(name, layer, 0)), present, bool(spec.proj_size))
-
-
-def offsets(problem, layer, names=PARTS, kept=KEPT):
-    """Where the matrices of both directions begin in the weights, and their kept values in the reserve, in elements; 0 for none."""
-    p, spec, found = problem, problem.spec, []
-    for direction in range(2):
-        for name in names:
-            m = spec.matrix(name, layer, min(direction, spec.directions - 1))
-            found.append(m.first if m else 0)
-        for name in kept:
-            at = p.region(name, layer, min(direction, spec.directions - 1))
-            found.append((at or 0) // p.x.itemsize)
-    return Argument(f"int64x{len(found)}", tuple(found))
-
-
-def optional(problem, name, dtype, substitute):
-    """The pointer of an array that may be missing: then that of another, which nothing reads."""
-    return pointer(Place(name if getattr(problem, name, None) is not None else substitute), dtype)
-
-
-def state_strides(problem, *names):
-    """Element strides of states, (layer and direction, n, unit) each."""
-    found = []
-    for name in names:
-        t = getattr(problem, name, None)
-        found += t.strides if t is not None else (0, 0, 0)
-    return Argument(f"int64x{len(found)}", tuple(found))
 
 
 def forward_scratch(problem):
@@ -88,115 +60,112 @@ def forward_kernel(kind):
                       x_strides, y_strides, s, offsets):
         sums = cuda.local.array(SLOTS, T)
         n, which, thread = i64(cuda.blockIdx.x), i64(cuda.blockIdx.y), i64(cuda.threadIdx.x)
-        w_ih, w_hh = (offsets[9], offsets[10]) if which else (offsets[0], offsets[1])
-        b_ih, b_hh, w_hr = (offsets[11], offsets[12], offsets[13]) if which else (offsets[2], offsets[3], offsets[4])
-        gates_at, cells_at = (offsets[14], offsets[15]) if which else (offsets[5], offsets[6])
-        hidden_at, projected_at = (offsets[16], offsets[17]) if which else (offsets[7], offsets[8])
+        at = offsets.backwards if which else offsets.forwards
         length = steps
         if LENGTHS:
             length = min(max(lengths[n], i64(0)), steps)
         of = layer + which
-        first_h, first_c = advance(h0, of * s[0] + n * s[1]), advance(c0, of * s[3] + n * s[4])
+        first_h, first_c = advance(h0, of * s.h0.layer + n * s.h0.n), advance(c0, of * s.c0.layer + n * s.c0.n)
         own = advance(cells, (which * samples + n) * units)
-        out = advance(y, n * y_strides[1] + which * states * y_strides[2])
+        out = advance(y, n * y_strides.n + which * states * y_strides.channel)
         for k in range(length):
             t = length - 1 - k if which else k
             before = t + 1 if which else t - 1
-            line, row = advance(x, t * x_strides[0] + n * x_strides[1]), t * samples + n
+            line, row = advance(x, t * x_strides.t + n * x_strides.n), t * samples + n
             for j in range(thread, units, i64(THREADS)):
                 for g in range(SLOTS):
                     sums[g] = T(0)
                 for g in range(GATES):
                     total, half, unit = T(0), T(0), g * units + j
                     if FIRST_BIAS:
-                        total = T(load(weights, b_ih + unit))
+                        total = load(weights, at.b_ih + unit)
                     if LINEAR:
                         for i in range(inputs):
-                            total = T(total + T(load(weights, w_ih + unit * inputs + i)) * T(load(line, i * x_strides[2])))
+                            total += load(weights, at.w_ih + unit * inputs + i) * load(line, i * x_strides.channel)
                     if SKIP:
-                        total = T(total + T(load(line, j * x_strides[2])))
+                        total += load(line, j * x_strides.channel)
                     if SECOND_BIAS:
-                        half = T(load(weights, b_hh + unit))
+                        half = load(weights, at.b_hh + unit)
                     for i in range(states):
                         h = T(0)
                         if k > 0:
-                            h = T(load(out, before * y_strides[0] + i * y_strides[2]))
+                            h = load(out, before * y_strides.t + i * y_strides.channel)
                         elif H0:
-                            h = T(load(first_h, i * s[2]))
-                        half = T(half + T(load(weights, w_hh + unit * states + i)) * h)
-                    if GRU and g == 2:
-                        sums[2] = total
-                        sums[3] = half
+                            h = load(first_h, i * s.h0.unit)
+                        half += load(weights, at.w_hh + unit * states + i) * h
+                    if GRU and g == NEW:
+                        sums[NEW] = total
+                        sums[NEW_RECURRENT] = half
                     else:
-                        sums[g] = T(total + half)
+                        sums[g] = total + half
                 state = T(0)
                 if LSTM:
                     if k > 0:
                         state = own[j]
                     elif C0:
-                        state = T(load(first_c, j * s[5]))
+                        state = load(first_c, j * s.c0.unit)
                 else:
                     if k > 0:
-                        state = T(load(out, before * y_strides[0] + j * y_strides[2]))
+                        state = load(out, before * y_strides.t + j * y_strides.channel)
                     elif H0:
-                        state = T(load(first_h, j * s[2]))
+                        state = load(first_h, j * s.h0.unit)
                 state, h = forward(sums, state)
                 if LSTM:
                     own[j] = state
                 if TRAINING:
                     for g in range(SLOTS):
-                        store(reserve, gates_at + (row * SLOTS + g) * units + j, sums[g])
+                        store(reserve, at.gates + (row * SLOTS + g) * units + j, sums[g])
                     if LSTM:
-                        store(reserve, cells_at + row * units + j, state)
+                        store(reserve, at.cells + row * units + j, state)
                 if PROJECTED:
                     if TRAINING:
-                        store(reserve, i64(hidden_at + row * units + j), h)
+                        store(reserve, at.hidden + row * units + j, h)
                     else:
-                        store(hidden, i64(i64(which * samples + n) * units + j), h)
+                        store(hidden, (which * samples + n) * units + j, h)
                 else:
-                    store(out, t * y_strides[0] + j * y_strides[2], h)
+                    store(out, t * y_strides.t + j * y_strides.channel, h)
             cuda.syncthreads()
             if PROJECTED:
                 source = reserve if TRAINING else hidden
-                base = i64(hidden_at + row * units) if TRAINING else i64(i64(which * samples + n) * units)
+                base = at.hidden + row * units if TRAINING else (which * samples + n) * units
                 for j in range(thread, states, i64(THREADS)):
                     total = T(0)
                     for i in range(units):
-                        total = T(total + T(load(weights, i64(w_hr + j * units + i))) * T(load(source, i64(base + i))))
-                    store(out, i64(t * y_strides[0] + j * y_strides[2]), total)
+                        total += load(weights, at.w_hr + j * units + i) * load(source, base + i)
+                    store(out, t * y_strides.t + j * y_strides.channel, total)
                     if TRAINING:
-                        store(reserve, i64(projected_at + row * states + j), total)
+                        store(reserve, at.projected + row * states + j, total)
                 cuda.syncthreads()
         last = i64(0) if which else length - 1
         for j in range(thread, states, i64(THREADS)):
             h = T(0)
             if length > 0:
-                h = T(load(out, last * y_strides[0] + j * y_strides[2]))
+                h = load(out, last * y_strides.t + j * y_strides.channel)
             elif H0:
-                h = T(load(first_h, j * s[2]))
-            store(hn, of * s[6] + n * s[7] + j * s[8], h)
+                h = load(first_h, j * s.h0.unit)
+            store(hn, of * s.hn.layer + n * s.hn.n + j * s.hn.unit, h)
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
                 state = T(0)
                 if length > 0:
                     state = own[j]
                 elif C0:
-                    state = T(load(first_c, j * s[5]))
-                store(cn, of * s[9] + n * s[10] + j * s[11], state)
+                    state = load(first_c, j * s.c0.unit)
+                store(cn, of * s.cn.layer + n * s.cn.n + j * s.cn.unit, state)
         for t in range(length, steps):
             row = t * samples + n
             for j in range(thread, states, i64(THREADS)):
-                store(out, t * y_strides[0] + j * y_strides[2], T(0))
+                store(out, t * y_strides.t + j * y_strides.channel, T(0))
                 if TRAINING and PROJECTED:
-                    store(reserve, i64(projected_at + row * states + j), T(0))
+                    store(reserve, at.projected + row * states + j, T(0))
             if TRAINING:
                 for j in range(thread, units, i64(THREADS)):
                     for g in range(SLOTS):
-                        store(reserve, gates_at + (row * SLOTS + g) * units + j, T(0))
+                        store(reserve, at.gates + (row * SLOTS + g) * units + j, T(0))
                     if LSTM:
-                        store(reserve, cells_at + row * units + j, T(0))
+                        store(reserve, at.cells + row * units + j, T(0))
                     if PROJECTED:
-                        store(reserve, i64(hidden_at + row * units + j), T(0))
+                        store(reserve, at.hidden + row * units + j, T(0))
     return rnn_fwd_naive
 
 
@@ -213,7 +182,7 @@ def forward_launches(problem):
                      optional(p, "reserve", dtype, "hn"), numbers(cells, p), pointer(hidden, dtype),
                      *(Argument("int64", v) for v in (p.steps, p.samples, spec.layer_input(number), spec.hidden_size, spec.state_size,
                                                       number * spec.directions)),
-                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
+                     line_strides(layer.input.strides), line_strides(layer.output.strides),
                      state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number))
         launches.append(Launch(forward_kernel(kind_of(p, number)), (p.samples, spec.directions, 1), (THREADS, 1, 1), arguments))
         if layer.dropped and p.steps:

@@ -5,7 +5,7 @@ import functools
 from ...device import cuda, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.vec import advance
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._spec import GATES, SLOTS
 from .layer import make_copy, make_meeting, make_pairs, make_product
 
@@ -41,12 +41,11 @@ def backward_kernel(config, kind, inner):
         group, which = cuda.blockIdx.y, cuda.blockIdx.z
         first, n0 = cuda.blockIdx.x * UNITS, group * SAMPLES
         first_state = cuda.blockIdx.x * STATE_UNITS
-        w_hh, w_hr = (offsets[6], offsets[7]) if which else (offsets[0], offsets[1])
-        gates_at, cells_at, projected_at = (offsets[8], offsets[9], offsets[11]) if which else (offsets[2], offsets[3], offsets[5])
+        base = offsets.backwards if which else offsets.forwards
         H, S, of = i64(units), i64(size), layer + i64(which)
-        fetch(held, tile, weights, w_hh, size, first_state, INNER)
+        fetch(held, tile, weights, base.w_hh, size, first_state, INNER)
         if PROJECTED:
-            fetch_w(projection, tile, weights, w_hr, units, first, size)
+            fetch_w(projection, tile, weights, base.w_hr, units, first, size)
         clear(tile)
         beyond = cuda.gridDim.z * i64(samples) * H  # cells are carried behind the states
         counter = advance(came, which * i64(cuda.gridDim.y) + group)
@@ -60,7 +59,7 @@ def backward_kernel(config, kind, inner):
                 if begin > 0:
                     rests[p] = carried[(which * i64(samples) + n) * S + unit]
                 elif DHN:
-                    rests[p] = T(load(dhn, of * s[6] + n * s[7] + unit * s[8]))
+                    rests[p] = load(dhn, of * s.dhn.layer + n * s.dhn.n + unit * s.dhn.unit)
         for p in range(PAIRS):
             unit, n = pair(p)
             cells[p] = T(0)
@@ -68,7 +67,7 @@ def backward_kernel(config, kind, inner):
                 if begin > 0:
                     cells[p] = carried[beyond + (which * i64(samples) + n) * H + unit]
                 elif DCN:
-                    cells[p] = T(load(dcn, of * s[9] + n * s[10] + unit * s[11]))
+                    cells[p] = load(dcn, of * s.dcn.layer + n * s.dcn.n + unit * s.dcn.unit)
         for turn in range(begin, end):
             k = steps - 1 - turn
             # what this turn needs of the forward pass is under way while the others finish
@@ -77,7 +76,7 @@ def backward_kernel(config, kind, inner):
                 if k >= 0 and k < state_ends[p]:
                     t = state_ends[p] - 1 - k if which else k
                     channel = which * S + unit
-                    given[p] = T(load_dy(dy, t * dy_strides[0] + n * dy_strides[1] + channel * dy_strides[2]))
+                    given[p] = load_dy(dy, t * dy_strides.t + n * dy_strides.n + channel * dy_strides.channel)
             for p in range(PAIRS):
                 unit, n = pair(p)
                 if k >= 0 and k < ends[p]:
@@ -85,21 +84,21 @@ def backward_kernel(config, kind, inner):
                     before = t + 1 if which else t - 1
                     line, channel = t * i64(samples) + n, which * H + unit
                     line_before = before * i64(samples) + n
-                    at = gates_at + line * SLOTS_OF * H + unit
+                    at = base.gates + line * SLOTS_OF * H + unit
                     for g in range(SLOTS_OF):
-                        kept[p * SLOTS_OF + g] = T(load(reserve, at + g * H))
+                        kept[p * SLOTS_OF + g] = load(reserve, at + g * H)
                     old = T(0)
                     if LSTM:
-                        now[p] = T(load(reserve, cells_at + line * H + unit))
+                        now[p] = load(reserve, base.cells + line * H + unit)
                         if k > 0:
-                            old = T(load(reserve, cells_at + line_before * H + unit))
+                            old = load(reserve, base.cells + line_before * H + unit)
                         elif C0:
-                            old = T(load(c0, of * s[3] + n * s[4] + unit * s[5]))
+                            old = load(c0, of * s.c0.layer + n * s.c0.n + unit * s.c0.unit)
                     if GRU:
                         if k > 0:
-                            old = T(load(y, before * y_strides[0] + n * y_strides[1] + channel * y_strides[2]))
+                            old = load(y, before * y_strides.t + n * y_strides.n + channel * y_strides.channel)
                         elif H0:
-                            old = T(load(h0, of * s[0] + n * s[1] + unit * s[2]))
+                            old = load(h0, of * s.h0.layer + n * s.h0.n + unit * s.h0.unit)
                     past[p] = old
             if turn > begin:
                 meet(counter, u32(turn * MEETINGS * blocks))
@@ -114,19 +113,19 @@ def backward_kernel(config, kind, inner):
                 if state_ends[p] >= 0:
                     if turn > 0:
                         for q in range(SPLITS):
-                            rests[p] = T(rests[p] + products[(q * ROWS + unit - first_state) * PITCH + (n - n0)])
+                            rests[p] += products[(q * ROWS + unit - first_state) * PITCH + (n - n0)]
                     if k >= 0 and k < state_ends[p]:
-                        dh[p], rests[p] = T(rests[p] + given[p]), T(0)
+                        dh[p], rests[p] = rests[p] + given[p], T(0)
                         if PROJECTED:
                             t = i32(state_ends[p] - 1 - k) if which else i32(k)
-                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * S + i64(unit)), dh[p])
+                            store(reserve, base.projected + (t * i64(samples) + n) * S + unit, dh[p])
                     if PROJECTED:
-                        store(small, i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit)), dh[p])
+                        store(small, (which * i64(samples) + n) * S + unit, dh[p])
             if PROJECTED and k >= 0:
                 tell(counter)
                 meet(counter, u32(i32(2 * turn + 1) * blocks))
                 for q in range(i32(0), i32(SAMPLES), i32(PART)):
-                    bring_small(tile, advance(small, i64(i64(which) * i64(samples) * S)), i32(n0 + q), samples)
+                    bring_small(tile, advance(small, which * i64(samples) * S), i32(n0 + q), samples)
                     unproject(projection, tile, products, q)
                     cuda.syncthreads()
             for p in range(PAIRS):
@@ -138,11 +137,11 @@ def backward_kernel(config, kind, inner):
                         total = T(0)
                         if PROJECTED:
                             for q in range(CELL_SPLITS):
-                                total = T(total + products[i32(i32(q * CELL_ROWS + unit - first) * PITCH + i32(n - n0))])
+                                total += products[i32(i32(q * CELL_ROWS + unit - first) * PITCH + i32(n - n0))]
                         else:
                             total = dh[p]
                         t = ends[p] - 1 - k if which else k
-                        at = gates_at + (t * i64(samples) + n) * SLOTS_OF * H + unit
+                        at = base.gates + (t * i64(samples) + n) * SLOTS_OF * H + unit
                         for g in range(SLOTS_OF):
                             slots[g] = kept[p * SLOTS_OF + g]
                         rest = backward(slots, now[p], past[p], total, cells[p])
@@ -154,7 +153,7 @@ def backward_kernel(config, kind, inner):
                             store(reserve, at + g * H, slots[g])
                     to = (turn & 1) * parity + i64(n) * INNER + unit
                     for g in range(GATES_OF):
-                        store(mine, to + g * H, slots[3] if GRU and g == 2 else slots[g])
+                        store(mine, to + g * H, slots[NEW_RECURRENT] if GRU and g == NEW else slots[g])
             if turn + 1 < end:
                 tell(counter)
         for p in range(OF_STATES):
@@ -163,12 +162,12 @@ def backward_kernel(config, kind, inner):
                 if end <= steps:
                     carried[(which * i64(samples) + n) * S + unit] = rests[p]
                 else:
-                    store(dh0, of * s[12] + n * s[13] + unit * s[14], rests[p])
+                    store(dh0, of * s.dh0.layer + n * s.dh0.n + unit * s.dh0.unit, rests[p])
         for p in range(PAIRS):
             unit, n = pair(p)
             if LSTM and ends[p] >= 0:
                 if end <= steps:
                     carried[beyond + (which * i64(samples) + n) * H + unit] = cells[p]
                 else:
-                    store(dc0, of * s[15] + n * s[16] + unit * s[17], cells[p])
+                    store(dc0, of * s.dc0.layer + n * s.dc0.n + unit * s.dc0.unit, cells[p])
     return rnn_persistent_back

@@ -4,7 +4,7 @@ import functools
 from ...device import cuda, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.vec import advance
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._spec import GATES, SLOTS
 from .layer import make_copy, make_meeting, make_pairs, make_product
 
@@ -40,11 +40,10 @@ def forward_kernel(config, kind):
         group, slot = cuda.blockIdx.y, cuda.blockIdx.z  # the slot of a direction, or of a layer
         which, more = 0 if LAYERS else slot, i64(max(slot - 1, 0))
         first, n0 = cuda.blockIdx.x * UNITS, group * SAMPLES
-        in_weights, in_reserve = more * offsets[16], more * offsets[17]
-        w_hh, w_hr = (offsets[8] + in_weights, offsets[11] + in_weights) if slot else (offsets[0], offsets[3])
-        b_ih, b_hh = (offsets[9] + in_weights, offsets[10] + in_weights) if slot else (offsets[1], offsets[2])
-        gates_at, cells_at = (offsets[12] + in_reserve, offsets[13] + in_reserve) if slot else (offsets[4], offsets[5])
-        hidden_at, projected_at = (offsets[14], offsets[15]) if slot else (offsets[6], offsets[7])
+        base = offsets.second if slot else offsets.first
+        in_weights, in_reserve = more * offsets.weights_apart, more * offsets.reserve_apart
+        w_hh, w_hr, b_ih, b_hh = base.w_hh + in_weights, base.w_hr + in_weights, base.b_ih + in_weights, base.b_hh + in_weights
+        gates_at, cells_at = base.gates + in_reserve, base.cells + in_reserve
         H, of = i64(units), layer + i64(slot)
         fetch(held, tile, weights, w_hh, units, first, 2 * INNER if LAYERS and slot else INNER)
         if PROJECTED:
@@ -53,7 +52,7 @@ def forward_kernel(config, kind):
         counter = advance(came, slot * i64(cuda.gridDim.y) + group)
         mine, parity = advance(states, slot * i64(samples) * INNER), cuda.gridDim.z * i64(samples) * INNER
         counter_below = advance(came, more * cuda.gridDim.y + group)
-        below, above = advance(between, more * offsets[18]), advance(between, slot * offsets[18])
+        below, above = advance(between, more * offsets.between_apart), advance(between, slot * offsets.between_apart)
         ends_of(ends, lengths, steps, samples, units)
         for p in range(PAIRS):
             unit, n = pair(p)
@@ -61,35 +60,35 @@ def forward_kernel(config, kind):
             if ends[p] >= 0:
                 own = (slot * i64(samples) + n) * H + unit
                 if begin > 0:
-                    last[p] = T(load(states, (begin & 1) * parity + own))
+                    last[p] = load(states, (begin & 1) * parity + own)
                     if LSTM:
                         cells[p] = carried[own]
                 elif H0 and not PROJECTED:
-                    last[p] = T(load(h0, of * s[0] + n * s[1] + unit * s[2]))
+                    last[p] = load(h0, of * s.h0.layer + n * s.h0.n + unit * s.h0.unit)
                 if C0 and begin == 0:
-                    cells[p] = T(load(c0, of * s[3] + n * s[4] + unit * s[5]))
+                    cells[p] = load(c0, of * s.c0.layer + n * s.c0.n + unit * s.c0.unit)
         if PROJECTED:
             ends_of_h(state_ends, lengths, steps, samples, size)
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)
                 kept[p] = T(0)
                 if H0 and state_ends[p] >= 0:
-                    kept[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                    kept[p] = load(h0, of * s.h0.layer + n * s.h0.n + unit * s.h0.unit)
         for step in range(begin, end):
             # what this step adds from the input is under way while the others finish
             for p in range(PAIRS):
                 unit, n = pair(p)
                 if step < ends[p]:
                     t = ends[p] - 1 - step if which else step
-                    at = which * sums_strides[0] + t * sums_strides[1] + n * sums_strides[2] + unit
+                    at = which * sums_strides.direction + t * sums_strides.t + n * sums_strides.n + unit
                     for g in range(GATES_OF):
                         value = T(0)
                         if LINEAR and not (LAYERS and slot):
                             value = sums[at + g * H]
                         if SKIP:
-                            value = T(load(x, t * x_strides[0] + n * x_strides[1] + unit * x_strides[2]))
+                            value = load(x, t * x_strides.t + n * x_strides.n + unit * x_strides.channel)
                         if FIRST_BIAS:
-                            value = T(value + T(load(weights, b_ih + g * H + unit)))
+                            value += load(weights, b_ih + g * H + unit)
                         inputs[p * GATES_OF + g] = value
             if step > begin:
                 meet(counter, u32(step * MEETINGS * blocks))
@@ -109,7 +108,7 @@ def forward_kernel(config, kind):
                     has = step < ends[p]
                     t = ends[p] - 1 - step if which and has else step
                     line = t * i64(samples) + n
-                    to = t * y_strides[0] + n * y_strides[1] + (which * H + unit) * y_strides[2]
+                    to = t * y_strides.t + n * y_strides.n + (which * H + unit) * y_strides.channel
                     h = T(0)
                     for g in range(SLOTS_OF):
                         slots[g] = T(0)
@@ -119,24 +118,24 @@ def forward_kernel(config, kind):
                             half, below_n = T(0), T(0)
                             for q in range(SPLITS):
                                 row = q * ROWS + g * UNITS + unit_here
-                                if SPLIT_N and g == 2:
-                                    below_n = T(below_n + products[row * PITCH + sample])
+                                if SPLIT_N and g == NEW:
+                                    below_n += products[row * PITCH + sample]
                                     row = row + UNITS
-                                half = T(half + products[row * PITCH + sample])
+                                half += products[row * PITCH + sample]
                             if SECOND_BIAS:
-                                half = T(half + T(load(weights, b_hh + g * H + unit)))
-                            if GRU and g == 2:
-                                slots[2] = T(inputs[p * GATES_OF + 2] + below_n)
-                                slots[3] = half
+                                half += load(weights, b_hh + g * H + unit)
+                            if GRU and g == NEW:
+                                slots[NEW] = inputs[p * GATES_OF + NEW] + below_n
+                                slots[NEW_RECURRENT] = half
                             else:
-                                slots[g] = T(inputs[p * GATES_OF + g] + half)
+                                slots[g] = inputs[p * GATES_OF + g] + half
                         state, h = forward(slots, cells[p] if LSTM else last[p])
                         if LSTM:
                             cells[p] = state
                     if PROJECTED:
-                        store(hidden, i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit)), h)
+                        store(hidden, (which * i64(samples) + n) * H + unit, h)
                         if TRAINING:
-                            store(reserve, i64(hidden_at + line * H + i64(unit)), h)
+                            store(reserve, base.hidden + line * H + unit, h)
                     else:
                         if LAYERS and slot < LAYERS - 1:
                             store(above, line * H + unit, h)
@@ -154,7 +153,7 @@ def forward_kernel(config, kind):
                 tell(counter)
                 meet(counter, u32(i32(2 * step + 1) * blocks))
                 for q in range(i32(0), i32(SAMPLES), i32(PART)):
-                    bring_hidden(tile, advance(hidden, i64(i64(which) * i64(samples) * H)), i32(n0 + q), samples)
+                    bring_hidden(tile, advance(hidden, which * i64(samples) * H), i32(n0 + q), samples)
                     project(projection, tile, products, q)
                     cuda.syncthreads()
                 for p in range(OF_STATES):
@@ -166,13 +165,13 @@ def forward_kernel(config, kind):
                         if has:
                             for q in range(STATE_SPLITS):
                                 row = i32(q * STATE_ROWS + unit - i32(i32(cuda.blockIdx.x) * STATE_UNITS))
-                                h = T(h + products[i32(row * PITCH + i32(n - n0))])
+                                h += products[i32(row * PITCH + i32(n - n0))]
                             kept[p] = T(widen(narrow(h)))
-                        store(target, i64(i64(n) * INNER + i64(unit)), kept[p])
-                        channel = i64(i64(which) * INNER + i64(unit))
-                        store(y, i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2]), h)
+                        store(target, i64(n) * INNER + unit, kept[p])
+                        channel = i64(which) * INNER + unit
+                        store(y, t * y_strides.t + n * y_strides.n + channel * y_strides.channel, h)
                         if TRAINING:
-                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * INNER + i64(unit)), h)
+                            store(reserve, base.projected + (t * i64(samples) + n) * INNER + unit, h)
             if LAYERS or step + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
@@ -182,12 +181,12 @@ def forward_kernel(config, kind):
                     carried[(slot * i64(samples) + n) * H + unit] = cells[p]
             elif ends[p] >= 0:
                 if not PROJECTED:
-                    store(hn, of * s[6] + n * s[7] + unit * s[8], last[p])
+                    store(hn, of * s.hn.layer + n * s.hn.n + unit * s.hn.unit, last[p])
                 if LSTM:
-                    store(cn, of * s[9] + n * s[10] + unit * s[11], cells[p])
+                    store(cn, of * s.cn.layer + n * s.cn.n + unit * s.cn.unit, cells[p])
         if PROJECTED:
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)
                 if state_ends[p] >= 0:
-                    store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), kept[p])
+                    store(hn, of * s.hn.layer + n * s.hn.n + unit * s.hn.unit, kept[p])
     return rnn_persistent

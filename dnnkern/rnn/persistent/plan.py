@@ -3,49 +3,32 @@ import functools
 import itertools
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 from ...device.index import ceil_div
 from ...dispatch import Algorithm, NotSupported
+from ...engine.constants import constants
+from ...engine.cost import Cost, overlap
 from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at, planned
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
+from .._parameters import PARTS, SlotOffsets, SumStrides, line_strides, offsets, optional, state_strides
 from .._problem import OPS
 from .._spec import GATES
-from ..naive.forward import PARTS, kind_of, offsets, optional, state_strides
+from ..naive.forward import kind_of
 from ..step.backward import half_part, input_gradients
 from ..step.plan import Rows, alignment_of, fill, matrix_tensor, move_states, small_seconds, too_many
 from .backward import backward_kernel
 from .config import COPY, Config
 from .forward import forward_kernel
 
+COST = constants("rnn/persistent")
+
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
-L2_RATE = 5.5e12
-
-
-class Cost(NamedTuple):
-    """Seconds of a step, fitted to 160 layers on an H200: where blocks meet through global memory, as a cluster, or have nobody to wait
-    for; what each further part of the lines adds, a pair of a thread, backward once more, a load and product that wait for the ones
-    before, and each part of k, whose sums are added up; how much longer than at full rate products take, and copies."""
-    meet: float
-    cluster: float
-    alone: float
-    part: float
-    pair: float
-    back: float
-    chain: float
-    split: float
-    product: float
-    copies: float
-
-
-MMA = Cost(0.85e-6, 0.55e-6, 0.5e-6, 0.6e-6, 0.95e-6, 0.8e-6, 8e-9, 0.05e-6, 1.5, 0.7)
-SCALAR = Cost(0.7e-6, 0.6e-6, 0.5e-6, 0.5e-6, 1.6e-6, 0.0, 22e-9, 0.0, 1.5, 1.0)
-LAUNCHED, FETCH = 2.0e-6, 1.5e-6  # a launch, and the first of R to arrive
+MMA, SIMT = constants("rnn/persistent_mma"), constants("rnn/persistent_simt")
 
 
 def refusal(problem, how):
@@ -141,19 +124,21 @@ def fits(problem, device, how):
 def step_seconds(problem, device, config):
     """Predicted time of a step."""
     across, groups, directions = blocks(problem, config)
-    total, cost = across * groups * directions, MMA if config.mma else SCALAR
+    total, cost = across * groups * directions, MMA if config.mma else SIMT
     rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
     waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
     meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
+    start = Cost()
     if config.single:
-        meet = LAUNCHED + fetch_seconds(problem, device, config)
+        meet, start = 0.0, Cost(launch=waves * COST.launch) + fetch_seconds(problem, device, config) * waves
 
     def product(c):
         parts = c.samples // c.part
-        seconds = c.rows * c.samples * c.inner / (rate * device.clock_hz) * cost.product + c.steps * parts * cost.chain
+        math = c.rows * c.samples * c.inner / (rate * device.clock_hz) * cost.product
         pair = cost.pair + c.back * cost.back if c is config.cells else cost.pair / 2  # a store or two, nothing to wait for
-        copied = 2 * total * c.samples * c.inner * (2 if c.mma else 4) / L2_RATE * cost.copies
-        return waves * (meet + seconds + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair) + copied
+        copied = 2 * total * c.samples * c.inner * (2 if c.mma else 4) / COST.l2 * cost.copies
+        waits = meet + c.steps * parts * cost.chain + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair
+        return start + Cost(math=waves * math, waits=waves * waits, l2=copied)
     return sum(product(c) for c in (config, config.second) if c)
 
 
@@ -163,8 +148,8 @@ def fetch_seconds(problem, device, config):
     across, groups, directions = blocks(problem, config)
     rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
     matrix = rows * across * problem.x.itemsize * directions
-    from_l2 = matrix * groups / L2_RATE * (2.6 if config.back and not config.mma else 1.0)
-    return FETCH + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
+    from_l2 = matrix * groups / COST.l2 * (COST.columns if config.back and not config.mma else 1.0)
+    return Cost(waits=COST.fetch) + overlap(l2=from_l2, memory=0.0 if config.single else matrix / device.bandwidth)
 
 
 def _layer(plan, p, config, kernel, turns, arguments):
@@ -172,7 +157,7 @@ def _layer(plan, p, config, kernel, turns, arguments):
     grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
     seconds = step_seconds(p, device, config)
     if not config.single:
-        seconds = LAUNCHED + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
+        seconds = Cost(launch=COST.launch) + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
     if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
     for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
@@ -212,18 +197,18 @@ def forward_plan(problem, device, config):
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
         fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
-        places = [v for n in ((0, 1) if config.layers else (number,)) for v in offsets(p, n, PARTS[1:]).value]
+        slots_of = offsets(p, number, PARTS[1:]).value
         if config.layers:
-            places = places[:8] + places[16:24]
+            slots_of = slots_of.forwards, offsets(p, 1, PARTS[1:]).value.forwards
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
                      pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
                      pointer(between, p.dtype), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
                      optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
-                     Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
-                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
-                     state_strides(p, "h0", "c0", "hn", "cn"), Argument("int64x19", (*places, *apart)))
+                     Argument(SumStrides, SumStrides(p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
+                     line_strides(layer.input.strides), line_strides(layer.output.strides),
+                     state_strides(p, "h0", "c0", "hn", "cn"), Argument(SlotOffsets, SlotOffsets(*slots_of, *apart)))
         _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
@@ -250,7 +235,7 @@ def data_plan(problem, device, config):
                      pointer(small, dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
                      pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
-                     Argument("int64x3", given.strides), Argument("int64x3", y.strides),
+                     line_strides(given.strides), line_strides(y.strides),
                      state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh", "w_hr")))
         _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))

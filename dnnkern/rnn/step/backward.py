@@ -9,10 +9,11 @@ from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from .._spec import GATES, SLOTS
-from ..naive.forward import kind_of, offsets, optional, state_strides
+from .._parameters import line_strides, offsets, optional, state_strides
+from ..naive.forward import kind_of
 from .plan import THREADS, Rows, alignment_of, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
 
 
@@ -33,14 +34,14 @@ def state_gradient_kernel(kind, inner):
                 length = min(max(i32(lengths[n]), i32(0)), length)
             total, d = rests[i], T(0)
             if not first:
-                total = T(total + products[i])
+                total += products[i]
             if k < length:
                 t = i32(length - 1 - k) if which else i32(k)
-                channel = i64(i64(which) * i64(units[0]) + i64(j))
-                d = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
+                channel = which * i64(units[0]) + j
+                d = total + load_dy(dy, t * dy_strides.t + n * dy_strides.n + channel * dy_strides.channel)
                 total = T(0)
-                at = offsets[1] if which else offsets[0]
-                store(reserve, i64(at + i64(i64(t) * i64(samples[0]) + i64(n)) * i64(units[0]) + i64(j)), d)
+                at = offsets.backwards.projected if which else offsets.forwards.projected
+                store(reserve, at + (t * i64(samples[0]) + n) * units[0] + j, d)
             rests[i] = total
             store(out, i64(i), d)
     return rnn_projected_back
@@ -72,38 +73,38 @@ def cell_kernel(kind, inner):
             else:
                 total = rests[i]
                 if not first:
-                    total = T(total + products[i])
+                    total += products[i]
             to = i64(row) * GATES_OF * H + j
             if has:
                 kept = cuda.local.array(SLOTS_OF, T)
                 t = length - 1 - k if which else k
                 before = t + 1 if which else t - 1
-                gates_at, cells_at = (offsets[2], offsets[3]) if which else (offsets[0], offsets[1])
+                begin = offsets.backwards if which else offsets.forwards
                 line, channel = t * i64(samples[0]) + n, which * H + j
                 line_before = before * i64(samples[0]) + n
                 if not PROJECTED:
-                    total = T(total + T(load_dy(dy, t * dy_strides[0] + n * dy_strides[1] + channel * dy_strides[2])))
-                gates_at = gates_at + line * SLOTS_OF * H + j
+                    total += load_dy(dy, t * dy_strides.t + n * dy_strides.n + channel * dy_strides.channel)
+                gates_at = begin.gates + line * SLOTS_OF * H + j
                 for g in range(SLOTS_OF):
-                    kept[g] = T(load(reserve, gates_at + g * H))
+                    kept[g] = load(reserve, gates_at + g * H)
                 d_state, state, old = T(0), T(0), T(0)
                 of = layer + i64(which)
                 if LSTM:
-                    d_state, state = cells[i], T(load(reserve, cells_at + line * H + j))
+                    d_state, state = cells[i], load(reserve, begin.cells + line * H + j)
                     if k > 0:
-                        old = T(load(reserve, cells_at + line_before * H + j))
+                        old = load(reserve, begin.cells + line_before * H + j)
                     elif C0:
-                        old = T(load(c0, of * s[3] + n * s[4] + j * s[5]))
+                        old = load(c0, of * s.c0.layer + n * s.c0.n + j * s.c0.unit)
                 if GRU:
                     if k > 0:
-                        old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
+                        old = load(y, before * y_strides.t + n * y_strides.n + channel * y_strides.channel)
                     elif H0:
-                        old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(j) * s[2])))
+                        old = load(h0, of * s.h0.layer + n * s.h0.n + j * s.h0.unit)
                 rest = backward(kept, state, old, total, d_state)
                 for g in range(SLOTS_OF):
                     store(reserve, gates_at + g * H, kept[g])
                 for g in range(GATES_OF):
-                    store(turned, to + g * H, kept[3] if GRU and g == 2 else kept[g])
+                    store(turned, to + g * H, kept[NEW_RECURRENT] if GRU and g == NEW else kept[g])
                 if LSTM:
                     cells[i] = rest
                 if not PROJECTED:
@@ -124,7 +125,7 @@ def last_kernel(compute):
     def rnn_rests(rests, products, elements):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
-            rests[i] = rests[i] + products[i]
+            rests[i] += products[i]
     return rnn_rests
 
 
@@ -142,10 +143,10 @@ def input_gradient_kernel(kind, dtype):
             t, n = divide_remainder(line, samples)
             total = T(0)
             for which in range(directions):
-                at = (offsets[1] if which else offsets[0]) + i64(line) * SLOTS_OF * units[0] + j
+                at = (offsets.backwards.gates if which else offsets.forwards.gates) + i64(line) * SLOTS_OF * units[0] + j
                 for g in range(GATES_OF):
-                    total = T(total + T(load(reserve, at + g * i64(units[0]))))
-            store(dx, t * dx_strides[0] + n * dx_strides[1] + j * dx_strides[2], total)
+                    total += load(reserve, at + g * i64(units[0]))
+            store(dx, t * dx_strides.t + n * dx_strides.n + j * dx_strides.channel, total)
     return rnn_skipped_back
 
 
@@ -158,7 +159,7 @@ def kept_kernel(dtype, compute):
     def rnn_dropped_back(dx, kept, elements, factor):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
-            dx[i] = T(dx[i] * factor) if load(kept, i64(i)) > T(0) else T(0)
+            dx[i] = dx[i] * factor if load(kept, i64(i)) > T(0) else T(0)
     return rnn_dropped_back
 
 
@@ -213,7 +214,7 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
             elements = directions * p.samples * spec.proj_size
             arguments = (dy, numbers(rests, p), numbers(products, p), pointer(small, dtype), lengths, pointer(Place("reserve"), dtype),
                          Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), common[1], Argument("int32", p.steps),
-                         Argument("int32", k), first, Argument("int64x3", given.strides), offsets(p, layer, (), ("projected",)))
+                         Argument("int32", k), first, line_strides(given.strides), offsets(p, layer, (), ("projected",)))
             launch = Launch(state_gradient_kernel(kind, inner), blocks(elements), (THREADS, 1, 1), arguments)
             plan.add(small_seconds(elements, 16 * elements, plan.device), lambda launch=launch: (launch,))
             product(0, {"a": small, "b": w_hr_at, "y": dm}, a=Tensor.packed((directions, p.samples, spec.proj_size), dtype), b=w_hr,
@@ -222,7 +223,7 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
                      y.pointer(dtype), optional(p, "h0", dtype, "weights"), optional(p, "c0", dtype, "weights"), lengths,
                      pointer(Place("reserve"), dtype), Argument("int32", units), *common, Argument("int32", spec.hidden_size),
                      Argument("int32", p.steps), Argument("int32", k), Argument("int32", layer * directions), first,
-                     Argument("int64x3", given.strides), Argument("int64x3", y.strides), state_strides(p, "h0", "c0"),
+                     line_strides(given.strides), line_strides(y.strides), state_strides(p, "h0", "c0"),
                      offsets(p, layer, (), ("gates", "cells")))
         launch = Launch(cell_kernel(kind, inner), blocks(units), (THREADS, 1, 1), arguments)
         plan.add(small_seconds(units, 40 * units, plan.device), lambda launch=launch: (launch,))
@@ -256,7 +257,7 @@ def input_gradients(plan, p, layer, to, half):
     if not spec.matrix("w_ih", layer, 0):
         arguments = (pointer(Place("reserve"), p.dtype), to.pointer(dtype), Argument("int32", elements),
                      Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.directions),
-                     Argument("int64x3", to.strides), offsets(p, layer, (), ("gates",)))
+                     line_strides(to.strides), offsets(p, layer, (), ("gates",)))
         launch = Launch(input_gradient_kernel(kind_of(p, layer), dtype), blocks(elements), (THREADS, 1, 1), arguments)
         plan.add(small_seconds(elements, 20 * elements, plan.device), lambda: (launch,))
         return

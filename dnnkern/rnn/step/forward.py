@@ -8,10 +8,11 @@ from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from .._cells import TYPES, make_cell
+from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
 from .._spec import GATES, SLOTS
-from ..naive.forward import kind_of, offsets, optional
+from .._parameters import SumStrides, line_strides, offsets, optional
+from ..naive.forward import kind_of
 from .plan import THREADS, Rows, alignment_of, blocks, matrix_tensor, move_states, small_seconds
 
 
@@ -37,31 +38,30 @@ def cell_kernel(kind):
                 length = min(max(lengths[n], 0), length)
             has = k < length
             t = length - 1 - k if which and has else k
-            b_ih, b_hh = (offsets[5], offsets[6]) if which else (offsets[0], offsets[1])
-            gates_at, cells_at, hidden_at = (offsets[7], offsets[8], offsets[9]) if which else (offsets[2], offsets[3], offsets[4])
+            begin = offsets.backwards if which else offsets.forwards
             line, H = t * i64(samples[0]) + n, i64(unit_count)
-            gates_at = gates_at + line * SLOTS_OF * H + j
-            to = t * y_strides[0] + n * y_strides[1] + which * i64(units[0]) * y_strides[2] + j * y_strides[2]
+            gates_at = begin.gates + line * SLOTS_OF * H + j
+            to = t * y_strides.t + n * y_strides.n + which * i64(units[0]) * y_strides.channel + j * y_strides.channel
             if has:
                 slots = cuda.local.array(SLOTS_OF, T)
-                at = which * sums_strides[0] + t * sums_strides[1] + n * sums_strides[2] + j
+                at = which * sums_strides.direction + t * sums_strides.t + n * sums_strides.n + j
                 second = i64(row) * GATES_OF * H + j
                 for g in range(GATES_OF):
                     first, half = T(0), products[second + g * H]
                     if LINEAR:
                         first = sums[at + g * H]
                     if SKIP:
-                        first = T(load(x, t * x_strides[0] + n * x_strides[1] + j * x_strides[2]))
+                        first = load(x, t * x_strides.t + n * x_strides.n + j * x_strides.channel)
                     if FIRST_BIAS:
-                        first = T(first + T(load(weights, b_ih + g * H + j)))
+                        first = first + load(weights, begin.b_ih + g * H + j)
                     if SECOND_BIAS:
-                        half = T(half + T(load(weights, b_hh + g * H + j)))
-                    if GRU and g == 2:
-                        slots[2] = first
-                        slots[3] = half
+                        half += load(weights, begin.b_hh + g * H + j)
+                    if GRU and g == NEW:
+                        slots[NEW] = first
+                        slots[NEW_RECURRENT] = half
                     else:
-                        slots[g] = T(first + half)
-                state = cells[i] if LSTM else T(load(states, i64(i)))
+                        slots[g] = first + half
+                state = cells[i] if LSTM else load(states, i64(i))
                 state, h = forward(slots, state)
                 if LSTM:
                     cells[i] = state
@@ -69,9 +69,9 @@ def cell_kernel(kind):
                     for g in range(SLOTS_OF):
                         store(reserve, gates_at + g * H, slots[g])
                     if LSTM:
-                        store(reserve, cells_at + line * H + j, state)
+                        store(reserve, begin.cells + line * H + j, state)
                     if PROJECTED:
-                        store(reserve, i64(hidden_at + line * H + i64(j)), h)
+                        store(reserve, begin.hidden + line * H + j, h)
                 if PROJECTED:
                     store(hidden, i64(i), h)
                 else:
@@ -82,9 +82,9 @@ def cell_kernel(kind):
                     for g in range(SLOTS_OF):
                         store(reserve, gates_at + g * H, T(0))
                     if LSTM:
-                        store(reserve, cells_at + line * H + j, T(0))
+                        store(reserve, begin.cells + line * H + j, T(0))
                     if PROJECTED:
-                        store(reserve, i64(hidden_at + line * H + i64(j)), T(0))
+                        store(reserve, begin.hidden + line * H + j, T(0))
                 if PROJECTED:
                     store(hidden, i64(i), T(0))
                 else:
@@ -110,12 +110,12 @@ def projected_kernel(kind):
             has, h = k < length, T(0)
             t = i32(length - 1 - k) if which and has else i32(k)
             if has:
-                h = T(load(products, i64(i)))
+                h = load(products, i64(i))
                 store(states, i64(i), h)
-            at = offsets[1] if which else offsets[0]
-            store(y, i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(i64(which) * i64(units[0]) + i64(j)) * y_strides[2]), h)
+            at = offsets.backwards.projected if which else offsets.forwards.projected
+            store(y, t * y_strides.t + n * y_strides.n + (which * i64(units[0]) + j) * y_strides.channel, h)
             if TRAINING:
-                store(reserve, i64(at + i64(i64(t) * i64(samples[0]) + i64(n)) * i64(units[0]) + i64(j)), h)
+                store(reserve, at + (t * i64(samples[0]) + n) * units[0] + j, h)
     return rnn_projected
 
 
@@ -174,8 +174,8 @@ def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome
                      numbers(cells, p), pointer(hidden, dtype), layer.output.pointer(dtype), lengths,
                      optional(p, "reserve", dtype, "hn"), Argument("int32", units), Argument("uint32x3", divisor(spec.hidden_size)),
                      Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.hidden_size), Argument("int32", p.steps),
-                     Argument("int32", k), Argument("int64x3", (p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),
-                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
+                     Argument("int32", k), Argument(SumStrides, SumStrides(p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),
+                     line_strides(layer.input.strides), line_strides(layer.output.strides),
                      offsets(p, number, ("b_ih", "b_hh"), ("gates", "cells", "hidden")))
         launch = Launch(cell_kernel(kind), blocks(units), (THREADS, 1, 1), arguments)
         plan.add(small_seconds(units, units * 40, plan.device), lambda launch=launch: (launch,))
@@ -192,7 +192,7 @@ def _project(plan, p, layer, k, states, hidden, outcome, lengths, kind):
     elements = spec.directions * p.samples * spec.proj_size
     arguments = (pointer(outcome, dtype), pointer(states, dtype), layer.output.pointer(dtype), lengths, optional(p, "reserve", dtype, "hn"),
                  Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), Argument("uint32x3", divisor(p.samples)),
-                 Argument("int32", p.steps), Argument("int32", k), Argument("int64x3", layer.output.strides),
+                 Argument("int32", p.steps), Argument("int32", k), line_strides(layer.output.strides),
                  offsets(p, layer.number, (), ("projected",)))
     launch = Launch(projected_kernel(kind), blocks(elements), (THREADS, 1, 1), arguments)
     plan.add(small_seconds(elements, elements * 8, plan.device), lambda: (launch,))

@@ -7,15 +7,19 @@ import functools
 from ...device import cuda, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...engine.embed import Place
 from ...engine.moves import cast_launches, cast_seconds, fill_launches, fill_seconds
 from ...engine.plan import alignment_at, collapsed
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._cells import TYPES
 from .._network import Lines, pointer
+from .._parameters import StateStrides, line_strides
 from .._problem import LIMIT
+
+COST = constants("rnn/small")
 
 THREADS = 256
 
@@ -79,7 +83,7 @@ def too_many(problem):
 
 def small_seconds(elements, nbytes, device):
     """Predicted time of a kernel over so many elements and bytes."""
-    return LAUNCH + max(moved_seconds(nbytes, device), 1e-6 * elements / (device.sms * 2048))
+    return LAUNCH + overlap(memory=memory_seconds(nbytes, device), issue=COST.element * elements / (device.sms * COST.resident))
 
 
 def blocks(elements):
@@ -127,9 +131,9 @@ def inputs_kernel(dtype, dropped, lengths_given):
             t, n = divide_remainder(row, samples)
             value = T(0)
             if not lengths_given or t < lengths[n]:
-                value = T(load(x, t * strides[0] + n * strides[1] + c * strides[2]))
+                value = load(x, t * strides.t + n * strides.n + c * strides.channel)
             if dropped:
-                value = T(value * factor) if load(kept, i) > T(0) else T(0)
+                value = value * factor if load(kept, i) > T(0) else T(0)
             store(y, i, value)
     return rnn_inputs
 
@@ -144,7 +148,7 @@ def clean_inputs(plan, problem, lines, size, kept, factor):
     to = plan.part(elements * p.x.itemsize)
     arguments = (lines.pointer(p.dtype), pointer(Place("reserve", kept or 0), p.dtype),
                  Argument("int32*", "lengths" if p.lengths else lines.place.name), pointer(to, p.dtype), Argument("int32", elements),
-                 Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), Argument("int64x3", lines.strides),
+                 Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), line_strides(lines.strides),
                  Argument(p.compute, factor))
     launch = Launch(inputs_kernel(p.dtype, kept is not None, p.lengths is not None), blocks(elements), (THREADS, 1, 1), arguments)
     plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), lambda: (launch,))
@@ -170,9 +174,9 @@ def before_kernel(dtype, lengths_given, h0_given):
             value, before = T(0), t + 1 if backwards else t - 1
             if t < length:
                 if before >= 0 and before < length:
-                    value = T(load(y, before * strides[0] + n * strides[1] + c * strides[2]))
+                    value = load(y, before * strides.t + n * strides.n + c * strides.channel)
                 elif h0_given:
-                    value = T(load(h0, n * h0_strides[1] + c * h0_strides[2]))
+                    value = load(h0, n * h0_strides.n + c * h0_strides.unit)
             store(out, i, value)
     return rnn_states_before
 
@@ -187,7 +191,8 @@ def states_before(plan, problem, lines, layer, direction):
     arguments = (lines.pointer(p.dtype), pointer(h0, p.dtype), Argument("int32*", "lengths" if p.lengths else lines.place.name),
                  pointer(to, p.dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
                  Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", direction),
-                 Argument("int64x3", lines.strides), Argument("int64x3", p.h0.strides if p.h0 is not None else (0, 0, 0)))
+                 line_strides(lines.strides),
+                 Argument(StateStrides, StateStrides(*(p.h0.strides if p.h0 is not None else (0, 0, 0)))))
     launch = Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments)
     plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), lambda: (launch,))
     return to

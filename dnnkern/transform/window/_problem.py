@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...host.canonical import check_output
 from ...host.choices import one_of
 from ...host.tensor import Tensor
-from ...host.window import LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
+from ...host.window import LAYOUTS, Windows, check_rank, check_shape, output_extents, pad_pairs, per_dimension
 from .._problem import check_moved
 
 SUMMED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
@@ -60,7 +60,7 @@ class WindowProblem(Windows):
     @functools.cached_property
     def out(self):
         """(O, P, Q): extents of the output."""
-        return self.three(places(self.image[3 - len(self.window):], self.window, self.stride, self.padding, self.dilation), 1)
+        return self.three(output_extents(self.image[3 - len(self.window):], self.window, self.stride, self.padding, self.dilation), 1)
 
     @property
     def pixels(self):
@@ -119,7 +119,7 @@ class WindowProblem(Windows):
 def columns_shape(op, shape, window, stride, padding, dilation, layout):
     """Shape of the columns of an image; ValueError where the window does not fit into it."""
     image = shape[2:] if layout == "NCHW" else shape[1:-1]
-    found = places(image, window, stride, padding, dilation)
+    found = output_extents(image, window, stride, padding, dilation)
     if min(found) < 1:
         spans = tuple(d * (w - 1) + 1 for w, d in zip(window, dilation))
         padded = tuple(n + a + b for n, (a, b) in zip(image, padding))

@@ -26,13 +26,14 @@
 from ....device.convert import element
 from ....device.index import ceil_div, divisor
 from ....dispatch import Algorithm, Note
+from ....engine.constants import constants
+from ....engine.cost import Cost, memory_seconds, overlap
 from ....host.launch import Argument, Launch
-from ....transform._estimate import moved_seconds
 from ..._flash import tiles_of
 from ..._fragments import is_adjusted, is_bent, stored_in_pairs
 from ..._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ..._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
-                       refusal)
+from ..._wgmma import (Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
+                       read_seconds, refusal)
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
 from .._delta import Numbers
 from .._dsink import dsink_launches, dsink_seconds
@@ -40,13 +41,10 @@ from .config import WIDE, Config
 from .dq import countable, dq_launch, numbers_launch, space_of
 from .kernel import kernel
 
+COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
+
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
-STEP_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 8, 1900
-"""Of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at
-least where additions have an order: fitted to 30 times of six problems on an H200, bfloat16, heads of 64 and 128."""
-SPLIT_ISSUES = 16
-"""Instructions that it takes to split a probability and its slope: counted, not timed."""
 
 
 def supports(problem):
@@ -101,15 +99,15 @@ def estimate(problem, device, config):
     steps = p.group * (seen / s.width + 0.5 * bool(spread))
     times = 2 if config.only else 1  # that scores are computed
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
-    of_bias = STAGED_ISSUES if config.staged else 12
-    issues = (SCORE_ISSUES + SPLIT_ISSUES * config.split + of_bias * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0)
-              + 10 * (p.dropout > 0))
-    step = products + times * STEP_CYCLES + issues * s.height * s.width / 128
-    step = max(step, ORDER_CYCLES * config.ordered)
-    waves = max(blocks * steps / device.sms, steps)
-    around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
-    work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
-    return 4 * LAUNCH + dbias_seconds(p, s.width, device) + dsink_seconds(p, device) + around / (0.8 * device.bandwidth) + work
+    of_bias = WGMMA.staged if config.staged else COST.bias
+    issues = (COST.score + COST.split * config.split + of_bias * bool(config.kind.bias) + COST.alibi * p.alibi
+              + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0))
+    cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)  # of each step
+    work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
+    work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
+    around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)
+    return (Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dbias_seconds(p, s.width, device)
+            + dsink_seconds(p, device) + work)
 
 
 def goes_down(problem, config, device):

@@ -3,10 +3,10 @@ import functools
 
 from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder, divisor
+from ....device.scheduler import make_longest_first
 from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
 from ..._flash import make_extent, make_tile
 from ..._scores import make_terms
-from ..._wgmma import make_locate
 from .dq import make_place
 
 
@@ -43,7 +43,8 @@ def make_tickets(config, down):
     order, sequences, sizes)``, ``place_of(told, ...)``, ``extent_of(told, sequence, ...)``, ``work_of(told, ...)``; and `make_ranges`'s
     ``tiles_of``."""
     kind, height, width = config.kind, config.shape.height, config.shape.width
-    terms, locate, tile_of, extent = make_terms(kind), make_locate(1, config.by_head), make_tile(kind.packed, height), make_extent(kind)
+    terms, tile_of, extent = make_terms(kind), make_tile(kind.packed, height), make_extent(kind)
+    locate = make_longest_first(1, config.by_head)
     (begin_of, _), (rows_of, tiles_of), BY_WIDTH = make_place(kind, width), make_ranges(kind, height, width), divisor(width)
     DOWN, PACKED = down, kind.packed
 

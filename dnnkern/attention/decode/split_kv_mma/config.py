@@ -3,9 +3,13 @@ from dataclasses import dataclass, replace
 
 from ....device.groups import access_words
 from ....device.index import ceil_div
+from ....engine.constants import constants
+from ....engine.cost import Cost
 from ..._scores import Kind
 from .._ranges import Parts, lines_of, merge_seconds, tiles_of
 from ..sdpa_decode_naive import decode_kind
+
+COST = constants("attention/decode_mma")
 
 LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
@@ -13,15 +17,6 @@ RAW_WORDS = 64  # of a thread's keys and values under way
 ROOMY = 10  # twelfths of a wave that leave places in which blocks that merge can begin
 SHARES = (7, ROOMY, 12, 24, 48)  # of a wave, in twelfths
 BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
-
-READ_RATE = 0.943  # of the nominal bandwidth, where nothing is written
-BLOCK, WAVE, MEETING, LATENCY, CLUSTER_MEETING, BESIDE = 3.4e-6, 1.65e-6, 0.16e-6, 1.52e-6, 0.35e-6, 1.05e-6
-"""Seconds of a launch, a wave of blocks, a warp that meets the others, a load as blocks without others see it, a cluster that merges, and
-what a merge takes less whose blocks find places beside the ranges': fitted to 89 times of eleven problems on an H200, off by 2.5 % (root
-mean square)."""
-TURN = 0.5e-6  # seconds of a warp's last turn, if it were empty
-SKEW = 0.015  # of the time of a wave's blocks, by which their ends differ
-SHARPNESS = 8  # how suddenly the rate stops growing with the blocks, as the exponent of a norm
 
 
 @dataclass(frozen=True)
@@ -155,14 +150,14 @@ def estimate(problem, device, config):
     blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
     each = p.bytes * tiles_of(p, config.rows) / blocks  # tiles of the same keys take as long each, wherever these come from
     (whole, rest), waves = divmod(blocks, slots), ceil_div(blocks, slots)
-    most, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / LATENCY
-    moved = sum(n * each * (most ** -SHARPNESS + (n * alone / turns) ** -SHARPNESS) ** (1 / SHARPNESS)
+    most, alone = COST.rate * device.bandwidth, config.threads * 4 * config.raw * config.tiles / COST.latency
+    moved = sum(n * each * (most ** -COST.power + (n * alone / turns) ** -COST.power) ** (1 / COST.power)
                 for n, turns in ((whole * slots, whole), (rest, 1)) if n)
     empty = -ceil_div(ceil_div(p.seen, config.splits), KEYS) % (config.warps * config.tiles) / (config.warps * config.tiles)
-    seconds = BLOCK + waves * WAVE + config.warps * MEETING + moved * (1 + SKEW / waves) + empty * TURN
-    if config.splits == 1:
-        return seconds
-    if config.clustered:
-        return seconds + CLUSTER_MEETING
-    merge = merge_seconds(p, config.parts, config.splits, device)
-    return seconds + merge - (BESIDE if blocks * 12 <= slots * ROOMY else 0)
+    reduction = 0.0
+    if config.splits > 1 and config.clustered:
+        reduction = COST.cluster_meeting
+    elif config.splits > 1:
+        reduction = merge_seconds(p, config.parts, config.splits, device) - (COST.beside if blocks * 12 <= slots * ROOMY else 0)
+    return Cost(launch=COST.launch, waves=waves * COST.wave + empty * COST.turn, waits=config.warps * COST.meeting, reduction=reduction,
+                memory=moved, tail=moved * COST.skew / waves)

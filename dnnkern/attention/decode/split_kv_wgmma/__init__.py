@@ -36,6 +36,8 @@ from ....device.vec import advance, load_shared_f32, pin, shared_address, store2
 from ....device.warp import any_lane, elect, uniform
 from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ....dispatch import Algorithm, Note
+from ....engine.constants import constants
+from ....engine.cost import Cost, overlap
 from ....engine.hopper import ROW
 from ....host.launch import Argument, Launch
 from ..._flash import LN2, LOG2E
@@ -48,6 +50,8 @@ from .._ranges import (lines_of, make_places, make_range, merge_launch, merge_se
 from ..sdpa_decode_naive import cache_arguments, lse_argument
 from .producer import make_produce
 from .tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
+
+COST = constants("attention/decode_wgmma")
 
 WIDEST_KEY, WIDEST_VALUE, LEAST_PAGE = 576, 512, 16
 FIRST = 32  # keys of a step that are looked at first
@@ -80,12 +84,6 @@ def workspace(problem, device, config):
     return parts_bytes(problem, config.parts, config.splits)
 
 
-LAUNCH, BLOCK, STEP_CYCLES, CLOCK_SHARE, READ_RATE, L2_RATE = 3.6e-6, 0.4e-6, 450, 0.71, 0.88, 1.33
-"""Seconds of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock
-under load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: fitted to 72
-times of 24 problems on an H200, off by 4 % (root mean square)."""
-
-
 def estimate(problem, device, config):
     """Steps of the busiest multiprocessor: their products, or their bytes, from memory for one tile of rows and from the L2 for others."""
     p, c = problem, config
@@ -94,9 +92,10 @@ def estimate(problem, device, config):
     steps = ceil_div(ceil_div(p.seen, WIDTH), c.splits)
     products = 2 * HEIGHT * WIDTH * (COLUMNS * c.boxes[0] + p.dv) / 4096 * ceil_div(busy, device.sms)
     moved = WIDTH * (p.d + p.dv) * p.q.itemsize * busy / device.bandwidth
-    moved = max(moved / tiles_of(p, HEIGHT) / READ_RATE, moved / L2_RATE)
-    step = max((products + STEP_CYCLES) / (CLOCK_SHARE * device.clock_hz), moved)
-    return LAUNCH + waves * (BLOCK + steps * step) + merge_seconds(p, c.parts, c.splits, device)
+    each = waves * steps
+    work = overlap(math=each * (products + COST.step) / (COST.clock * device.clock_hz),
+                   memory=each * (moved / tiles_of(p, HEIGHT) / COST.rate), l2=each * (moved / COST.l2))
+    return Cost(launch=COST.launch, waves=waves * COST.block, reduction=merge_seconds(p, c.parts, c.splits, device)) + work
 
 
 @functools.cache
