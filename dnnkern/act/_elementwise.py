@@ -25,7 +25,7 @@ def _allowed(mode):
 
 @dataclass(frozen=True)
 class UnaryProblem(Pointwise):
-    """``y = f(x)``: everything but the addresses.
+    """``y = f(x)``: all but the addresses.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class UnaryProblem(Pointwise):
 
 @dataclass(frozen=True)
 class BinaryProblem(Pointwise):
-    """``y = f(a, b)``, or ``y = a if mask else b``: everything but the addresses.
+    """``y = f(a, b)``, or ``y = a if mask else b``: all but the addresses.
 
     Attributes
     ----------

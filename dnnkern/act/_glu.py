@@ -15,7 +15,7 @@ OPS = ("glu_fwd", "glu_bwd")
 
 @dataclass(frozen=True)
 class GluProblem(Pointwise):
-    """``y = value * f(gate)``, value and gate being the halves of x along an axis, or the gradient of x: everything but the addresses.
+    """``y = value * f(gate)``, value and gate being the halves of x along an axis, or the gradient of x: all but the addresses.
 
     Attributes
     ----------

@@ -308,8 +308,8 @@ def _make_each(apply, inputs, results, scaled, length, compute, result_types):
 def make_lanes(work):
     """Device function ``run(a, b, c, y, z, steps, shift, first, last, scalars)``: the whole work of a thread.
 
-    Lane k's chunk of an array begins ``k * step + shift[k]`` elements behind its pointer; elements ``first[k]`` to ``last[k] - 1`` of it
-    exist. Inputs with one value a row are ``k * step`` elements behind theirs. `scalars` are (alpha, beta) of functions that have them.
+    Lane k's chunk of an array begins ``k * step + shift[k]`` elements after its pointer; elements ``first[k]`` to ``last[k] - 1`` of it
+    exist. Inputs with one value a row are ``k * step`` elements after theirs. `scalars` are (alpha, beta) of functions that have them.
     """
     inputs, results, length, LANES = work.inputs, work.function.results, work.elements, work.lanes
     apply = make_function(work.function, work.compute, all(ITEMSIZE[d] <= 2 for d in work.dtypes[inputs:]))

@@ -111,7 +111,7 @@ OPERANDS = {"activation_fwd": ("x",), "activation_bwd": ("dy", "x")}
 
 @dataclass(frozen=True)
 class ActivationProblem(Pointwise):
-    """``y = f(x)``, or ``dx = dy f'(x)``: everything but the addresses.
+    """``y = f(x)``, or ``dx = dy f'(x)``: all but the addresses.
 
     Attributes
     ----------

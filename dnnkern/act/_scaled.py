@@ -31,7 +31,7 @@ class Scaled(Pointwise):
 
 @dataclass(frozen=True)
 class ScaleProblem(Scaled):
-    """``y = alpha * x``, y being mostly x: everything but the addresses and the number.
+    """``y = alpha * x``, y being mostly x: all but the addresses and the number.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class ScaleProblem(Scaled):
 
 @dataclass(frozen=True)
 class AddProblem(Scaled):
-    """``y = alpha * a + beta * c``, y being mostly c: everything but the addresses and the numbers.
+    """``y = alpha * a + beta * c``, y being mostly c: all but the addresses and the numbers.
 
     Attributes
     ----------

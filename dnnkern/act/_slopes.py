@@ -1,7 +1,7 @@
 """The gradient of prelu's slope, ``dslope = sum of dy x where x <= 0`` over what the slope is broadcast along.
 
 The kernel that computes dx writes each element's part to the workspace, in the type that it computes in; an algorithm of `reduce` adds them
-up, in a fixed order, and a slope of 16 bits is rounded once, behind that.
+up, in a fixed order, and a slope of 16 bits is rounded once, at the end.
 """
 from .. import dispatch
 from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
@@ -46,9 +46,9 @@ def slope_launches(problem, device, simple=False) -> tuple:
         return ()
     total, sums, scratch = _plan(problem)
     wide = Place("workspace", _lines(total.x.nbytes))
-    places = {"x": Place("workspace", first_part(problem) * total.x.itemsize), "y": Place("dslope") if sums is total.y else wide,
-              "workspace": Place("workspace", scratch)}
-    found = embedded(_reduction(total, device, simple), total, device, places)
+    targets = {"x": Place("workspace", first_part(problem) * total.x.itemsize), "y": Place("dslope") if sums is total.y else wide,
+               "workspace": Place("workspace", scratch)}
+    found = embedded(_reduction(total, device, simple), total, device, targets)
     return found if sums is total.y else found + cast_launches(total.y, sums, device, wide, Place("dslope"))
 
 

@@ -1,4 +1,4 @@
-"""One thread an element.
+"""One thread per element.
 
 Element i of the result, counted in the order in which it lies in memory, is computed on its own. Any strides, any dtype, any number of
 elements; each coordinate costs a division of 64-bit integers.

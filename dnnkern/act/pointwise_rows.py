@@ -1,8 +1,8 @@
 """Rows, of which inputs may be broadcast: a chunk of neighbours of a few rows a thread.
 
 The innermost dimension, which is contiguous in the results, is cut into chunks. A thread takes the same chunk of one, two or four rows that
-follow each other: its place costs one multiplication a dimension, not a division an element, an input that is the same for these rows (a
-bias along them) is loaded once, and one that has a single value a row (a bias of channels) is one load. Rows that do not begin at a
+follow each other: its offset costs one multiplication per dimension, not a division per element, an input that is the same for these rows
+(a bias along them) is loaded once, and one that has a single value a row (a bias of channels) is one load. Rows that do not begin at a
 multiple of 16 bytes begin with a short chunk, each row its own, so that what is longest moves in 16 bytes all the same.
 """
 import functools

@@ -1,9 +1,9 @@
-"""Arrays that lie alike: one or two chunks of 16 bytes a thread.
+"""Arrays that have the same layout: one or two chunks of 16 bytes per thread.
 
 Where all arrays are one run of memory, in the same order, an element's place needs no arithmetic. A block takes a tile of chunks, a thread
 one, of smaller types than 4 bytes perhaps two, loads them all, computes and stores them; the grid covers everything once, so the hardware
 balances the blocks. The first and the last tile have elements that do not exist, and go one by one. An input may be a single value.
-It is bound by memory; with two bytes an element there is time for some 27 instructions for each.
+It is bound by memory; with two bytes per element there is time for some 27 instructions for each.
 """
 import functools
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """One chunk a thread, and two or four of elements of 2 bytes or fewer."""
+    """One chunk per thread, and two or four of elements of 2 bytes or fewer."""
     return [Config(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
 
 

@@ -221,7 +221,7 @@ class ConvProblem:
         return self.bias.strides[0] if self.bias else 0
 
     def is_packed(self, name, layout):
-        """Whether x, w, y or residual lies in memory without gaps in the order of `layout` ("NCHW": the channel before the spatial
+        """Whether x, w, y or residual is contiguous in the order of `layout` ("NCHW": the channel before the spatial
         dimensions, "NHWC": after), whatever layout the caller named it in."""
         t = getattr(self, name)
         here = shape_of(t.shape, self.layout), shape_of(t.strides, self.layout)

@@ -1,7 +1,7 @@
-"""One thread a channel: it walks over images and pixels and adds.
+"""One thread per channel: it walks over images and pixels and adds.
 
-The ground that faster algorithms stand on. With channels last the threads of a warp read neighbouring elements; with channels first each
-walks along its own rows. Rows are summed by themselves first, which loses less to rounding. Best for few pixels.
+It supports everything; faster algorithms are tested against it. With channels last the threads of a warp read neighbouring elements; with
+channels first each walks along its own rows. Each row is summed separately first, which loses less to rounding. Best for few pixels.
 """
 import functools
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..host.launch import Argument, Launch
+from ._parameters import OutputStrides
 
 COST = constants("conv/bias_naive")
 
@@ -50,16 +51,16 @@ def kernel(config):
     load, store = element(config.dtype).load, element(config.output).store
 
     @jit(launch_bounds=THREADS)
-    def conv_bwd_bias_naive(dy, db, images, channels, depth, height, width, sn, sk, so, sp, sq, stride):
+    def conv_bwd_bias_naive(dy, db, images, channels, depth, height, width, y_stride, stride):
         k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if k < channels:
             total = Total(0)
             for n in range(images):
                 for o in range(depth):
                     for p in range(height):
-                        row, part = n * sn + k * sk + o * so + p * sp, Total(0)
+                        row, part = n * y_stride.n + k * y_stride.k + o * y_stride.o + p * y_stride.p, Total(0)
                         for q in range(width):
-                            part = Total(part + Total(load(dy, row + q * sq)))
+                            part = Total(part + Total(load(dy, row + q * y_stride.q)))
                         total = Total(total + part)
             store(db, k * stride, total)
     return conv_bwd_bias_naive
@@ -69,7 +70,8 @@ def build(problem, device, config):
     """One launch."""
     config = Config(problem.dy.dtype, problem.db.dtype)
     arguments = (Argument(element(problem.dy.dtype).pointer, "dy"), Argument(element(problem.db.dtype).pointer, "db"),
-                 *(Argument("int64", v) for v in (problem.n, problem.k, *problem.out, *problem.dy_strides, *problem.db.strides)))
+                 *(Argument("int64", v) for v in (problem.n, problem.k, *problem.out)),
+                 Argument(OutputStrides, OutputStrides(*problem.dy_strides)), Argument("int64", problem.db.strides[0]))
     return (Launch(kernel(config), (ceil_div(problem.k, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 

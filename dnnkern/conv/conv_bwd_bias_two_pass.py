@@ -1,13 +1,13 @@
-"""Blocks sum pieces of dy, and a second launch sums what they leave: one pass over dy at the speed of memory.
+"""Blocks write partial sums of dy, a second launch adds them: one pass over dy at memory bandwidth.
 
 Channels last, dy is a matrix of pixels by channels. A block has `across` neighbouring groups of channels, and its other threads divide the
-rows; a thread reads 16 bytes of channels at a time (fewer where rows are not aligned) and keeps a sum for each. Its rows are added through
-shared memory. Channels first, a block has one channel and its threads divide the pixels of all images, 16 bytes each; their sums are added
-by shuffles. Four loads are in flight in each thread.
+rows. A thread reads 16 bytes of channels at a time (fewer where rows are not aligned) with an accumulator for each; the threads' sums are
+reduced through shared memory. Channels first, a block has one channel and its threads divide the pixels of all images, 16 bytes each; their
+sums are reduced by shuffles. Each thread has four loads in flight.
 
-Blocks beyond those that the channels need divide the rows or pixels further: `splits` partial sums a channel lie side by side in the
-workspace, and a warp a channel adds them, in a fixed order. Where one is enough there is no second launch. It loses to `naive` only where
-there is hardly anything to sum.
+Blocks beyond those that the channels need divide the rows or pixels further: the workspace has `splits` partial sums per channel, and a
+warp per channel adds them, in a fixed order. With one split there is no second launch. It loses to `naive` only where there is little to
+sum.
 """
 import functools
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.groups import make_flight
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import Divisor, ceil_div, divide_remainder, divisor
 from ..device.warp import reduce_sum
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -27,8 +27,8 @@ from ..host.launch import Argument, Launch
 COST = constants("conv/bias_two_pass")
 
 THREADS, FLIGHT = 256, 4  # threads of a block, loads in flight
-ROUNDS = 4                # times a thread fills its flight before another split is worth a block
-BLOCKS = 6                # of a multiprocessor
+ROUNDS = 4                # times a thread fills its loads in flight before another split is worth a block
+BLOCKS = 6                # per multiprocessor
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def _flight(config):
-    """(flight of loads, ``consume(sums, some, buffer, u)``): the elements of load u are added to the sums."""
+    """(flight of loads, ``consume(sums, some, buffer, u)``): add the elements of load u to the accumulators."""
     flight, vector = make_flight(config.dtype, config.words, FLIGHT), config.vector
     values = flight.values
 
@@ -153,7 +153,7 @@ def _store(config):
 
 @functools.cache
 def rows_kernel(config):
-    """Sums of rows of channels; `db` is the workspace where there are several splits."""
+    """Channels last: sums over the rows; `db` is the workspace where there are several splits."""
     ACROSS, VECTOR, SPLITS = config.across, config.vector, config.splits
     HEIGHT, WIDTH, SIZE = THREADS // ACROSS, config.across * config.vector, THREADS * config.vector
     Total = f64 if config.total == "float64" else f32
@@ -193,7 +193,7 @@ def rows_kernel(config):
 
 @functools.cache
 def planes_kernel(config):
-    """Sums of the planes of a channel; `db` is the workspace where there are several splits."""
+    """Channels first: sums over the planes of a channel; `db` is the workspace where there are several splits."""
     VECTOR, SPLITS, WARPS2 = config.vector, config.splits, 2 * THREADS // 32
     Total = f64 if config.total == "float64" else f32
     flight, consume = _flight(config)
@@ -213,7 +213,7 @@ def planes_kernel(config):
             for u in range(FLIGHT):
                 i = first + u * THREADS * SPLITS
                 ok = i < loads
-                image, at = divide_remainder(i32(i if ok else i64(0)), plane)
+                image, at = divide_remainder(i32(i if ok else 0), plane)
                 fetch(buffer, u, dy, start + image * image_stride + at * VECTOR, ok)
             for u in range(FLIGHT):
                 consume(sums, some, buffer, u)
@@ -228,7 +228,7 @@ def planes_kernel(config):
 
 @functools.cache
 def sum_kernel(output, total, splits):
-    """db[k] = the sum of partial[k, 0:splits], a warp a channel."""
+    """db[k] = the sum of partial[k, 0:splits], one warp per channel."""
     Total, store = f64 if total == "float64" else f32, element(output).store
 
     @jit(launch_bounds=THREADS)
@@ -256,12 +256,12 @@ def build(problem, device, config):
     if along:
         columns = ceil_div(p.k, config.vector * config.across)
         arguments = (dy, target, Argument("int32", rows), Argument("int32", p.k), Argument("int64", row_stride), Argument("int64", stride),
-                     Argument("uint32x3", divisor(columns)))
+                     Argument(Divisor, divisor(columns)))
         launches = [Launch(rows_kernel(config), (columns * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
     else:
         plane = p.pixel_dims[-1][0] // config.vector
-        arguments = (dy, target, Argument("int32", rows * plane), Argument("uint32x3", divisor(plane)), Argument("int64", row_stride),
-                     Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument("uint32x3", divisor(p.k)))
+        arguments = (dy, target, Argument("int32", rows * plane), Argument(Divisor, divisor(plane)), Argument("int64", row_stride),
+                     Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument(Divisor, divisor(p.k)))
         launches = [Launch(planes_kernel(config), (p.k * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
     if config.splits > 1:
         arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride)

@@ -1,19 +1,18 @@
 """Products of spectra of tiles: overlap-save, in all three directions.
 
-An image is cut into tiles that overlap by a filter less one, each is transformed, multiplied with the transformed filter frequency by
-frequency, summed over the channels there, and transformed back; the results that wrapped round a tile are left out. `plan` has the
-launches: a transform for each of the two operands (`tiles`), a complex product for each frequency (`product`), a transform back
-with the epilogue in it.
+An image is divided into tiles that overlap by the filter less one. Each tile is transformed, multiplied with the transformed filter at each
+frequency, summed over channels there, and transformed back; results that wrapped around a tile are discarded. `plan` has the launches: a
+transform of each operand (`tiles`), a complex matrix product per frequency (`product`), an inverse transform with the epilogue.
 
 - A tile of L x L with a filter of R x R gives (L - R + 1)**2 results for L*L/2 + 2 complex products: 2 L**2 / (L - R + 1)**2 multiply-adds
-  a result and pair of channels in place of R**2. For L = 32: 2.6 for 5x5, 3.0 for 7x7, 4.2 for 11x11.
-- The spectra of an image are (L / (L - R + 1))**2 times as large as itself, are written once and read once by the products; so it takes
-  many channels, some hundred, until the products outweigh them.
-- In conv_bwd_filter dy is cut into windows that do not overlap, and the products sum over tiles, which leaves one spectrum a filter.
-- Filters of one row are transformed along lines alone.
+  per result and pair of channels instead of R**2. For L = 32: 2.6 for 5x5, 3.0 for 7x7, 4.2 for 11x11.
+- The spectra of an image are (L / (L - R + 1))**2 times as large as the image, written once and read once by the products; so it takes some
+  hundred channels until the products outweigh them.
+- In conv_bwd_filter dy is divided into windows that do not overlap, and the products sum over tiles: one spectrum per filter.
+- Filters of one row are transformed along lines only.
 
 It wins for float32 with filters from 5x5 on and many channels. Winograd's tiles are cheaper for 3x3, but are exact to fewer bits; here
-rounding grows with the logarithm of the tile (docs/notes/fft.md). `fft` is the same with one tile an image.
+rounding grows with the logarithm of the tile (docs/notes/fft.md). `fft` is the same with one tile per image.
 
 Sources: M. Mathieu, M. Henaff, Y. LeCun, arXiv:1312.5851; N. Vasilache et al., arXiv:1412.7580.
 """

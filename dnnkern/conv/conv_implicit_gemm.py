@@ -1,17 +1,19 @@
-"""A convolution as a matrix product on the ordinary units, exact, whose operands are gathered on their way into shared memory.
+"""Implicit GEMM on CUDA cores, exact: a matrix product whose operands are gathered on their way to shared memory.
 
-`engine.simt` has the main loop: a block computes a tile, a thread a smaller one in registers. The loaders find elements by an offset of
-the row, a pixel say, and one of the element of k, a tap and a channel, and masks say what lies outside the image (`_gather`); copies of
-zero bytes fill the padding in. Nothing is divided in the main loop and no matrix of patches exists. The same product serves all
-directions: for the image's gradient dy is gathered, pixels of x being sorted by their residues modulo the strides so that no tap meets a
-gap; for the filter's gradient the sums run over pixels.
+    source --cp.async, an offset per row plus one per element of k, zeros in the padding--> ring in shared memory [k][row] --+
+    plain operand --cp.async-----------------------------------------------------------> ring in shared memory [k][row] --+--> registers
+
+The main loop is `engine.simt`'s: a block computes a tile, a thread a smaller one in registers. The loaders add an offset of the row, a
+pixel, to one of the element of k, a tap and a channel; masks tell what is padding (`_gather`). The main loop has no divisions, and no
+im2col matrix is stored. The same product serves all directions: for dx, dy is gathered, with pixels of x sorted by their residues modulo
+the strides so that every tap reads a pixel; for dw, k is the pixels.
 
 Rows are pixels and columns channels where the channels of the result are contiguous; with channels first it is the other way round, and
-neighbouring threads copy neighbouring pixels instead of neighbouring channels. Where the result has few tiles, blocks share the sums in
-`ranges`, which a second launch adds up in a fixed order.
+neighbouring threads copy neighbouring pixels instead of neighbouring channels. Where the result has few tiles, blocks compute K slices,
+which a second launch adds in a fixed order (split-K).
 
-float32 and float64 are exact; 16-bit operands are widened on their way into shared memory. It wins for float32 where tensor cores may not
-round, but for filters for which fewer multiplications do (Winograd), and loses where a group has fewer channels than a tile has columns.
+float32 and float64 are exact; 16-bit operands are widened on their way to shared memory. It wins for float32 where tensor cores may not
+round, unless Winograd applies, which multiplies less. It loses where a group has fewer channels than a tile has columns.
 """
 import functools
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ COST = constants("conv/implicit_gemm")
 
 DTYPES = ("float64", "float32", *HALVES)
 MOST_WORKSPACE = 1 << 29
-LEAST_STEPS = 64  # of a range of k
+LEAST_STEPS = 64  # of a K slice
 
 
 @dataclass(frozen=True)

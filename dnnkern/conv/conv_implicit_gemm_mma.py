@@ -1,12 +1,12 @@
-"""A convolution as a matrix product on tensor cores by mma.sync, whose operands are gathered on their way into shared memory.
+"""Implicit GEMM on tensor cores by mma.sync: a matrix product whose operands are gathered on their way to shared memory.
 
 The product is that of `implicit_gemm`, in all directions; the main loop is `engine.ampere`'s: a ring of stages filled by cp.async,
-ldmatrix, mma.sync. With channels last a copy is 16 bytes of channels of one pixel and tap, or fewer where the channels of a group do not
-divide by so many. With channels first neighbouring elements are pixels, which a tap shifts to any address: 16-bit elements then pass
-through registers one by one, float32 goes by copies of 4 bytes; only 1x1 filters without stride are copied 16 bytes at a time.
+ldmatrix, mma.sync. With channels last a copy is 16 bytes of channels of one pixel and tap, or fewer where the channels of a group are not a
+multiple. With channels first neighbouring elements are pixels, which a tap shifts to any address: 16-bit elements then pass through
+registers one by one, and float32 is copied 4 bytes at a time; only 1x1 filters without stride are copied 16 bytes at a time.
 
-float16, bfloat16, float64 and, forward, int8 are multiplied as they are; float32 is rounded to tf32, which the problem has to allow. It
-wins before sm_90, for groups of 8 to 64 channels, for strided image gradients, for float64, and wherever TMA cannot address the image.
+float16, bfloat16, float64 and, forward, int8 keep their precision; float32 is rounded to tf32, which the problem has to allow. It wins
+before sm_90, for groups of 8 to 64 channels, for backward data with a stride, for float64, and wherever TMA cannot address the image.
 """
 import functools
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from ._gather.table import Table
 COST = constants("conv/implicit_gemm")
 
 MOST_WORKSPACE = 1 << 29
-LEAST_STAGES = 4  # of a range of k
+LEAST_STAGES = 4  # of a K slice
 FEW = 16          # channels that do not fill the rows of a tile
 
 TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stages=4, blocks=2),

@@ -1,13 +1,15 @@
-"""One thread an element of the result, straight from the definition, in all three directions.
+"""One thread per element of the result, from the definition, in all three directions.
 
-The thread of y[n, k, o, p, q] sums x times w over the taps and the channels of k's group; that of x[n, c, d, h, w] sums y times w over
-the taps whose window position exists, that is, where the stride divides ``h + padding - tap * dilation``, and over the filters of c's
-group; that of w[k, c, t, r, s] sums x times y over images and window positions. Taps that read the padding are left out. Neighbouring
-threads have neighbouring elements of the result in memory. Arrays may have any strides, nothing has to be aligned or divisible, offsets
-have 64 bits.
+    y[n, k, o, p, q]    sum of x * w over the taps and the channels of k's group
+    x[n, c, d, h, w]    sum of y * w over the taps with an output position, and the filters of c's group; a tap has one where the
+                        stride divides ``h + padding - tap * dilation``
+    w[k, c, t, r, s]    sum of x * y over images and output positions
 
-It reads two elements a multiply-add from the caches, and is the ground the other algorithms stand on: always applicable, deterministic,
-easy to check. Best for results of a few thousand elements.
+Taps that read the padding are skipped. Neighbouring threads have neighbouring elements of the result. Arrays may have arbitrary strides,
+nothing has to be aligned or divisible, offsets have 64 bits.
+
+It loads two elements per multiply-add from the caches. It supports everything, is deterministic and easy to check, so the other algorithms
+are tested against it. Best for results of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass

@@ -30,7 +30,6 @@ mbarrier_wait_cluster(bar, parity)            the same for arrivals of the whole
 mbarrier_test(bar, parity)                    whether it is complete, without waiting
 fence_async()                                 what this thread wrote or knows of is visible to asynchronous copies from here on
 fence_async_shared(), fence_async_global()    the same for shared, or global, memory alone
-make_advanced(slots)                          host function: ``advanced(slot, phase)``, the next slot of a ring and its parity
 ===========================================  ==========================================================================================
 
 `bar` is a 32-bit address in the shared window. sm_90, but for init, arrive, arrive_copies and test: sm_80. A thread that only waits now and
@@ -40,9 +39,7 @@ In the simulator a barrier counts its phases. That it runs ahead of a thread tha
 was told of, use before its initialisation is known, and a block that ends while others may still arrive are errors; so is whatever is
 accessed in no order with its arrivals and waits. Deadlocks are reported with what each barrier lacks.
 """
-import functools
-
-from . import SIMULATED, device_function, instruction, u32
+from . import SIMULATED, instruction
 
 if SIMULATED:
     from .sim import cp_async as _copies
@@ -81,16 +78,3 @@ mbarrier_test = _operation("test", "{ .reg .pred p; mbarrier.test_wait.parity.sh
 fence_async = _operation("fence_async", "fence.proxy.async;")
 fence_async_shared = _operation("fence_async_shared", "fence.proxy.async.shared::cta;")
 fence_async_global = _operation("fence_async_global", "fence.proxy.async.global;")
-
-
-@functools.cache
-def make_advanced(slots):
-    """Device function ``advanced(slot, phase)`` -> the next of so many slots, and the parity of the phase that is waited for there, which
-    turns where the ring begins again."""
-    @device_function
-    def advanced(slot, phase):
-        slot = slot + 1
-        if slot == slots:
-            return u32(0), phase ^ 1
-        return slot, phase
-    return advanced

@@ -86,7 +86,7 @@ class _Dropout:
 
 @dataclass(frozen=True)
 class DropoutProblem(_Dropout):
-    """``y = keep * x * factor`` for random bits `keep`: everything but the addresses, the seed and the probability.
+    """``y = keep * x * factor`` for random bits `keep`: all but the addresses, the seed and the probability.
 
     Attributes
     ----------

@@ -1,9 +1,10 @@
 """Sixteen bytes a load, one or two calls of Philox a thread.
 
-A thread owns as many neighbours as are two loads of 16 bytes, eight at least: 16 halves, 8 floats. All loads are under way before the
-random bits are drawn, which takes some fifty instructions for eight elements, twenty of them at half rate, and hides behind them. With all
-that is done to an element they are sixteen in 16-bit types, where a copy leaves time for some twenty-seven. Where an array is not aligned
-to 16 bytes its accesses are shorter, on that side alone. A run at the end of a row, which has fewer elements, goes one by one.
+A thread owns as many neighbours as are two loads of 16 bytes, eight at least: 16 elements of 16 bits, 8 floats. All loads are in flight
+before the random bits are drawn, which takes some fifty instructions for eight elements, twenty of them at half rate, and is hidden by
+them. With all that is done to an element they are sixteen in 16-bit types, where a copy leaves time for some twenty-seven. Where an array
+is not aligned to 16 bytes its accesses are shorter, on that side alone. A run at the end of a row, which has fewer elements, goes one by
+one.
 """
 import functools
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ def ratio_kernel(compute):
 
 
 def ratio_launch(problem, counts):
-    """The launch for parameters with so many partials each, which follow each other in the workspace; the quotients come behind all."""
+    """The launch for parameters with so many partials each, which follow each other in the workspace; the quotients come after all."""
     firsts = np.cumsum(counts) - counts
     words = (firsts + (np.array(counts, np.int64) << 32)).astype(np.uint64)
     compute, total = problem.compute, int(sum(counts))

@@ -13,7 +13,7 @@ SINGLES = ("out", "grad_scale", "found_inf")
 
 @dataclass(frozen=True)
 class NormProblem:
-    """``norm = sqrt(sum((grads / grad_scale)**2))`` over all arrays of a list: everything but addresses and numbers.
+    """``norm = sqrt(sum((grads / grad_scale)**2))`` over all arrays of a list: all but addresses and numbers.
 
     Attributes
     ----------

@@ -9,12 +9,12 @@ from ..host.tensor import Tensor
 from ._rule import rule_of
 
 SINGLES = ("grad_scale", "found_inf", "step")
-HALVES = ("float16", "bfloat16")
+SIXTEEN_BITS = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class StepProblem:
-    """One step of an optimiser on lists of arrays, in place: everything but addresses and numbers.
+    """One step of an optimiser on lists of arrays, in place: all but addresses and numbers.
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class StepProblem:
             allowed = self._dtypes(name, p.dtype)
             if t.dtype not in allowed:
                 raise TypeError(f"{self.op}: {name}[{k}] is {t.dtype}, params[{k}] is {p.dtype}; expected {' or '.join(allowed)}")
-        if self.master is not None and p.dtype not in HALVES:
-            raise TypeError(f"{self.op}: params[{k}] is {p.dtype} beside master weights; expected {' or '.join(HALVES)}")
+        if self.master is not None and p.dtype not in SIXTEEN_BITS:
+            raise TypeError(f"{self.op}: params[{k}] is {p.dtype} beside master weights; expected {' or '.join(SIXTEEN_BITS)}")
 
     @staticmethod
     def _dtypes(name, dtype):
         if name == "params" or dtype == "float64":
             return (dtype,)
         if name == "grads":
-            return ("float32", *HALVES)
+            return ("float32", *SIXTEEN_BITS)
         return ("float32",) if name == "master" or dtype == "float32" else ("float32", dtype)
 
     # ---- lists

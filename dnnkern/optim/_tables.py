@@ -1,4 +1,4 @@
-"""The two tables through which a kernel finds hundreds of arrays: which chunk a block has, and where the arrays are."""
+"""The two tables through which a kernel finds hundreds of arrays: the chunk of each block, and where the arrays are."""
 import numpy as np
 
 from ..device.vec import as_f32, as_f64, as_u16
@@ -17,13 +17,13 @@ def chunk_words(sizes, chunk):
 
 
 def address_table(rows, columns):
-    """The `Table` of rows of constant words, a list each, behind which come the addresses of a list of operands' names, or None."""
+    """The `Table` of rows of constant words, a list each, followed by the addresses of a list of operands' names, or None."""
     width = len(rows[0]) + len(columns[0])
-    words, places, names = np.zeros((len(rows), width), np.uint64), [], []
+    words, positions, names = np.zeros((len(rows), width), np.uint64), [], []
     for i, (row, some) in enumerate(zip(rows, columns)):
         words[i, :len(row)] = row
         for c, name in enumerate(some):
             if name is not None:
-                places.append(i * width + len(row) + c)
+                positions.append(i * width + len(row) + c)
                 names.append(name)
-    return Table(words.reshape(-1), np.array(places, np.int64), tuple(names))
+    return Table(words.reshape(-1), np.array(positions, np.int64), tuple(names))

@@ -1,7 +1,7 @@
 """Partial sums of squares, and what becomes of them: parts that the algorithms of norms share.
 
-A partial has two numbers: the sum of squares, and a number that is 0 as long as everything was finite, else NaN. The first halves of all
-partials come first, then the second halves. Who adds them up are the 256 threads of a block, in one order.
+A partial has two numbers: the sum of squares, and a number that is 0 as long as everything was finite, else NaN. The first numbers of all
+partials come first, then the second ones. Who adds them up are the 256 threads of a block, in one order.
 """
 import functools
 

@@ -1,7 +1,7 @@
-"""Two launches a list: sums of squares of runs of chunks, a run a block; then every block adds these up for itself.
+"""Two launches per list: sums of squares of runs of chunks, a run a block; then every block adds these up for itself.
 
 Blocks find their arrays as those of the steps do, in a constant table of chunks and one of addresses. In the first launch there are as many
-blocks as are resident, and each walks a run of chunks of 4096 elements, with up to 64 bytes a thread under way; it leaves two numbers. So
+blocks as are resident, and each walks a run of chunks of 4096 elements, with up to 64 bytes per thread in flight; it leaves two numbers. So
 few of them are left that each block of the second launch can add all up: it reads five numbers a thread from the L2, meets its threads
 once, and knows the norm. Where nothing is to be scaled it then leaves; else it scales its chunk. To know the norm is one block's work
 alone.
@@ -184,7 +184,7 @@ def make_visit(bodies):
 
 @functools.cache
 def partial_kernel(config):
-    """The sum of squares of a run of chunks a block."""
+    """The sum of squares of a run of chunks per block."""
     T, compute = TYPES[config.compute], config.compute
     visit, total, RESIDENT = make_visit([_squares_of(d, compute) for d in config.dtypes]), make_sum(compute), config.resident
     scale_of, _ = make_factor(compute, config.scaled)
@@ -205,7 +205,7 @@ def partial_kernel(config):
 
 @functools.cache
 def clip_kernel(config):
-    """A chunk a block, scaled by what all partials say."""
+    """A chunk per block, scaled by what all partials say."""
     T, compute = TYPES[config.compute], config.compute
     visit, total = make_visit([_scaled_of(d, compute) for d in config.dtypes]), make_total(compute)
     (scale_of, factor_of), report = make_factor(compute, config.scaled), make_report(config.norm, config.reports)
@@ -229,7 +229,7 @@ def clip_kernel(config):
 # ---- launches
 
 def build(problem, device, config):
-    """Partials, and one block or a block a chunk."""
+    """Partials, and one block or a block per chunk."""
     kinds = {}
     rows = [(problem.grads[k].size, 2 * kinds.setdefault(problem.grads[k].dtype, len(kinds)) + (problem.grads[k].alignment >= 16))
             for k in problem.flat]

@@ -1,7 +1,7 @@
-"""One thread a stretch of 256 elements, a launch an array; one block adds up.
+"""One thread per stretch of 256 elements, a launch per array; one block adds up.
 
 For arrays that lie in any way; each coordinate costs a division of 64-bit integers. What clips reads the norm from memory, one thread an
-element, a launch an array again.
+element, a launch per array again.
 """
 import functools
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ def clip_kernel(config):
 
 
 def build(problem, device, config):
-    """A launch an array, one more, and a launch an array."""
+    """A launch per array, one more, and a launch per array."""
     launches, after, first, count = [], [], 0, _partials(problem)
     for k in problem.filled:
         t = problem.grads[k]

@@ -1,6 +1,6 @@
-"""Three launches a list: moments and sums of squares, norms, parameters.
+"""Three launches per list: moments and sums of squares, norms, parameters.
 
-The first and the last have a block a chunk of 1024 elements, which finds its arrays as those of the other steps do. The first writes the
+The first and the last have a block per chunk of 1024 elements, which finds its arrays as those of the other steps do. The first writes the
 moments and leaves two numbers a block: sums of squares of the parameters and of the direction in which they are to go. Between them a block
 a parameter adds these up. The last computes the direction again from the moments, which costs less than to keep it: ten accesses an
 element, where seven would do without norms.
@@ -26,7 +26,7 @@ MASTER = COLUMNS - 1
 
 
 def supports(problem):
-    """Parameters whose arrays lie alike and without gaps."""
+    """Parameters whose arrays have the same layout, without gaps."""
     apart = sorted(set(problem.filled) - set(problem.flat))
     if apart:
         return f"the arrays of parameter {apart[0]} have gaps, or lie differently"
@@ -148,7 +148,7 @@ def make_visit(bodies):
 
 @functools.cache
 def moments_kernel(kinds, numbers, skips):
-    """The moments of a chunk a block, and its sums of squares."""
+    """The moments of a chunk per block, and its sums of squares."""
     S, SCALED, COUNTED = {"float32": f32, "float64": f64}[numbers], kinds[0].scaled, kinds[0].counted
     visit, total, (inverse, _) = make_visit([_moments_body(kind, numbers) for kind in kinds]), make_sum(numbers), make_arithmetic(S)
 
@@ -174,7 +174,7 @@ def moments_kernel(kinds, numbers, skips):
 
 @functools.cache
 def move_kernel(kinds, numbers, skips):
-    """The parameters of a chunk a block."""
+    """The parameters of a chunk per block."""
     visit, COUNTED = make_visit([_move_body(kind, numbers) for kind in kinds]), kinds[0].counted
     S = {"float32": f32, "float64": f64}[numbers]
 

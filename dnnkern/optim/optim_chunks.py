@@ -1,9 +1,9 @@
-"""One launch a list: a block a chunk, and a table on the device that says where the arrays are.
+"""One launch per list: a block per chunk, and a table on the device that says where the arrays are.
 
 Block number i reads word i of a constant table, which parameter and which chunk of it are its own, and that parameter's row of another:
 its size, and the address of each of its arrays. The latter is small, and is all that is sent to the device when arrays are elsewhere than
 before. Two dependent reads, which hit the L2 nearly always, and nothing to search for: the other blocks of a multiprocessor have their
-loads under way meanwhile.
+loads in flight meanwhile.
 
 A thread then loads its four or eight elements of every array, by 16 bytes where the elements have as many, computes, and stores. Arrays
 that are not aligned, and the last chunk of a parameter, go element by element, neighbours by neighbouring threads. Lists of mixed dtypes

@@ -1,4 +1,4 @@
-"""One thread an element, a launch a parameter.
+"""One thread per element, one launch per parameter.
 
 Straight from the definition, for arrays that lie in any way; each coordinate costs a division of 64-bit integers.
 """

@@ -114,12 +114,12 @@ def seconds(problem, config, lines, device):
     array `lines` bytes of the L1's time a thread. Overlapped times show in part."""
     units, pixels = _units(problem, config), config.rows * config.columns
     row = ceil_div(outputs_covering(problem, 2, config.columns), config.outputs) * config.outputs
-    seen = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows) * row
+    gathered = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows) * row
     base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
-    each = base + COST.pixel * pixels + seen * (COST.output + config.channels * (1 + pixel * pixels))
+    each = base + COST.pixel * pixels + gathered * (COST.output + config.channels * (1 + pixel * pixels))
     accesses = 1 + (ceil_div(config.channels, 4) if problem.is_max else 0)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
-                   l1=units * seen * accesses * lines / (COST.l1 * device.sms * device.clock_hz))
+                   l1=units * gathered * accesses * lines / (COST.l1 * device.sms * device.clock_hz))
     return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 

@@ -47,9 +47,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Divisions, and 64-bit instructions per tap; at least the latency of one load per tap."""
     each = COST.thread + COST.tap * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
-    seen = problem.tap_count if problem.is_forward else 1
+    taps = problem.tap_count if problem.is_forward else 1
     return LAUNCH + overlap(issue=issue_seconds(problem.outputs[0].size, each, device), memory=memory_seconds(problem.bytes, device),
-                            waits=seen * COST.latency)
+                            waits=taps * COST.latency)
 
 
 class Axis(NamedTuple):

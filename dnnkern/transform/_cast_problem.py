@@ -12,7 +12,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_
 
 @dataclass(frozen=True)
 class CastProblem:
-    """``y = dtype(scale * x)``: everything but the addresses and the value of scale.
+    """``y = dtype(scale * x)``: all but the addresses and the value of scale.
 
     Attributes
     ----------

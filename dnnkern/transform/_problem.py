@@ -19,7 +19,7 @@ MOVES = ("transpose", "strided_slice", "depth_to_space", "space_to_depth")
 
 
 class Moves:
-    """What algorithms and the front end read of a problem whose result is elements of x in other places.
+    """What algorithms and the front end read of a problem whose result is the elements of x in another order.
 
     A problem has `op`, `x`, `y` and `canonical`, the elements as they are.
     """
@@ -69,7 +69,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class TransposeProblem(Moves):
-    """``y[i0, i1, ...] = x[j0, j1, ...]`` with ``i_k = j_axes[k]``: everything but the addresses.
+    """``y[i0, i1, ...] = x[j0, j1, ...]`` with ``i_k = j_axes[k]``: all but the addresses.
 
     Attributes
     ----------

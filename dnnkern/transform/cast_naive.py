@@ -1,4 +1,4 @@
-"""One thread an element.
+"""One thread per element.
 
 Element i of y, counted in the order in which y lies in memory, is read, converted and written on its own. Any strides, any number of
 elements; each coordinate costs a division of 64-bit integers.

@@ -3,7 +3,7 @@
 A thread converts from 2 to 16 neighbours: as many as are 16 bytes on the narrower side, or 32 on the wider one if that is less. It loads
 them in units of up to 16 bytes, unpacks, scales and rounds them in registers, and stores them in such units; a run at the end of a row,
 which has fewer, goes one by one. Where rows are not aligned to 16 bytes the units are smaller, on that side alone. It is bound by memory:
-float32 to bfloat16 takes 3 instructions an element.
+float32 to bfloat16 takes 3 instructions per element.
 """
 import functools
 from dataclasses import dataclass

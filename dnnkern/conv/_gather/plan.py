@@ -24,7 +24,7 @@ def linear(dims):
 
 def swapped(view):
     """Whether channels become rows: neighbouring results are pixels."""
-    return view.problem.op != "conv_bwd_filter" and view.output_channel != 1 and view.problem.output_strides[4] == 1
+    return view.problem.op != "conv_bwd_filter" and view.output_channel != 1 and view.problem.output_strides[-1] == 1
 
 
 def sizes(view, swap):

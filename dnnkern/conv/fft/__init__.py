@@ -1,13 +1,13 @@
 """Products of spectra of whole images, in all three directions.
 
-`fft_tiling` with one tile an image: the image is transformed once, nothing overlaps, and its two paddings share their room. A correlation
-on a circle of L elements reads behind the last pixel what is before the first; so L elements hold an image of H pixels and the larger of
-its paddings, all of whose results are right, and lie round the circle from minus the padding on.
+`fft_tiling` with one tile per image: the image is transformed once, nothing overlaps, and its two paddings share the same elements. A
+circular correlation of L elements wraps around from the last to the first; so L elements hold an image of H pixels and the larger of its
+paddings, and all results are right. They begin at minus the padding, modulo L.
 
-A result and pair of channels takes L*L/2 + 2 complex products for each image, whatever the filter: for 14x14 and a padding of two, L = 16
-and 2.6 multiply-adds a result. Extents are 8, 12, 16, 20, 24, 32, 40, 48, 64, along h and w each the least that fits.
+Each pair of channels takes L*L/2 + 2 complex products per image, whatever the filter: for 14x14 and a padding of two, L = 16 and 2.6
+multiply-adds per result. Extents are 8, 12, 16, 20, 24, 32, 40, 48, 64, along h and w each the least that fits.
 
-It wins where images are small and filters large; `fft_tiling` where a tile leaves less of itself unused, and for large images.
+It wins where images are small and filters large; `fft_tiling` wins for large images, and where tiles waste less.
 
 Sources: as `fft_tiling`'s.
 """

@@ -1,4 +1,4 @@
-"""Fourier transforms of a line in a thread's registers, and the real lines that travel in pairs as one complex line.
+"""Fourier transforms of a line in a thread's registers; two real lines are one complex line.
 
 `make_fft` is for two local arrays, real and imaginary parts, indexed by constants alone. A length is a product of two radices, R1 * R2::
 
@@ -87,7 +87,7 @@ def fft6(re, im, at, step):
 
 @device_function
 def fft8(re, im, at, step):
-    """Eight points: four of sums, four of differences that are turned first."""
+    """Eight points: four of sums, four of differences times their twiddle factors."""
     for n in range(4):
         a, b = at + n * step, at + (n + 4) * step
         r, i = re[a] - re[b], im[a] - im[b]
@@ -119,7 +119,7 @@ SMALL = {2: fft2, 3: fft3, 4: fft4, 5: fft5, 6: fft6, 8: fft8}
 
 
 def place(length, k):
-    """Where element k of a transform lies in the arrays. Host function."""
+    """Index of element k of a transform in the arrays. Host function."""
     first, second = RADICES[length]
     return second * (k % first) + k // first
 
@@ -143,16 +143,16 @@ def make_fft(length):
     R1, R2 = RADICES[length]
     first, second = SMALL[R1], SMALL[R2]
 
-    def turned(n2, k1):
-        """Multiplies element (k1, n2) by its twiddle factor."""
+    def twiddle(n2, k1):
+        """Multiply element (k1, n2) by its twiddle factor."""
         angle = 2 * math.pi * n2 * k1 / length
         c, s, at = math.cos(angle), math.sin(angle), R2 * k1 + n2
 
         @device_function
-        def turn(re, im):
+        def multiply(re, im):
             r, i = re[at], im[at]
             re[at], im[at] = c * r + s * i, c * i - s * r
-        return turn
+        return multiply
 
     def chain(parts):
         if len(parts) == 1:
@@ -164,7 +164,7 @@ def make_fft(length):
             head(re, im)
             tail(re, im)
         return both
-    turns = chain([turned(n2, k1) for n2 in range(1, R2) for k1 in range(1, R1)])
+    twiddles = chain([twiddle(n2, k1) for n2 in range(1, R2) for k1 in range(1, R1)])
 
     @device_function
     def columns(n2, s):
@@ -180,6 +180,6 @@ def make_fft(length):
     @device_function
     def fft(re, im):
         all_columns(0, (re, im))
-        turns(re, im)
+        twiddles(re, im)
         all_rows(0, (re, im))
     return fft

@@ -3,23 +3,24 @@
 In every direction two arrays are transformed, multiplied frequency by frequency, and the product is transformed back::
 
     conv_fwd         y  of x's tiles and w      sum over c
-    conv_bwd_data    dx of dy's tiles and w     sum over k, w rotated by half a turn
+    conv_bwd_data    dx of dy's tiles and w     sum over k, w rotated by 180 degrees
     conv_bwd_filter  dw of dy's and x's tiles   sum over tiles
 
-all of them as correlations, X * conj(W). The tiles of one image may be more than the workspace shall hold: they are taken in slices, one
-after the other, which in conv_bwd_filter add to the same spectra.
+all of them as correlations, X * conj(W). Where the spectra of all tiles exceed a bound of the workspace, tiles are processed in slices one
+after another, which in conv_bwd_filter add to the same spectra.
 """
 from dataclasses import dataclass, replace
 
 from ...device.convert import element
-from ...device.index import ceil_div, divisor
+from ...device.index import Divisor, ceil_div, divisor
 from ...engine.constants import constants
 from ...engine.cost import Cost, issue_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from .._parameters import PlaneStrides
 from . import product as _fft_product, tiles as _fft_tiles
 from .product import Tile
-from .tiles import Lines
+from .tiles import AnalysisSizes, Lines, SynthesisSizes
 
 COST = constants("conv/fft")
 
@@ -33,7 +34,7 @@ TILES = {Tile(128, 64, tn=8): 0.80, Tile(64, 64, blocks=3): 0.78, Tile(64, 32, b
 
 @dataclass(frozen=True)
 class Side:
-    """An array seen as `outer` images of `channels` planes.
+    """An array as `outer` images of `channels` planes.
 
     Attributes
     ----------
@@ -41,7 +42,7 @@ class Side:
         Of the array, as the problem has it.
     first : int
         Element where (0, 0, 0, 0) is.
-    strides : tuple of int
+    strides : PlaneStrides
         Along (outer, channel, h, w).
     extents : tuple of int
         (h, w).
@@ -50,17 +51,14 @@ class Side:
     outer: int
     channels: int
     extents: tuple
-    strides: tuple
+    strides: PlaneStrides
     first: int = 0
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How images are cut into tiles: results of one tile, or elements of dy, its origin and what of it counts, all by (h, w).
-
-    `count` tiles of an image lie `step` apart, the first `pad` elements before the image; `used` elements of each are read, the others are
-    zero.
-    """
+    """How images are divided into tiles, along (h, w): `count` tiles of an image are `step` apart, the first begins `pad` elements before
+    the image; `used` elements of each are read, the others are zero."""
     count: tuple
     step: tuple
     pad: tuple
@@ -90,7 +88,8 @@ class Correlation:
 
 
 def _plane(five):
-    return five[0], five[1], five[3], five[4]
+    n, c, _, h, w = five
+    return PlaneStrides(n, c, h, w)
 
 
 def correlation(problem) -> Correlation:
@@ -101,13 +100,13 @@ def correlation(problem) -> Correlation:
     sk, sc, sr, ss = _plane(p.w_strides)
     last = (taps[0] - 1) * sr + (taps[1] - 1) * ss
     backward = p.op == "conv_bwd_data"
-    strides, first = ((sk, sc, -sr, -ss), last) if p.flip != backward else ((sk, sc, sr, ss), 0)
+    strides, first = (PlaneStrides(sk, sc, -sr, -ss), last) if p.flip != backward else (PlaneStrides(sk, sc, sr, ss), 0)
     w = Side("w", p.k, p.c, taps, strides, first)
     pads = p.pads_before[1:], p.pads_after[1:]
     if p.op == "conv_fwd":
         return Correlation(x, w, y, True, taps, *pads, y.extents)
     if backward:
-        w = replace(w, outer=p.c, channels=p.k, strides=(strides[1], strides[0], *strides[2:]))
+        w = replace(w, outer=p.c, channels=p.k, strides=strides._replace(n=strides.c, c=strides.n))
         pads = (tuple(r - 1 - pad for r, pad in zip(taps, side)) for side in pads)
         return Correlation(y, w, x, True, taps, *pads, x.extents)
     return Correlation(y, x, w, False, taps, *pads, y.extents)
@@ -186,7 +185,7 @@ def _pitch(channels):
 
 def _lines(config, side):
     """How blocks share the tiles of an array."""
-    last = int(side.strides[1] == 1 and side.strides[3] != 1)
+    last = int(side.strides.c == 1 and side.strides.w != 1)
     ch = 8 if config.lh == 1 or max(config.lh, config.lw) <= 32 else 4
     return Lines(config.lh, config.lw, ch, last, 16 if config.lh == 1 else config.lh)
 
@@ -251,31 +250,31 @@ class Plan:
     def _geometry(self, cut, lines, items, channels):
         blocks_c = ceil_div(channels, lines.ch)
         grid = (ceil_div(items, lines.rows) if lines.lh == 1 else items) * blocks_c
-        return grid, (Argument("uint32x3", divisor(blocks_c)), Argument("uint32x3", divisor(cut.per_image)),
-                      Argument("uint32x3", divisor(cut.count[1])))
+        return grid, tuple(Argument(Divisor, divisor(v)) for v in (blocks_c, cut.per_image, cut.count[1]))
 
     def _analysis(self, side, cut, offset, first, end, stride):
         lines, pitch = self.lines[side.name], _pitch(side.channels)
         grid, divisors = self._geometry(cut, lines, end - first, side.channels)
         tensor = getattr(self.problem, side.name)
-        sizes = (side.channels, pitch, *side.extents, *cut.used, *cut.step, *cut.pad)
+        size = AnalysisSizes(side.channels, pitch, *side.extents, *cut.used, *cut.step, *cut.pad)
         arguments = (Argument(element(tensor.dtype).pointer, side.name, offset=side.first * ITEMSIZE[tensor.dtype]),
                      Argument("float32*", "workspace", offset=offset), Argument("int32", first), Argument("int32", end), *divisors,
-                     Argument("int32x10", sizes), Argument("int64x4", side.strides), Argument("int64", stride))
+                     Argument(AnalysisSizes, size), Argument(PlaneStrides, side.strides), Argument("int64", stride))
         return Launch(_fft_tiles.analyse(_fft_tiles.Config(lines)), (grid, 1, 1), (lines.threads, 1, 1), arguments, shared=lines.shared)
 
     def _synthesis(self, offset, first, end, stride):
         c, p = self.c, self.problem
         lines, cut = self.lines[c.y.name], self.cut_y
         grid, divisors = self._geometry(cut, lines, end - first, c.y.channels)
-        sizes = (c.y.channels, self.pitches[2], *c.y.extents, *cut.step, *self.kept, *self.shift)
-        size = ITEMSIZE[p.output.dtype]
+        size = SynthesisSizes(c.y.channels, self.pitches[2], *c.y.extents, *cut.step, *self.kept, *self.shift)
+        itemsize = ITEMSIZE[p.output.dtype]
         residual = _plane(p.residual_strides)
-        e = list(p.epilogue_arguments((0, c.y.strides[1]), (0, residual[1])))
-        e[4] = replace(e[4], offset=c.y.first * size)  # what beta reads, where the results go
-        arguments = (Argument("float32*", "workspace", offset=offset), replace(p.pointer(c.y.name), offset=c.y.first * size),
-                     Argument("int32", first), Argument("int32", end), *divisors, Argument("int32x10", sizes),
-                     Argument("int64x4", c.y.strides), Argument("int64x4", residual), Argument("int64", stride), *e)
+        alpha, beta, bias, bias_stride, prior, *others = p.epilogue_arguments((0, c.y.strides.c), (0, residual.c))
+        prior = replace(prior, offset=c.y.first * itemsize)  # what beta reads, where the results are stored
+        arguments = (Argument("float32*", "workspace", offset=offset), replace(p.pointer(c.y.name), offset=c.y.first * itemsize),
+                     Argument("int32", first), Argument("int32", end), *divisors, Argument(SynthesisSizes, size),
+                     Argument(PlaneStrides, c.y.strides), Argument(PlaneStrides, residual), Argument("int64", stride), alpha, beta, bias,
+                     bias_stride, prior, *others)
         kernel = _fft_tiles.synthesise(_fft_tiles.Config(lines, p.epilogue))
         return Launch(kernel, (grid, 1, 1), (lines.threads, 1, 1), arguments, shared=lines.shared)
 
@@ -285,7 +284,7 @@ class Plan:
         grid = blocks_m * blocks_n * ceil_div(self.frequencies, group)
         arguments = (*(Argument("float32*", "workspace", offset=o) for o in offsets),
                      *(Argument("int32", v) for v in (rows, columns, length, ceil_div(length, tile.bk), self.frequencies, group)),
-                     Argument("uint32x3", divisor(blocks_m * blocks_n)), Argument("uint32x3", divisor(blocks_n)),
+                     Argument(Divisor, divisor(blocks_m * blocks_n)), Argument(Divisor, divisor(blocks_n)),
                      Argument("int32x3", self.pitches), Argument("int64x3", strides))
         kernel = _fft_product.kernel(_fft_product.Config(tile, int(self.c.items), int(accumulate)))
         return Launch(kernel, (grid, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared)

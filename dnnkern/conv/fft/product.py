@@ -3,19 +3,19 @@
     "items"     y[i, j] = sum over channels of a[i, q] * conj(b[j, q])      i an item of a, j one of b
     "channels"  y[i, j] = sum over items of conj(a[q, i]) * b[q, j]         i a channel of a, j one of b
 
-with [item, channel] the matrix of one frequency of a spectrum array, channels being neighbours. A block computes one tile of y for several
-frequencies, one after the other: the ring of stages in shared memory runs through from one to the next, so that only the first of them
-waits for memory.
+with [item, channel] the matrix of one frequency of a spectrum array, channels contiguous. A block computes one tile of y for several
+frequencies, one after the other: the ring of stages in shared memory continues from one to the next, so that only the first of them waits
+for memory.
 
-    global --cp.async, 8 bytes where channels are summed over, which turns them, or 16--> ring, [q][row] --> fragments of 16 bytes, double
-    buffered in registers --> four multiply-adds an element and column --> accumulators, real and imaginary parts apart
+    global --cp.async: 8 bytes and transposed where channels are summed over, else 16 bytes--> ring, [q][row] --> fragments of 16 bytes,
+    double buffered in registers --> four multiply-adds per element and column --> accumulators, real and imaginary parts apart
 
-Three multiplications would do in place of four, at the price of five additions that a multiply-add has for nothing.
+Three multiplications instead of four would need five more additions, which multiply-adds do for free.
 """
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.cp_async import commit_copies, copy_async8, copy_async16, wait_copies
 from ...device.dot import make_outer
 from ...device.index import divide_remainder
@@ -23,7 +23,7 @@ from ...device.unroll import unrolled
 from ...device.vec import address, load2, load_shared_4f32, shared_address, store4
 
 LANES_M, LANES_N = 4, 8
-PAD = 2  # complex numbers between rows of the ring: 16 bytes, so that a run of channels is spread over all banks as it is turned
+PAD = 2  # complex numbers between rows of the ring: 16 bytes, so that transposed channels are spread over all banks
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _loader(tile, extent, items):
         @device_function
         def copy(to, source, offset, mask, left, pitch):
             for j in range(COPIES):
-                n = u32(8) if mask & u32(1 << j) != 0 and left > 0 else u32(0)
+                n = 8 if mask & u32(1 << j) != 0 and left > 0 else 0
                 copy_async8(to + u32(j * (PASS * 8)), source, (offset + j * PASS * pitch) * 8, n)
     else:
         CHUNKS = extent // 2
@@ -107,7 +107,7 @@ def _loader(tile, extent, items):
         @device_function
         def copy(to, source, offset, mask, left, pitch):
             for j in range(COPIES):
-                n = u32(16) if mask != 0 and left > j * PASS else u32(0)
+                n = 16 if mask != 0 and left > j * PASS else 0
                 copy_async16(to + u32(j * (PASS * PITCH * 8)), source, (offset + j * PASS * pitch) * 8, n)
     return begin, copy
 
@@ -159,7 +159,7 @@ def kernel(config):
 
     @device_function
     def load_stage(to, a, b, state, ok):
-        """Copies of the thread's part of the stage that `state` is at; nothing but zeros after the last."""
+        """Copy the thread's part of the stage at `state`; zeros after the last stage."""
         off_a, off_b, mask_a, mask_b, left_a, left_b, pitch_a, pitch_b = state
         to_a, to_b = to
         copy_a(to_a, a, off_a, mask_a, left_a if ok else 0, pitch_a)
@@ -176,7 +176,7 @@ def kernel(config):
 
     @device_function
     def finish(r, s):
-        """One row of the thread's results leaves, two columns at a time."""
+        """Store one row of the thread's results, two columns at a time."""
         re, im, y, at, pitch, row, column, rows, columns = s
         i = row + (r >> 1) * (LM * 2) + (r & 1)
         if i < rows:
@@ -187,7 +187,7 @@ def kernel(config):
                     to = 2 * (at + i * pitch + j)
                     if accumulate:
                         pr, pi = load2(y, to)
-                        qr, qi = load2(y, i64(to + 2))
+                        qr, qi = load2(y, to + 2)
                         store4(y, to, (re[k] + pr, im[k] + pi, re[k + 1] + qr, im[k + 1] + qi))
                     else:
                         store4(y, to, (re[k], im[k], re[k + 1], im[k + 1]))
@@ -203,7 +203,7 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, tile.blocks))
     def conv_fft_product(a, b, y, rows, columns, length, steps, frequencies, group, tiles, tiles_n, pitches, strides):
         ring = cuda.shared.array(0, f32)
-        s0 = shared_address(ring, 0)
+        smem = shared_address(ring, 0)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
         g, rest = divide_remainder(cuda.blockIdx.x, tiles)
@@ -219,11 +219,11 @@ def kernel(config):
         put_b = put_b + A_BYTES
         along_a, along_b = (i64(BK), i64(BK)) if items else (pitch_a * BK, pitch_b * BK)
         next_a, next_b = stride_a - (steps - 1) * along_a, stride_b - (steps - 1) * along_b
-        source_a, source_b = address(a, i64(0)), address(b, i64(0))
-        # where the loads are, and where the products
-        step_load, left, total = i32(0), length, count * steps
+        source_a, source_b = address(a, 0), address(b, 0)
+        # prologue: fill the ring but for one stage
+        step_load, left, total = 0, length, count * steps
         loaded = 0
-        write = s0
+        write = smem
         for _ in range(STAGES - 1):
             load_stage((write + put_a, write + put_b), source_a, source_b,
                        (off_a, off_b, mask_a, mask_b, left - q_a, left - q_b, pitch_a, pitch_b), loaded < total)
@@ -232,10 +232,10 @@ def kernel(config):
             write = write + STAGE
             step_load = step_load + 1
             if step_load == steps:
-                step_load, left, off_a, off_b = i32(0), length, off_a + next_a, off_b + next_b
+                step_load, left, off_a, off_b = 0, length, off_a + next_a, off_b + next_b
             else:
                 left, off_a, off_b = left - BK, off_a + along_a, off_b + along_b
-        # neighbouring lanes share rows and columns alternately: a quarter of a warp then reads few different 16 bytes
+        # neighbouring lanes share rows and columns alternately: a quarter of a warp then reads few different 16-byte vectors
         lm, ln = ((lane >> 4) << 1) | (lane & 1), (lane >> 1) & 7
         wm, wn = warp & (WARPS_M - 1), warp >> SHIFT_M
         row, column = wm * (LM * TM) + 2 * lm, wn * (LN * TN) + 2 * ln
@@ -249,7 +249,7 @@ def kernel(config):
         clear_all(0, (re, im))
         wait()
         cuda.syncthreads()
-        read, end, done = s0, s0 + RING, i32(0)
+        read, end, done = smem, smem + RING, 0
         fragments(0, read + fragment_a, read + fragment_b, 0, buffers)
         while total > 0:
             state = (off_a, off_b, mask_a, mask_b, left - q_a, left - q_b, pitch_a, pitch_b)
@@ -259,17 +259,17 @@ def kernel(config):
             wait()
             cuda.syncthreads()
             read, write = read + STAGE, write + STAGE
-            read, write = s0 if read == end else read, s0 if write == end else write
+            read, write = smem if read == end else read, smem if write == end else write
             fragments(BK & 1, read + fragment_a, read + fragment_b, 0, buffers)
             multiply((BK - 1) & 1, (re, im), buffers)
             step_load = step_load + 1
             if step_load == steps:
-                step_load, left, off_a, off_b = i32(0), length, off_a + next_a, off_b + next_b
+                step_load, left, off_a, off_b = 0, length, off_a + next_a, off_b + next_b
             else:
                 left, off_a, off_b = left - BK, off_a + along_a, off_b + along_b
             total, done = total - 1, done + 1
             if done == steps:
                 finish_all(0, (re, im, y, at_y, pitch_y, row, column, rows, columns))
                 clear_all(0, (re, im))
-                done, at_y = i32(0), at_y + stride_y
+                done, at_y = 0, at_y + stride_y
     return conv_fft_product

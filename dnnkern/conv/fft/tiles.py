@@ -1,20 +1,21 @@
 """Real tiles of an image to spectra in the workspace, and spectra to results.
 
-A spectrum array is [frequency][item][channel] of complex numbers; an item is a tile of an image (or a filter, which is one tile), `pitch`
-channels apart. Products over channels or over items then read runs of channels, whatever the layout of the image. A real tile of lh x lw
-has lh * lw/2 + 2 frequencies: the columns 1 to lw/2 - 1, each of lh, and columns 0 and lw/2, whose upper halves mirror the lower ones,
-each of lh/2 + 1.
+A spectrum array is [frequency][item][channel] of complex numbers; an item is a tile of an image, or a filter, which is one tile; items are
+`pitch` channels apart. Products over channels or over items then read contiguous channels, whatever the layout of the image. A real tile of
+lh x lw has lh * lw/2 + 2 frequencies: columns 1 to lw/2 - 1 have lh each; columns 0 and lw/2, whose upper halves mirror the lower ones,
+have lh/2 + 1 each.
 
-A block transforms one tile of `ch` channels; a thread one line at a time, in registers::
+A block transforms one tile of `ch` channels; a thread transforms one line at a time, in registers::
 
     image --cp.async--> shared memory --> two rows in a thread, one complex transform, split -->
     shared memory, [row][column][channel] --> a column in a thread, a transform --> workspace, runs of ch channels
 
-and the other way round, with the epilogue where the results leave. With lh = 1 there are no columns: rows are tiles of their own, `rows`
-of them a block. Scale: a spectrum here is twice the transform.
+and the same in reverse, with the epilogue before the results are stored. With lh = 1 there are no columns: each row is a tile, `rows` of
+them per block. A spectrum here is twice the transform.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, copy_async4, wait_copies
@@ -32,16 +33,16 @@ def _power(n):
 
 @dataclass(frozen=True)
 class Lines:
-    """How a block shares its tile of lh x lw and ch channels; neighbouring threads have neighbouring channels in lines of a transform.
+    """A block's tile of lh x lw and ch channels; neighbouring threads have neighbouring channels in lines of a transform.
 
     Attributes
     ----------
     lh, lw : int
-        Extents of the transform; lh = 1: lines that are tiles of their own.
+        Extents of the transform; lh = 1: each row is a tile.
     ch : int
         Channels of a block.
     last : int
-        1 where channels are neighbours in memory.
+        1 where channels are contiguous in memory.
     rows : int
         Rows of a block: lh, or so many tiles.
     """
@@ -53,7 +54,7 @@ class Lines:
 
     @property
     def lines(self):
-        """Threads of a channel."""
+        """Threads per channel."""
         return _power(max(self.rows, self.lw if self.lh > 1 else 2) // 2)
 
     @property
@@ -64,7 +65,7 @@ class Lines:
     def frequencies(self):
         return self.lh * self.lw // 2 + 2 if self.lh > 1 else self.lw // 2 + 1
 
-    # strides of the pixels in shared memory, in floats, such that 32 lines of neighbouring channels begin in 32 banks
+    # strides of the pixels in shared memory, in floats; 32 lines of neighbouring channels begin in 32 banks
 
     @property
     def row(self):
@@ -102,7 +103,7 @@ class Lines:
 
     @property
     def spread(self):
-        """(channels, rows, columns) that the threads cover at once when they read or write an image."""
+        """(channels, rows, columns) of an image that the threads read or write at once."""
         channels = self.ch if self.last else 1
         columns = min(32, _power(self.lw), self.threads // channels)
         rows = min(_power(self.rows), self.threads // channels // columns)
@@ -110,7 +111,7 @@ class Lines:
 
     @property
     def blocks(self):
-        """That should fit on a multiprocessor: 128 registers a thread up to lines of 32, as many as there are beyond."""
+        """Per multiprocessor: 128 registers per thread for lines of up to 32, more for longer ones."""
         registers = 128 if max(self.lh, self.lw) <= 32 else 168 if max(self.lh, self.lw) <= 40 else 255
         return max(1, min(65536 // (registers * max(self.threads, 32)), 227 * 1024 // (self.shared + 1024), 16))
 
@@ -122,10 +123,39 @@ class Config:
     epilogue: EpilogueSpec | None = None
 
 
+class AnalysisSizes(NamedTuple):
+    """Channels of the image and pitch of the spectra; extents of the image, used rows and columns of a tile, distance of tiles, padding."""
+    channels: i32
+    pitch: i32
+    h: i32
+    w: i32
+    used_h: i32
+    used_w: i32
+    step_h: i32
+    step_w: i32
+    pad_h: i32
+    pad_w: i32
+
+
+class SynthesisSizes(NamedTuple):
+    """Channels of the result and pitch of the spectra; extents of the result, distance of tiles, results of a tile, and the offset of the
+    results from the tile's first element, modulo its extents."""
+    channels: i32
+    pitch: i32
+    p: i32
+    q: i32
+    step_h: i32
+    step_w: i32
+    kept_h: i32
+    kept_w: i32
+    shift_h: i32
+    shift_w: i32
+
+
 @functools.cache
 def _walk(lines, visit, begin):
-    """Device function ``walk(s)`` that visits the block's pixels: ``begin(c, r, s)`` gives what the row is about, ``visit(c, r, w, row,
-    s)`` follows for each pixel of the thread."""
+    """Device function ``walk(s)`` over the thread's pixels: ``begin(c, r, s)`` returns the state of a row, ``visit(c, r, w, row, s)`` is
+    called for each of its pixels."""
     CH, ROWS, LW = lines.ch, lines.rows, lines.lw
     CL, RL, WL = lines.spread
     SHC, SHW, LAST = CL.bit_length() - 1, WL.bit_length() - 1, lines.last
@@ -185,8 +215,8 @@ def _pixels(lines):
 def analyse(config):
     """The kernel from an image to spectra.
 
-    `x` points at the first element of the first image, `s` at the spectra; `first` is the number of the first item, `items` their count.
-    `sizes` are channels and pitch, image, used rows and columns of a tile, distance of tiles, padding, all by (h, w).
+    `x` points at the first element of the first image, `s` at the spectra; items are `first` to `item_end` - 1; `size` is an
+    `AnalysisSizes`.
     """
     lines = config.lines
     LH, LW, CH, ROWS, THREADS = lines.lh, lines.lw, lines.ch, lines.rows, lines.threads
@@ -202,36 +232,34 @@ def analyse(config):
 
     @device_function
     def begin(c, r, s):
-        s0, x, item, item_end, channel0, per_image, per_row, sizes, strides = s
-        C, _, H, W, UH, UW, step_h, step_w, pad_h, pad_w = sizes
-        sn, sc, sh, _ = strides
+        smem, x, item, item_end, channel0, per_image, per_row, size, stride = s
         if lone:
             item = item + r
         n, rest = divide_remainder(item, per_image)
         ti, tj = divide_remainder(rest, per_row)
-        h, v = ti * step_h - pad_h, tj * step_w - pad_w
+        h, v = ti * size.step_h - size.pad_h, tj * size.step_w - size.pad_w
         inside = 1
         if lone:
             inside = i32(item < item_end)
         else:
             h = h + r
-            inside = i32(r < UH)
-        ok = i32(inside != 0 and channel0 + c < C and 0 <= h and h < H)
-        line = n * sn + (channel0 + c) * sc + h * sh
-        return ok, line, v, s0 + u32((c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW) * 4)
+            inside = i32(r < size.used_h)
+        ok = i32(inside != 0 and channel0 + c < size.channels and 0 <= h and h < size.h)
+        line = n * stride.n + (channel0 + c) * stride.c + h * stride.h
+        return ok, line, v, smem + u32((c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW) * 4)
 
     @device_function
     def visit(c, r, w, row, s):
         ok, line, v, to = row
-        _, x, _, _, _, _, _, sizes, strides = s
+        _, x, _, _, _, _, _, size, stride = s
         column = v + w
-        n = u32(4) if ok != 0 and w < sizes[5] and 0 <= column and column < sizes[3] else u32(0)
-        copy_async4(to + u32(w * (PIXEL * 4)), address(x, i64(0)), (line + column * strides[3]) * 4, n)
+        n = 4 if ok != 0 and w < size.used_w and 0 <= column and column < size.w else 0
+        copy_async4(to + u32(w * (PIXEL * 4)), address(x, 0), (line + column * stride.w) * 4, n)
     walk = _walk(lines, visit, begin)
 
     if lone:
         @device_function
-        def leave(f, s):
+        def store_pair(f, s):
             re, im, out, stride, item, pitch = s
             if f == 0 or f == MIDDLE:
                 a = at_w(f)
@@ -243,7 +271,7 @@ def analyse(config):
                 store2(out, f * stride, (ar, ai))
             if item > 1:
                 store2(out, f * stride + pitch, (br, bi))
-        leave_all = unrolled(MIDDLE + 1, leave)
+        store_pairs = unrolled(MIDDLE + 1, store_pair)
     else:
         @device_function
         def put(f, s):
@@ -269,7 +297,7 @@ def analyse(config):
 
         @device_function
         def outer_columns(y, s):
-            """Element y of columns 0 and lw/2, which were one."""
+            """Element y of columns 0 and lw/2, which share one complex transform."""
             re, im, out, stride = s
             if y == 0 or y == HH:
                 a = at_h(y)
@@ -284,20 +312,20 @@ def analyse(config):
         column_all, outer_all = unrolled(LH, column), unrolled(HH + 1, outer_columns)
 
     @jit(launch_bounds=(THREADS, lines.blocks))
-    def conv_fft_analyse(x, s, first, item_end, blocks_c, per_image, per_row, sizes, strides, stride):
+    def conv_fft_analyse(x, s, first, item_end, blocks_c, per_image, per_row, size, x_stride, stride):
         ring = cuda.shared.array(0, f32)
-        s0 = shared_address(ring, 0)
+        smem = shared_address(ring, 0)
         tid = cuda.threadIdx.x
         c, j = tid & (CH - 1), tid >> SHC
         block, cb = divide_remainder(cuda.blockIdx.x, blocks_c)
         channel0 = cb * CH
         local = block * ROWS if lone else block
         item = first + local
-        walk((s0, x, item, item_end, channel0, per_image, per_row, sizes, strides))
+        walk((smem, x, item, item_end, channel0, per_image, per_row, size, x_stride))
         commit_copies()
         wait()
         cuda.syncthreads()
-        pitch = sizes[1]
+        pitch = size.pitch
         channel = channel0 + c
         re, im = cuda.local.array(LW, f32), cuda.local.array(LW, f32)
         if lone:
@@ -305,7 +333,7 @@ def analyse(config):
                 load(re, im, ring, c, j)
                 fft_row(re, im)
                 out = advance(s, 2 * (i64(local + 2 * j) * pitch + channel))
-                leave_all(0, (re, im, out, 2 * stride, item_end - item - 2 * j, 2 * i64(pitch)))
+                store_pairs(0, (re, im, out, 2 * stride, item_end - item - 2 * j, 2 * i64(pitch)))
         else:
             if j < LINE_PAIRS:
                 load(re, im, ring, c, j)
@@ -328,11 +356,7 @@ def analyse(config):
 
 @functools.cache
 def synthesise(config):
-    """The kernel from spectra to results.
-
-    `sizes` are channels and pitch, the result's extents, distance of tiles, results of a tile, and how far the results lie round the circle
-    from the tile's first element, all by (h, w).
-    """
+    """The kernel from spectra to results; `size` is a `SynthesisSizes`."""
     lines = config.lines
     LH, LW, CH, ROWS, THREADS = lines.lh, lines.lw, lines.ch, lines.rows, lines.threads
     SHC, HALF_ROW, HALF_PAIR, LINE_PAIRS = CH.bit_length() - 1, lines.half_row, lines.half_pair, ROWS // 2
@@ -347,45 +371,42 @@ def synthesise(config):
 
     @device_function
     def begin(c, r, s):
-        s0, ring, y, item, item_end, channel0, per_image, per_row, sizes, strides, residual_strides, e = s
-        K, _, P, Q, step_h, step_w, MH, MW, shift_h, shift_w = sizes
-        sn, sk, sp, _ = strides
-        rn, _, rp, _ = residual_strides
+        ring, y, item, item_end, channel0, per_image, per_row, size, stride, residual_stride, e = s
         if lone:
             item = item + r
         n, rest = divide_remainder(item, per_image)
         ti, tj = divide_remainder(rest, per_row)
-        p, q = ti * step_h, tj * step_w
+        p, q = ti * size.step_h, tj * size.step_w
         channel = channel0 + c
-        ok = channel < K
+        ok = channel < size.channels
         if lone:
-            ok = ok and item < item_end and p < P
+            ok = ok and item < item_end and p < size.p
         else:
-            h = r + shift_h
+            h = r + size.shift_h
             h = h - LH if h >= LH else h
             p = p + h
-            ok = ok and h < MH and p < P
+            ok = ok and h < size.kept_h and p < size.p
         at = c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW
-        return i32(ok), q, channel, n * sn + p * sp, n * rn + p * rp, at
+        return i32(ok), q, channel, n * stride.n + p * stride.h, n * residual_stride.n + p * residual_stride.h, at
 
     @device_function
     def visit(c, r, w, row, s):
         ok, q, channel, line, residual_line, at = row
-        s0, ring, y, item, item_end, channel0, per_image, per_row, sizes, strides, residual_strides, e = s
-        v = w + sizes[9]
+        ring, y, _, _, _, _, _, size, stride, residual_stride, e = s
+        v = w + size.shift_w
         v = v - LW if v >= LW else v
         q = q + v
-        if ok != 0 and v < sizes[7] and q < sizes[3]:
+        if ok != 0 and v < size.kept_w and q < size.q:
             alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-            to = line + q * strides[3]
-            more = advance(residual, residual_line + q * residual_strides[3])
-            addends = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, to), row, column, more, residual_row, residual_column)
-            y[to + channel * strides[1]] = epilogue(ring[at + w * PIXEL], 0, channel, addends)
+            to = line + q * stride.w
+            addends = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, to), row, column,
+                                     advance(residual, residual_line + q * residual_stride.w), residual_row, residual_column)
+            y[to + channel * stride.c] = epilogue(ring[at + w * PIXEL], 0, channel, addends)
     walk = _walk(lines, visit, begin)
 
     if lone:
         @device_function
-        def arrive(f, s):
+        def load_pair(f, s):
             re, im, spectra, stride, item, pitch = s
             ar, ai = load2_if(spectra, f * stride, i32(item > 0))
             br, bi = load2_if(spectra, f * stride + pitch, i32(item > 1))
@@ -394,7 +415,7 @@ def synthesise(config):
             else:
                 re[f], im[f] = ar - bi, ai + br
                 re[LW - f], im[LW - f] = ar + bi, br - ai
-        arrive_all = unrolled(MIDDLE + 1, arrive)
+        load_pairs = unrolled(MIDDLE + 1, load_pair)
     else:
         @device_function
         def column(y, s):
@@ -403,7 +424,7 @@ def synthesise(config):
 
         @device_function
         def outer_columns(y, s):
-            """Element y of columns 0 and lw/2, which become one."""
+            """Element y of columns 0 and lw/2, to one complex transform."""
             re, im, spectra, stride, ok = s
             ar, ai = load2_if(spectra, y * stride, ok)
             br, bi = load2_if(spectra, (y + HH + 1) * stride, ok)
@@ -434,7 +455,7 @@ def synthesise(config):
         put_all, take_all = unrolled(LH, put), unrolled(COLUMNS, take)
 
     @jit(launch_bounds=(THREADS, lines.blocks))
-    def conv_fft_synthesise(s, y, first, item_end, blocks_c, per_image, per_row, sizes, strides, residual_strides, stride, alpha, beta,
+    def conv_fft_synthesise(s, y, first, item_end, blocks_c, per_image, per_row, size, y_stride, residual_stride, stride, alpha, beta,
                             bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, f32)
         tid = cuda.threadIdx.x
@@ -443,20 +464,20 @@ def synthesise(config):
         channel0 = cb * CH
         local = block * ROWS if lone else block
         item = first + local
-        channel, pitch = channel0 + c, sizes[1]
+        channel, pitch = channel0 + c, size.pitch
         re, im = cuda.local.array(LW, f32), cuda.local.array(LW, f32)
         if lone:
             if j < LINE_PAIRS:
-                left = item_end - item - 2 * j if channel < sizes[0] else 0
+                left = item_end - item - 2 * j if channel < size.channels else 0
                 spectra = advance(s, 2 * (i64(local + 2 * j) * pitch + channel))
-                arrive_all(0, (re, im, spectra, 2 * stride, left, 2 * i64(pitch)))
+                load_pairs(0, (re, im, spectra, 2 * stride, left, 2 * i64(pitch)))
                 fft_row(im, re)
                 save(re, im, ring, c, j, f32(SCALE))
         else:
             if j < COLUMNS:
                 vr, vi = cuda.local.array(LH, f32), cuda.local.array(LH, f32)
                 spectra = advance(s, 2 * (i64(local) * pitch + channel))
-                ok = i32(channel < sizes[0])
+                ok = i32(channel < size.channels)
                 if j > 0:
                     column_all(0, (vr, vi, advance(spectra, 2 * i64((j - 1) * LH) * stride), 2 * stride, ok))
                 else:
@@ -472,5 +493,5 @@ def synthesise(config):
                 save(re, im, ring, c, j, f32(SCALE))
         cuda.syncthreads()
         e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column)
-        walk((i32(0), ring, y, item, item_end, channel0, per_image, per_row, sizes, strides, residual_strides, e))
+        walk((ring, y, item, item_end, channel0, per_image, per_row, size, y_stride, residual_stride, e))
     return conv_fft_synthesise

@@ -1,22 +1,22 @@
-"""Convolution as a matrix product: what the window sees of the image, written out as columns, times the filter as a matrix.
+"""Convolution by im2col and GEMM: the pixels of all windows are written to the workspace as columns and multiplied by the filter matrix.
 
     conv_fwd           columns = im2col(x);            y  = columns * w               epilogue in the product
     conv_bwd_data      columns = dy * w;               dx = col2im(columns)           epilogue in col2im
-    conv_bwd_filter    columns = im2col(x);            dw = columns * dy              summed over all images and places
+    conv_bwd_filter    columns = im2col(x);            dw = columns * dy              summed over all images and positions
 
-Columns lie in the workspace, in one of two orders, whatever layout the arrays have: channels first, [image][channel, tap][place], so that
-places are the product's columns; or last, [image, place][tap, channel], so that they are its rows. Products are the library's own
-(`engine.embed`): tensor cores where dtype and device have them, split sums where they are long. Groups are a dimension of the batch.
+Columns have one of two orders, whatever layout the arrays have: channels first, [image][channel, tap][position], so that output positions
+are the product's columns; or last, [image, position][tap, channel], so that they are its rows. Products are the library's own
+(`engine.embed`): tensor cores where dtype and device have them, split-K where k is long. Groups are a dimension of the batch.
 
-- In conv_bwd_data each pixel gathers the columns that saw it, in a fixed order: no atomics. They are sums, in the accumulator's type.
-- Whole images at a time: where columns of all of them would exceed a bound, the plan goes through the batch in slices; small slices
-  stay in the L2. conv_bwd_filter then adds the slices' products up in the workspace.
-- What a product cannot read or write where it lies is packed first or moved by a last pass: filters in the other order or flipped, dy whose
-  images and places are not one dimension, more than one addend of the result's shape.
+- In conv_bwd_data each pixel gathers its columns in a fixed order, without atomics. Columns have the accumulator's type.
+- Whole images at a time: where the columns of all would exceed a bound, the batch is processed in slices; small slices stay in the L2.
+  conv_bwd_filter then adds the slices' products in the workspace.
+- What a product cannot read or write in place is packed first, or moved by a last pass: filters in the other order or flipped, dy whose
+  images and positions are not one dimension, more than one addend of the result's shape.
 
-The columns are as many times the image as the filter has taps, written once and read once: that is what it loses by, against algorithms
-that make them on the way to shared memory. It wins where those cannot use the fastest products: unaligned channels, odd strides. (A filter
-of one tap has no use for columns: `pointwise`.)
+The columns are as large as the image times the taps of the filter, written once and read once. So it loses to algorithms that form them on
+the way to shared memory. It wins where those cannot use the fastest products: unaligned channels, odd strides. (A filter of one tap needs
+no columns: `pointwise`.)
 
 Source: K. Chellapilla, S. Puri, P. Simard, High performance convolutional neural networks for document processing, 2006.
 """
@@ -27,7 +27,8 @@ from ...engine.embed import Place
 from ...engine.plan import alignment_at, collapsed, planned
 from ...host.dtypes import ITEMSIZE
 from ...host.tensor import Tensor
-from .col2im import LIMIT, Sums, Target, Window
+from .._parameters import ImageStrides
+from .col2im import LIMIT, ColumnStrides, Sums, Target, Window
 from .plan import Pixels, Plan, addable, filter_matrix, moved, slices
 
 MOST_WORKSPACE = 1 << 30  # that columns take where a batch can be sliced
@@ -70,7 +71,7 @@ def _residual(problem):
 
 
 def _is_direct(problem):
-    """Whether the forward product can write y with its epilogue: places are one dimension, and there is one addend of y's shape at most."""
+    """Whether the forward product can write y with its epilogue: positions are one dimension, and at most one addend has y's shape."""
     p, residual = problem, _residual(problem)
     addends = bool(p.beta) + (residual is not None) + (p.bias is not None and p.groups > 1)
     return (p.op == "conv_fwd" and addends <= 1 and _result(p).is_matrix and (residual is None or residual.is_matrix)
@@ -79,9 +80,9 @@ def _is_direct(problem):
 
 def _image_bytes(problem):
     """Workspace of an image: its columns, and sums for a last pass."""
-    p, places = problem, problem.pixels // problem.n
-    columns = p.c * p.taps * places * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
-    return columns + (p.k * places * ITEMSIZE[p.compute] if p.op == "conv_fwd" and not _is_direct(p) else 0)
+    p, positions = problem, problem.pixels // problem.n
+    columns = p.c * p.taps * positions * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    return columns + (p.k * positions * ITEMSIZE[p.compute] if p.op == "conv_fwd" and not _is_direct(p) else 0)
 
 
 def configs(problem, device):
@@ -117,20 +118,20 @@ def _columns(plan, x, place, first, count, contiguous=False):
     """Write the columns of some images; channels first, they are [image][channel, tap][place], or if `contiguous`
     [channel, tap][image, place]."""
     p, last, images = plan.problem, plan.config.last, plan.config.images
-    places, length = p.pixels // p.n, p.c_group * p.taps
+    positions, length = p.pixels // p.n, p.c_group * p.taps
     at = x.place(first)
     if last and p.groups > 1:
-        size = count * places * length * p.x.itemsize
+        size = count * positions * length * p.x.itemsize
         for g in range(p.groups):
-            columns = Tensor.packed((count * places, length), p.x.dtype, alignment_at(16, g * size))
+            columns = Tensor.packed((count * positions, length), p.x.dtype, alignment_at(16, g * size))
             plan.columns(x.image(count, images, last, g), moved(at, g * x.each * x.channel * p.x.itemsize), columns,
                          moved(place, g * size), "NHWC")
     elif last:
-        plan.columns(x.image(count, images, last), at, Tensor.packed((count * places, length), p.x.dtype), place, "NHWC")
+        plan.columns(x.image(count, images, last), at, Tensor.packed((count * positions, length), p.x.dtype), place, "NHWC")
     else:
         rows = p.c * p.taps
-        strides = (places, count * places, 1) if contiguous else (rows * places, places, 1)
-        plan.columns(x.image(count, images, last), at, Tensor((count, rows, places), strides, p.x.dtype), place, "NCHW")
+        strides = (positions, count * positions, 1) if contiguous else (rows * positions, positions, 1)
+        plan.columns(x.image(count, images, last), at, Tensor((count, rows, positions), strides, p.x.dtype), place, "NCHW")
 
 
 def _written(plan, first, count, merged):
@@ -159,12 +160,14 @@ def _written(plan, first, count, merged):
 def _finish(plan, place, sums, count, first):
     """The last pass over some images of the result."""
     p, result, residual = plan.problem, _result(plan.problem), _residual(plan.problem)
-    flat = sums.window.taps == (1, 1, 1) and sums.window.places is None
+    flat = sums.window.taps == (1, 1, 1) and sums.window.positions is None
     extents, spatial = result.extents, [result.spatial, residual.spatial if residual else (0, 0, 0)]
     if flat and all(a is None or a.is_matrix for a in (result, residual)):
         extents, spatial = (1, 1, result.pixels), [(0, 0, a.pixel) if a else (0, 0, 0) for a in (result, residual)]
-    target = Target(count, p.groups, result.each, extents, (result.outer, result.channel, *spatial[0]),
-                    (*((residual.outer, residual.channel) if residual else (0, 0)), *spatial[1]), result.alignment(plan.config.images))
+    result_spatial, residual_spatial = spatial
+    strides = ImageStrides(result.outer, result.channel, *result_spatial)
+    residual_strides = ImageStrides(*((residual.outer, residual.channel) if residual else (0, 0)), *residual_spatial)
+    target = Target(count, p.groups, result.each, extents, strides, residual_strides, result.alignment(plan.config.images))
     plan.last_pass(sums, target, place, first)
 
 
@@ -175,74 +178,74 @@ def _one(pixels, count):
 def _forward(problem, device, config):
     """The plan of conv_fwd."""
     p, plan, last = problem, Plan(problem, device, config), config.last
-    x, y, places, length = Pixels.of(p, "x"), _result(p), p.pixels // p.n, p.c_group * p.taps
+    x, y, positions, length = Pixels.of(p, "x"), _result(p), p.pixels // p.n, p.c_group * p.taps
     direct = _is_direct(p)
     w, w_place = filter_matrix(plan)
-    columns = plan.part(config.images * p.groups * length * places * p.x.itemsize)
-    sums = None if direct else plan.part(config.images * p.k * places * ITEMSIZE[p.compute])
+    columns = plan.part(config.images * p.groups * length * positions * p.x.itemsize)
+    sums = None if direct else plan.part(config.images * p.k * positions * ITEMSIZE[p.compute])
     for first, count in slices(p, config.images):
         merged = last and (not direct or _one(y, count) and _one(_residual(p), count))
-        rows = (1, count * places) if merged else (count, places)
+        rows = (1, count * positions) if merged else (count, positions)
         _columns(plan, x, columns, first, count)
-        seen = Tensor.packed((p.groups, *rows, length) if last else (count, p.groups, length, places), p.x.dtype)
+        matrix = Tensor.packed((p.groups, *rows, length) if last else (count, p.groups, length, positions), p.x.dtype)
         if direct:
             operands, where, scalars = _written(plan, first, count, merged)
         else:
-            shape = (p.groups, *rows, p.k_group) if last else (count, p.groups, p.k_group, places)
+            shape = (p.groups, *rows, p.k_group) if last else (count, p.groups, p.k_group, positions)
             operands, where, scalars = dict(y=Tensor.packed(shape, p.compute)), {"y": sums}, ()
         if last:
-            plan.product({"a": columns, "b": w_place, **where}, scalars, a=seen, b=_by_group(w), transpose_b=True, **operands)
+            plan.product({"a": columns, "b": w_place, **where}, scalars, a=matrix, b=_by_group(w), transpose_b=True, **operands)
         else:
-            plan.product({"a": w_place, "b": columns, **where}, scalars, a=w, b=seen, **operands)
+            plan.product({"a": w_place, "b": columns, **where}, scalars, a=w, b=matrix, **operands)
         if not direct:
-            each = p.k_group * places
-            strides = (each, count * each, 1, 0, p.k_group) if last else (p.groups * each, each, places, 0, 1)
-            _finish(plan, sums, Sums(strides, Window(), bool(last)), count, first)
+            each = p.k_group * positions
+            strides = (each, count * each, 1, 0, p.k_group) if last else (p.groups * each, each, positions, 0, 1)
+            _finish(plan, sums, Sums(ColumnStrides(*strides), Window(), bool(last)), count, first)
     return plan
 
 
 def _backward_data(problem, device, config):
     """The plan of conv_bwd_data."""
     p, plan, last = problem, Plan(problem, device, config), config.last
-    dy, places, length = Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
+    dy, positions, length = Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
     window = Window(p.filter, p.strides, p.pads_before, p.dilations, p.out)
     w, w_place = filter_matrix(plan)
     if not dy.is_matrix:
         dy = dy.packed(plan, last)
-    columns = plan.part(config.images * p.groups * length * places * ITEMSIZE[p.compute])
+    columns = plan.part(config.images * p.groups * length * positions * ITEMSIZE[p.compute])
     for first, count in slices(p, config.images):
         merged = last and _one(dy, count)
         given, where = dy.matrices(count, config.images, last, merged), {"y": columns}
         if last:
-            seen = Tensor.packed((p.groups, *((1, count * places) if merged else (count, places)), length), p.compute)
-            plan.product({"a": dy.place(first), "b": w_place, **where}, a=given, b=_by_group(w), y=seen)
-            strides = places * length, count * places * length, 1, p.c_group, length
+            matrix = Tensor.packed((p.groups, *((1, count * positions) if merged else (count, positions)), length), p.compute)
+            plan.product({"a": dy.place(first), "b": w_place, **where}, a=given, b=_by_group(w), y=matrix)
+            strides = positions * length, count * positions * length, 1, p.c_group, length
         else:
-            seen = Tensor.packed((count, p.groups, length, places), p.compute)
-            plan.product({"a": w_place, "b": dy.place(first), **where}, a=w, b=given, y=seen, transpose_a=True)
-            strides = p.groups * length * places, length * places, p.taps * places, places, 1
-        _finish(plan, columns, Sums(strides, window, bool(last)), count, first)
+            matrix = Tensor.packed((count, p.groups, length, positions), p.compute)
+            plan.product({"a": w_place, "b": dy.place(first), **where}, a=w, b=given, y=matrix, transpose_a=True)
+            strides = p.groups * length * positions, length * positions, p.taps * positions, positions, 1
+        _finish(plan, columns, Sums(ColumnStrides(*strides), window, bool(last)), count, first)
     return plan
 
 
 def _backward_filter(problem, device, config):
     """The plan of conv_bwd_filter."""
     p, plan, last = problem, Plan(problem, device, config), config.last
-    x, dy, places, length = Pixels.of(p, "x"), Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
+    x, dy, positions, length = Pixels.of(p, "x"), Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
     parts = slices(p, config.images)
     if not _one(dy, p.n):
         dy = dy.packed(plan, last)
-    columns = plan.part(config.images * p.c * p.taps * places * p.x.itemsize)
+    columns = plan.part(config.images * p.c * p.taps * positions * p.x.itemsize)
     k, c, *taps = p.w_strides
     sizes, strides = ((*p.filter, p.c_group), (*taps, c)) if last else ((p.c_group, *p.filter), (c, *taps))
-    step, turned = collapsed(sizes, strides), p.flip and p.taps > 1
-    direct = len(parts) == 1 and step is not None and not turned and (not p.beta or addable(p, p.w.dtype))
+    step, flipped = collapsed(sizes, strides), p.flip and p.taps > 1
+    direct = len(parts) == 1 and step is not None and not flipped and (not p.beta or addable(p, p.w.dtype))
     sums = None if direct else plan.part(p.k * length * ITEMSIZE[p.compute])
     for first, count in parts:
         given = dy.rows(count, config.images, last)
         _columns(plan, x, columns, first, count, contiguous=True)
-        pixels = count * places
-        seen = Tensor.packed((p.groups, pixels, length) if last else (p.groups, length, pixels), p.x.dtype)
+        pixels = count * positions
+        matrix = Tensor.packed((p.groups, pixels, length) if last else (p.groups, length, pixels), p.x.dtype)
         scalars = ()
         if direct:
             dw = Tensor((p.groups, p.k_group, length), (p.k_group * k, k, step), p.w.dtype, p.w.alignment)
@@ -253,13 +256,14 @@ def _backward_filter(problem, device, config):
         else:
             dw = Tensor.packed((p.groups, p.k_group, length), p.compute)
             operands, where = dict(y=dw, **(dict(c=dw, in_place=True) if first else {})), {"y": sums}
-        plan.product({"a": dy.place(first), "b": columns, "c": where["y"], **where}, scalars, a=given, b=seen, transpose_a=bool(last),
+        plan.product({"a": dy.place(first), "b": columns, "c": where["y"], **where}, scalars, a=given, b=matrix, transpose_a=bool(last),
                      transpose_b=not last, **operands)
     if not direct:
-        place = p.c_group if last else 1
-        back = (p.taps - 1) * place * ITEMSIZE[p.compute] if turned else 0
-        order = Sums((length, 0, 1 if last else p.taps, 0, -place if turned else place), Window(), bool(last))
-        plan.last_pass(order, Target(p.k, 1, p.c_group, p.filter, p.w_strides, (0,) * 5, p.w.alignment), moved(sums, back))
+        step = p.c_group if last else 1
+        back = (p.taps - 1) * step * ITEMSIZE[p.compute] if flipped else 0
+        order = Sums(ColumnStrides(length, 0, 1 if last else p.taps, 0, -step if flipped else step), Window(), bool(last))
+        target = Target(p.k, 1, p.c_group, p.filter, ImageStrides(*p.w_strides), ImageStrides(0, 0, 0, 0, 0), p.w.alignment)
+        plan.last_pass(order, target, moved(sums, back))
     return plan
 
 

@@ -1,11 +1,11 @@
-"""The last pass of a convolution by columns: what several columns say of an element, added in a fixed order, and its epilogue.
+"""The last pass of a convolution by im2col and GEMM: col2im, which adds the columns of each output element, and the epilogue.
 
-In conv_bwd_data the products leave, for each tap of the window, what it adds to the pixel it saw. A thread owns an element of dx, or 16
-bytes of neighbouring channels, walks through the taps, finds the place from which each saw its pixel, and adds what lies there: no atomics,
-and the same order in every run. A row of taps is loaded before it is added, so several loads are in flight. With a window of one tap it is
-the epilogue alone, for products whose result has to be scaled, shifted or moved in a way that they cannot do themselves.
+In backward data the products give, for each tap of the window, what it adds to the pixel that it read. One thread per element of dx, or
+per 16 bytes of neighbouring channels, walks over the taps, finds the output position from which each reads its pixel, and adds that
+column's element: a gather, without atomics and in a fixed order. A row of taps is loaded before it is added, so several loads are in
+flight. With one tap it is only the epilogue, for products that cannot scale, add or store with the result's strides themselves.
 
-Sums come in the accumulator's type, channels last or, in rows of pixels, first; the result may have any strides.
+Columns have the accumulator's type, channels last or first; the result may have arbitrary strides.
 """
 import functools
 import math
@@ -14,44 +14,60 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit
 from ...device.epilogue import EpilogueSpec, ResidualParams
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.stores import make_group_store
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from .._parameters import Extents, ImageStrides
 
 COST = constants("conv/col2im")
 
 THREADS = 256
-MOST_LOADS = 8  # under way at once
+MOST_LOADS = 8  # in flight
 LIMIT = 2 ** 31 - 2 ** 20
 
 
 class Window(NamedTuple):
-    """Taps, strides, padding before and dilation of the window along d, h, w, and its places."""
+    """Taps, strides, leading padding and dilation of the window along d, h, w, and its output positions."""
     taps: tuple = (1, 1, 1)
     strides: tuple = (1, 1, 1)
-    before: tuple = (0, 0, 0)
+    padding: tuple = (0, 0, 0)
     dilations: tuple = (1, 1, 1)
-    places: tuple | None = None
+    positions: tuple | None = None
+
+
+class ColumnStrides(NamedTuple):
+    """Of the columns along (outer, group, channel within it, tap, position), in elements."""
+    outer: i64
+    group: i64
+    channel: i64
+    tap: i64
+    position: i64
+
+
+class SpatialDivisors(NamedTuple):
+    """Along d, h, w."""
+    d: Divisor
+    h: Divisor
+    w: Divisor
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Where the sums lie and what they are sums of.
+    """The columns in memory, and their window.
 
     Attributes
     ----------
-    strides : tuple
-        In elements, along (outer, group, channel within it, tap, place).
+    strides : ColumnStrides
     window : Window
-        `places` are the result's own extents where the window has one tap.
+        `positions` are the result's own extents where the window has one tap.
     last : bool
-        Neighbouring channels are neighbours in memory; else neighbouring places.
+        Neighbouring channels are contiguous in memory; else neighbouring positions.
     """
-    strides: tuple
+    strides: ColumnStrides
     window: Window
     last: bool
 
@@ -64,8 +80,8 @@ class Target:
     groups: int
     channels: int
     extents: tuple
-    strides: tuple
-    residual_strides: tuple
+    strides: ImageStrides
+    residual_strides: ImageStrides
     alignment: int
 
     @property
@@ -81,17 +97,17 @@ class Config:
     ----------
     epilogue : EpilogueSpec
     vector : int
-        Neighbours a thread owns, channels or pixels.
+        Neighbouring channels or pixels per thread.
     last : bool
-        They are channels, and threads are neighbours along them.
+        They are channels, and neighbouring threads have neighbouring channels.
     packed : bool
-        Neighbours are one store.
+        They are one vector store.
     single : bool
         The window has one tap, stride 1 and no padding.
     taps : int
         Along a row of the window.
     strided : bool
-        Whether the window's stride along a row is not 1.
+        The window's stride along a row is not 1.
     wide : bool
         64-bit offsets.
     """
@@ -106,20 +122,21 @@ class Config:
 
     @property
     def batch(self):
-        """Taps loaded at once: the row in as few equal parts as can be."""
+        """Taps loaded at once: the row in as few equal parts as possible."""
         return ceil_div(self.taps, ceil_div(self.taps, max(1, MOST_LOADS // self.vector)))
 
 
 def config_of(problem, sums, target, wide):
-    """The configuration for a conv problem's epilogue on these sums."""
+    """The configuration for a conv problem's epilogue on these columns."""
     spec = problem.epilogue
     whole = 16 // ITEMSIZE[spec.accumulator]
     inner, taps = (target.channels, 1) if sums.last else (target.extents[2], math.prod(sums.window.taps))
-    outer, group, channel, tap, place = sums.strides
-    step, others = (channel, (outer, group, tap, place)) if sums.last else (place, (outer, group, channel))
+    outer, group, channel, tap, position = sums.strides
+    step, others = (channel, (outer, group, tap, position)) if sums.last else (position, (outer, group, channel))
     vector = whole if taps == 1 and step == 1 and all(v % whole == 0 for v in (inner, *others)) else 1
-    sides = target.strides[:1] + (target.strides[2:] if sums.last else target.strides[1:4])
-    result = target.strides[1 if sums.last else 4]
+    y = target.strides
+    sides = (y.n, y.d, y.h, y.w) if sums.last else (y.n, y.c, y.d, y.h)
+    result = y.c if sums.last else y.w
     packed = vector > 1 and result == 1 and target.alignment >= min(16, vector * ITEMSIZE[spec.output]) and all(
         v % vector == 0 for n, v in zip(_sizes(target, sums.last), sides) if n > 1)
     bias = spec.bias and ("column" if sums.last else "row")
@@ -135,8 +152,8 @@ def _sizes(target, last):
 def seconds(problem, sums, target, config, device):
     """The bytes, or the instructions: of a thread, of a row of taps, of a tap and element."""
     t, r, s = sums.window.taps
-    places = sums.window.places or target.extents
-    read = target.outer * target.groups * target.channels * math.prod(places) * t * r * s
+    positions = sums.window.positions or target.extents
+    read = target.outer * target.groups * target.channels * math.prod(positions) * t * r * s
     spec = problem.epilogue
     addends = sum(ITEMSIZE[d] for d in (spec.output, spec.c, spec.residual) if d)
     moved = memory_seconds(read * ITEMSIZE[spec.accumulator] + target.size * addends, device)
@@ -147,7 +164,7 @@ def seconds(problem, sums, target, config, device):
 
 @functools.cache
 def kernel(config):
-    """`vector` elements of the result a thread."""
+    """`vector` elements of the result per thread."""
     V, LAST, S, STRIDED, BATCH, ONE = config.vector, config.last, config.taps, config.strided, config.batch, config.single
     BATCHES, LOADED = ceil_div(S, BATCH), BATCH * V
     Total = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
@@ -156,23 +173,23 @@ def kernel(config):
     store = make_group_store(config.epilogue, V, config.packed)
 
     @device_function
-    def place(pixel, before, tap, dilation, count, step):
-        """The place from which a tap sees a pixel, and whether there is one among `count`."""
-        seen = pixel + before - tap * dilation
-        inside = seen >= 0
-        q, rest = divide_remainder(seen if inside else 0, step)
+    def find_position(pixel, padding, tap, dilation, count, stride):
+        """The output position from which a tap reads a pixel, and whether one of `count` does."""
+        v = pixel + padding - tap * dilation
+        inside = v >= 0
+        q, rest = divide_remainder(v if inside else 0, stride)
         return q, inside and rest == 0 and q < count
 
     @device_function
-    def place_by_one(pixel, before, tap, dilation, count, step):
-        """`place` for a stride of 1."""
-        q = pixel + before - tap * dilation
+    def find_position_unit(pixel, padding, tap, dilation, count, stride):
+        """`find_position` for stride 1."""
+        q = pixel + padding - tap * dilation
         return q, q >= 0 and q < count
-    place_w = place if STRIDED else place_by_one
+    find_position_w = find_position if STRIDED else find_position_unit
 
     @jit(launch_bounds=(THREADS, 4))
-    def conv_col2im(sums, y, count, inner, channels, group, extents, steps, taps, places, dilations, before, strides, y_strides,
-                    residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row,
+    def conv_col2im(sums, y, count, inner, channels, group, extents, window_strides, taps, positions, dilations, padding, stride, y_stride,
+                    residual_stride, alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row,
                     residual_column):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
@@ -182,72 +199,75 @@ def kernel(config):
             fast = fast * V
             if LAST:
                 c = fast
-                index, w = divide_remainder(index, (extents[6], extents[7], extents[8]))
+                index, w = divide_remainder(index, extents.w)
             else:
                 w = fast
-            index, h = divide_remainder(index, (extents[3], extents[4], extents[5]))
-            index, d = divide_remainder(index, (extents[0], extents[1], extents[2]))
+            index, h = divide_remainder(index, extents.h)
+            index, d = divide_remainder(index, extents.d)
             n = index
             if not LAST:
                 n, c = divide_remainder(index, channels)
             g, c_group = divide_remainder(c, group)
-            matrix = advance(sums, n * strides[0] + g * strides[1] + c_group * strides[2])
+            matrix = advance(sums, n * stride.outer + g * stride.group + c_group * stride.channel)
+
+            # add the columns
             if ONE:
-                at = Int(Int((d * places[1] + h) * places[2] + w) * Int(strides[4]))
+                at = Int((d * positions.h + h) * positions.w + w) * Int(stride.position)
                 load(total, 0, advance(matrix, at), 0, 1)
             else:
                 for v in range(V):
                     total[v] = Total(0)
-                for t in range(taps[0]):
-                    o, o_seen = place(d, before[0], t, dilations[0], places[0], (steps[0], steps[1], steps[2]))
-                    for r in range(taps[1]):
-                        p, p_seen = place(h, before[1], r, dilations[1], places[1], (steps[3], steps[4], steps[5]))
-                        row_seen = o_seen and p_seen
-                        tap, row = (t * taps[1] + r) * S, (o * places[1] + p) * places[2]
+                for t in range(taps.d):
+                    o, o_exists = find_position(d, padding.d, t, dilations.d, positions.d, window_strides.d)
+                    for r in range(taps.h):
+                        p, p_exists = find_position(h, padding.h, r, dilations.h, positions.h, window_strides.h)
+                        row_exists = o_exists and p_exists
+                        tap, row = (t * taps.h + r) * S, (o * positions.h + p) * positions.w
                         for b in range(BATCHES):
                             for k in range(BATCH):
                                 s = b * BATCH + k
-                                q, seen = place_w(w, before[2], s, dilations[2], places[2], (steps[6], steps[7], steps[8]))
-                                at = Int(Int(tap + s) * Int(strides[3]) + Int(row + q) * Int(strides[4]))
-                                load(values, k * V, advance(matrix, at), 0, i32(row_seen and seen and s < S))
+                                q, exists = find_position_w(w, padding.w, s, dilations.w, positions.w, window_strides.w)
+                                at = Int(tap + s) * Int(stride.tap) + Int(row + q) * Int(stride.position)
+                                load(values, k * V, advance(matrix, at), 0, i32(row_exists and exists and s < S))
                             for k in range(BATCH):
                                 for v in range(V):
                                     total[v] = Total(total[v] + values[k * V + v])
-            pixel = n * y_strides[0] + d * y_strides[2] + h * y_strides[3]
-            addend = n * residual_strides[0] + d * residual_strides[2] + h * residual_strides[3]
+
+            # epilogue and store
+            y_at = n * y_stride.n + d * y_stride.d + h * y_stride.h
+            residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h
             if LAST:
-                pixel, addend = pixel + w * y_strides[4], addend + w * residual_strides[4]
-                row, column, edge = i32(0), c, i32(channels[0])
-                at, step = pixel + c * y_strides[1], y_strides[1]
+                y_at, residual_at = y_at + w * y_stride.w, residual_at + w * residual_stride.w
+                row, column, edge = 0, c, i32(channels.d)
+                at, step = y_at + c * y_stride.c, y_stride.c
             else:
-                row, column, edge = c, w, i32(extents[6])
-                at, step = pixel + c * y_strides[1] + w * y_strides[4], y_strides[4]
-            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend),
-                               residual_row, residual_column)
+                row, column, edge = c, w, i32(extents.w.d)
+                at, step = y_at + c * y_stride.c + w * y_stride.w, y_stride.w
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, y_at), prior_row, prior_column,
+                               advance(residual, residual_at), residual_row, residual_column)
             store(total, 0, row, column, edge, y, at, step, e)
     return conv_col2im
 
 
 def col2im_launch(problem, sums, target, config, source, first=0):
-    """The launch that adds the sums at `source` (a pointer's name and bytes behind it) and stores the result, which begins with the
-    output's entry number `first` along its outer dimension."""
+    """The launch that adds the columns at `source` (a pointer's name and an offset in bytes) and stores the result, from entry `first` of
+    the output along its outer dimension."""
     w, spec = sums.window, config.epilogue
     vector, extents = config.vector, target.extents
     all_channels = target.groups * target.channels
     inner = (all_channels if sums.last else extents[2]) // vector
     count = target.size // vector
-    divisors = (tuple(v for n in sizes for v in divisor(n)) for sizes in (extents, w.strides))
-    channel, across = target.strides[1], target.strides[4]
-    addends = (problem.epilogue_arguments((0, channel), (0, target.residual_strides[1])) if sums.last else
-               problem.epilogue_arguments((channel, across), (target.residual_strides[1], target.residual_strides[4])))
-    offset = first * target.strides[0] * problem.output.itemsize
-    shifts = {4: offset, 7: first * target.residual_strides[0] * problem.residual.itemsize if problem.residual else 0}
+    divisors = (SpatialDivisors(*map(divisor, sizes)) for sizes in (extents, w.strides))
+    y, residual = target.strides, target.residual_strides
+    addends = (problem.epilogue_arguments((0, y.c), (0, residual.c)) if sums.last else
+               problem.epilogue_arguments((y.c, y.w), (residual.c, residual.w)))
+    offset = first * y.n * problem.output.itemsize
+    shifts = {4: offset, 7: first * residual.n * problem.residual.itemsize if problem.residual else 0}
     addends = tuple(replace(a, offset=a.offset + shifts.get(k, 0)) for k, a in enumerate(addends))
     arguments = (Argument(spec.accumulator + "*", source.name, offset=source.offset),
                  replace(problem.pointer(problem.output_name), offset=offset), Argument("int32", count),
-                 Argument("uint32x3", divisor(inner)), Argument("uint32x3", divisor(all_channels)),
-                 Argument("uint32x3", divisor(target.channels)), *(Argument("uint32x9", d) for d in divisors),
-                 *(Argument("int32x3", v) for v in (w.taps, w.places or extents, w.dilations, w.before)),
-                 Argument("int64x5", sums.strides), Argument("int64x5", target.strides), Argument("int64x5", target.residual_strides),
-                 *addends)
+                 *(Argument(Divisor, divisor(v)) for v in (inner, all_channels, target.channels)),
+                 *(Argument(SpatialDivisors, d) for d in divisors),
+                 *(Argument(Extents, Extents(*v)) for v in (w.taps, w.positions or extents, w.dilations, w.padding)),
+                 Argument(ColumnStrides, sums.strides), Argument(ImageStrides, y), Argument(ImageStrides, residual), *addends)
     return Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments)

@@ -1,7 +1,7 @@
-"""Plans of convolutions by columns: their matrices, where those lie, and the launches that make and multiply them.
+"""Plans of convolutions by im2col and GEMM: their matrices in memory, and the launches that compute and multiply them.
 
-Every array is seen through five dimensions whose meaning is known, and becomes an operand of a product where some of them are one dimension
-in memory (`collapsed`). Where they are not, it is packed into the workspace first.
+Every array has five dimensions (n, channel, d, h, w), and is an operand of a product where some of them are one dimension in memory
+(`collapsed`). Otherwise it is packed into the workspace first.
 """
 import math
 
@@ -49,9 +49,9 @@ class Plan(_Plan):
 
 
 def _reach(sums, target):
-    """Elements that the sums of one channel span at most."""
-    places = math.prod(sums.window.places or target.extents)
-    return places * abs(sums.strides[4]) + math.prod(sums.window.taps) * abs(sums.strides[3])
+    """The most elements that the columns of one channel span."""
+    positions = math.prod(sums.window.positions or target.extents)
+    return positions * abs(sums.strides.position) + math.prod(sums.window.taps) * abs(sums.strides.tap)
 
 
 # ---- operands
@@ -133,7 +133,7 @@ class Pixels:
 
     def packed(self, plan, last):
         """A packed copy in the workspace, as (n, pixels, channels) if `last`, else as (channels, n, pixels): `name` is the workspace's, and
-        places count from there."""
+        offsets count from its beginning."""
         n, channels = self.n, self.groups * self.each
         sizes, strides = (n, channels, *self.extents), (self.outer, self.channel, *self.spatial)
         order = (0, 2, 3, 4, 1) if last else (1, 0, 2, 3, 4)

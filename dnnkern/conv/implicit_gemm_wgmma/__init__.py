@@ -147,7 +147,7 @@ def estimate(problem, device, config):
     if parts.channels * parts.image.tensor.itemsize < ROW:
         step *= COST.partly
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
-    across = _tiles(parts, tile, problem.groups)[4]
+    _, _, _, _, across = _tiles(parts, tile, problem.groups)
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
     moved = (problem.bytes + WGMMA.again * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered)
     memory = moved / (WGMMA.bandwidth * device.bandwidth)

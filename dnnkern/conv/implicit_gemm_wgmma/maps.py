@@ -1,11 +1,11 @@
-"""Convolutions as products on Hopper's tensor cores: axes along which windows walk over an image, and tensor maps of the arrays.
+"""Convolutions on Hopper's tensor cores: axes along which windows walk over an image, and tensor maps of the arrays.
 
-A window walks over an image: over x with the filter's taps in conv_fwd and conv_bwd_filter, over dy with the taps in the opposite order
-in conv_bwd_data. TMA loads pixels in that walk by itself: a column of pixels a copy, moved by the tap's offset, zeros outside.
+A window walks over an image: over x with the filter's taps in conv_fwd and conv_bwd_filter, over dy with the taps in the opposite order in
+conv_bwd_data. TMA in im2col mode loads pixels in that walk: a copy is a column of pixels, shifted by the tap's offset, with zeros outside.
 
-With a stride s, conv_bwd_data falls apart into s classes of pixels of x an axis, those whose coordinates leave the same rest: each is a
-walk of stride 1 over dy that meets every s-th tap. All classes have as many positions here (the last may lie outside x) and begin at the
-same place in dy, so that one map and one launch serve them all.
+With a stride s, conv_bwd_data has s residue classes of pixels of x per axis, those whose coordinates have the same remainder: each is a
+walk of stride 1 over dy that reads every s-th tap. All classes have as many positions as the first (the last may be outside x) and begin at
+the same pixel of dy, so one map and one launch serve them all.
 """
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from ...host.tensormap import Im2colMap, TensorMap
 MOST_OFFSET = {3: 2 ** 16 - 1, 4: 2 ** 8 - 1, 5: 2 ** 5 - 1}
 """Rank of an im2col map -> greatest offset of a tap, along any axis."""
 CORNERS = {3: 2 ** 15, 4: 2 ** 7, 5: 2 ** 4}
-"""Rank -> where corners of the box of pixels lie: from minus this to below it."""
+"""Rank -> limit of the corners of the box of pixels: from minus this to below it."""
 
 
 @dataclass(frozen=True)

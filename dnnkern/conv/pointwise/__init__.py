@@ -1,11 +1,11 @@
-"""Filters of one tap: a matrix product over pixels, left to the algorithms that matmul has.
+"""1x1 filters: a matrix product over pixels, by the algorithms of matmul.
 
-`plan` says which product; its launches take the convolution's arrays as they lie, and matmul's epilogue adds bias, residual or the
-former output and activates. Channels last, pixels are the rows of one matrix, channels first, images are a batch; a stride is a matrix
-whose rows lie further apart, in the directions that have a window for every element of the result. The gradient of a filter from images
-with their channels first is a product for each image, in the workspace, and the sum of those in a fixed order.
+`plan` chooses the product; its launches read the convolution's arrays in place, and matmul's epilogue adds bias, residual or the former
+output and applies the activation. With channels last, pixels are the rows of one matrix; with channels first, images are a batch; a stride
+is a matrix with a larger row stride, in the directions that have a window for every element of the result. Backward filter with channels
+first is one product per image, in the workspace, and their sum in a fixed order.
 
-It is as fast as matmul, and wins wherever it applies but for filters' gradients with channels first and many channels, whose products of
+It is as fast as matmul and wins wherever it applies, but for backward filter with channels first and many channels, where the products of
 single images are written and read again.
 """
 import functools

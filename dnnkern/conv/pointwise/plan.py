@@ -1,12 +1,12 @@
-"""A convolution with a filter of one tap as a matrix product over pixels: which arrays are its operands, and how pixels become rows.
+"""A convolution with a 1x1 filter as a matrix product over pixels: its operands, and how pixels become rows.
 
     conv_fwd          y[pixel, k] = sum over c        x[pixel, c]  w[k, c]
     conv_bwd_data     x[pixel, c] = sum over k        y[pixel, k]  w[k, c]
     conv_bwd_filter   w[k, c]     = sum over pixels   y[pixel, k]  x[pixel, c]
 
-The pixels' dimensions (images, depth, height, width) are merged wherever all arrays step evenly through two of them. What is left are the
-rows of a matrix and, channels before pixels or with a stride, a batch; groups are a batch as well. A sum over pixels that are not one
-dimension is a sum of products, one for each index of the other dimension.
+The pixels' dimensions (images, depth, height, width) are merged where all arrays step evenly through two of them. The rest are the rows of
+a matrix and, with channels first or a stride, a batch; groups are a batch as well. A sum over pixels that are not one dimension is a sum of
+products, one for each index of the other dimension.
 """
 import functools
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class Product:
     places : {str: Place}
         Its operands in the convolution's plan.
     scalars : tuple of str
-        Those of the convolution's that it takes.
+        Those of the convolution that it uses.
     sums : Roles or None
-        Where y is one product for each of `ranges` parts of the pixels, in the workspace: the filter's gradient as their sum.
+        Where y is one product for each of `ranges` slices of the pixels, in the workspace: dw as their sum.
     ranges : int
     """
     problem: MatmulProblem
@@ -44,7 +44,7 @@ class Product:
 
     @property
     def bytes(self):
-        """Of the workspace that the products of the parts take, in whole lines."""
+        """Workspace of the slices' products, in whole lines."""
         return ceil_div(sums_bytes(self.sums, self.ranges), 256) * 256 if self.sums else 0
 
 

@@ -14,7 +14,7 @@ BLOCKS = ("depth_to_space", "space_to_depth")
 @dataclass(frozen=True)
 class BlocksProblem(Moves):
     """Channel ``(i * block + j) * C + c`` of pixel (h, w) of the deep array is channel c of pixel ``(h * block + i, w * block + j)`` of the
-    wide one, which has C channels: everything but the addresses.
+    wide one, which has C channels: all but the addresses.
 
     Attributes
     ----------

@@ -36,26 +36,26 @@ def make_locate(mode, wide=False):
 
 
 @functools.cache
-def make_places(dims, wide, mode, any_size=False):
-    """Device function ``places(index, divisors, borders, strides) -> (inside, x, y)``: as `make_offsets` and `make_offsets64`, and whether
+def make_inside_offsets(dims, wide, mode, any_size=False):
+    """Device function ``offsets(index, divisors, borders, strides) -> (inside, x, y)``: as `make_offsets` and `make_offsets64`, and whether
     the element is one of x's. `borders` are (before, inner) of each dimension."""
     if mode is None:
-        offsets = make_offsets(dims, wide)
+        plain = make_offsets(dims, wide)
 
         @device_function
-        def places(index, divisors, borders, strides):
-            x, y = offsets(index, divisors, strides)
+        def offsets(index, divisors, borders, strides):
+            x, y = plain(index, divisors, strides)
             return True, x, y
-        return places
+        return offsets
     Int, locate = i64 if wide else i32, make_locate(mode, any_size)
 
     @device_function
-    def places(index, divisors, borders, strides):
+    def offsets(index, divisors, borders, strides):
         inside, j = locate(index, borders[0], borders[1])
         return inside, Int(Int(j) * strides[0]), Int(Int(index) * strides[1])
     for d in range(1, dims):
-        places = _with_dimension(places, d, Int, locate, any_size)
-    return places
+        offsets = _with_dimension(offsets, d, Int, locate, any_size)
+    return offsets
 
 
 def _with_dimension(outer, d, Int, locate, any_size):
@@ -71,17 +71,17 @@ def _with_dimension(outer, d, Int, locate, any_size):
             return divide_remainder(index, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
 
     @device_function
-    def places(index, divisors, borders, strides):
+    def offsets(index, divisors, borders, strides):
         rest, i = divide(index, divisors)
         there, x, y = outer(rest, divisors, borders, strides)
         inside, j = locate(i, borders[X], borders[Y])
         return there and inside, Int(x + Int(j) * strides[X]), Int(y + Int(i) * strides[Y])
-    return places
+    return offsets
 
 
-def place_arguments(outer, chunks, wide):
-    """Kernel parameters `divisors`, `borders` and `strides` of `make_places` for the outer dimensions of a form, and behind them `chunks`
-    chunks of a row, which move nothing."""
+def border_arguments(outer, chunks, wide):
+    """Kernel parameters `divisors`, `borders` and `strides` of `make_inside_offsets` for the outer dimensions of a form, and after them
+    `chunks` chunks of a row, which move nothing."""
     sizes, strides = [*(d.size for d in outer), chunks], [v for d in outer for v in (d.x, d.y)] + [0, 0]
     borders = [v for d in outer for v in (getattr(d, "before", 0), getattr(d, "inner", d.size))] + [0, chunks]
     divisors = [v for n in sizes for v in divisor(n)]
@@ -89,7 +89,7 @@ def place_arguments(outer, chunks, wide):
             Argument(f"int{64 if wide else 32}x{len(strides)}", tuple(strides)))
 
 
-def place_arguments64(dims):
+def border_arguments64(dims):
     """The same for all dimensions of a form and an index of any size."""
     sizes, borders = tuple(d.size for d in dims), tuple(v for d in dims for v in (d.before, d.inner))
     strides = tuple(v for d in dims for v in (d.x, d.y))

@@ -1,4 +1,4 @@
-"""The problem of a concatenation: several arrays, one behind the other along an axis."""
+"""The problem of a concatenation: several arrays, one after the other along an axis."""
 import functools
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ class Box(Moves):
 
 @dataclass(frozen=True)
 class ConcatProblem:
-    """``y = numpy.concatenate(arrays, axis)``: everything but the addresses.
+    """``y = numpy.concatenate(arrays, axis)``: all but the addresses.
 
     Attributes
     ----------

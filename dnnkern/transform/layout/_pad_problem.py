@@ -16,7 +16,7 @@ PADS = ("pad", "set_tensor")
 
 @dataclass(frozen=True)
 class Border:
-    """A dimension of y: its size, x's strides and y's along it, and x's part of it: `inner` elements, behind the first `before`."""
+    """A dimension of y: its size, x's strides and y's along it, and x's part of it: `inner` elements, after the first `before`."""
     size: int
     x: int
     y: int
@@ -83,7 +83,7 @@ class Bordered:
 
 @dataclass(frozen=True)
 class PadProblem(Bordered):
-    """``y = numpy.pad(x, pads, mode)``: everything but the addresses and the value of the borders.
+    """``y = numpy.pad(x, pads, mode)``: all but the addresses and the value of the borders.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class PadProblem(Bordered):
 
 @dataclass(frozen=True)
 class SetProblem(Bordered):
-    """``y[...] = value``, y being of x's shape and dtype, and mostly x itself: everything but the addresses and the value.
+    """``y[...] = value``, y being of x's shape and dtype, and mostly x itself: all but the addresses and the value.
 
     Attributes
     ----------

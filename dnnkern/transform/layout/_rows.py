@@ -18,7 +18,7 @@ from ...engine.values import COMPUTE, element, make_words
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ._borders import make_locate, make_places, place_arguments
+from ._borders import border_arguments, make_inside_offsets, make_locate
 from ._shift import WORDS, make_shift
 
 COST = constants("transform/rows")
@@ -29,8 +29,8 @@ WITHOUT_ARITHMETIC = ("int16", "uint16", "uint32", "int64", "uint64")
 
 @dataclass(frozen=True)
 class Config:
-    """Bytes of an element, its type where there is something to fill in, whether rows are contiguous in x, chunks a thread, what is beyond
-    borders, dimensions, 64-bit offsets."""
+    """Bytes of an element, its type where there is something to fill in, whether rows are contiguous in x, chunks per thread, what is
+    beyond borders, dimensions, 64-bit offsets."""
     itemsize: int
     filled: str | None
     dense: bool
@@ -73,7 +73,7 @@ def rows_refusal(form, alignment):
 
 def rows_seconds(form, alignment, config, read_bytes, device):
     """Predicted time, where so many bytes of x are read: sectors, instructions of chunks, and chunks that are gathered, for whose slowest
-    lane a warp waits: at the two ends of a row, and everywhere if x is not contiguous; each of their elements is a load."""
+    lane of a warp waits: at the two ends of a row, and everywhere if x is not contiguous; each of their elements is a load."""
     row, count, size = form.dims[-1], chunk_count(form, alignment), config.itemsize
     written = math.prod(d.size for d in form.dims) * size
     waste = sector_waste(row.size * size, size)
@@ -129,7 +129,7 @@ def make_move(config):
         move(x, y, index0, count, row, chunks, before, inner, step, low, high, divisors, borders, strides, value)
 
     Rows have `row` elements, and `chunks` chunks, a divisor. Along a row x has the stride `step`; its elements from `low` to `high` may be
-    read. The last three tuples are those of `place_arguments`.
+    read. The last three tuples are those of `border_arguments`.
     """
     size, N, V, DENSE, FILLED = config.itemsize, config.chunks, config.elements, config.dense, config.filled is not None
     SCALE, LOG = word_of(size)[2], size.bit_length() - 1
@@ -138,7 +138,7 @@ def make_move(config):
     fetch, shift = make_shift(size)
     pack, _ = make_pack(size, V)
     fill = make_fill(config.filled) if FILLED else None
-    places, locate, Int = make_places(config.dims, config.wide, config.mode), make_locate(config.mode), i64 if config.wide else i32
+    offsets, locate, Int = make_inside_offsets(config.dims, config.wide, config.mode), make_locate(config.mode), i64 if config.wide else i32
     HELD, PARTS, MASK = N * WORDS, V * ONE, 2 ** (8 * min(size, 4)) - 1
 
     @device_function
@@ -148,7 +148,7 @@ def make_move(config):
         x_ats, y_ats = cuda.local.array(N, Int), cuda.local.array(N, Int)
         for n in range(N):
             index = index0 + n * THREADS
-            there, x_at, y_at = places(index, divisors, borders, strides)
+            there, x_at, y_at = offsets(index, divisors, borders, strides)
             _, chunk = divide_remainder(index, chunks)
             lead = i32(address(advance(y, Int(y_at * SCALE)), 0) & 15) >> LOG
             begin = chunk * V - lead
@@ -192,7 +192,7 @@ def make_move(config):
 
 @functools.cache
 def kernel(config):
-    """y[...] = x[...], `chunks` chunks a thread."""
+    """y[...] = x[...], `chunks` chunks per thread."""
     move, SPAN, SCALE = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2]
 
     @jit(launch_bounds=(THREADS, 4))
@@ -218,5 +218,5 @@ def rows_launch(config, form, alignment, extent, last, value, source, target):
                  *(Argument("int32", v) for v in last),
                  Argument("int64" if config.wide else "int32", row.x), Argument("int64", low), Argument("int64", high),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
-                 *place_arguments(outer, chunks, config.wide), value)
+                 *border_arguments(outer, chunks, config.wide), value)
     return Launch(kernel(config), (ceil_div(count, THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments)

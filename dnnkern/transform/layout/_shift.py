@@ -18,7 +18,7 @@ def make_shift(itemsize):
         shift(words, k, skew)
 
     `fetch` loads the aligned chunks that hold the 16 bytes at p into words[k] to words[k + 7]; `before` and `after` are how many elements
-    of memory that may be read precede p and are there from p on (int64). It returns how many bytes p is behind the first of these chunks,
+    of memory that may be read precede p and are there from p on (int64). It returns how many bytes p is after the first of these chunks,
     or -1 where nothing is loaded: not `wanted`, or memory ends too early. `shift` then leaves the 16 bytes in words[k] to words[k + 3].
     """
     load, _, _, _, _ = make_unit_moves(16, itemsize)

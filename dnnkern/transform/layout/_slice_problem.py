@@ -10,7 +10,7 @@ from .._problem import Moves, check_moved
 
 @dataclass(frozen=True)
 class SliceProblem(Moves):
-    """``y[i0, i1, ...] = x[starts[0] + i0 * steps[0], starts[1] + i1 * steps[1], ...]``: everything but the addresses.
+    """``y[i0, i1, ...] = x[starts[0] + i0 * steps[0], starts[1] + i1 * steps[1], ...]``: all but the addresses.
 
     Attributes
     ----------

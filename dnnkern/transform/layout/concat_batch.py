@@ -3,7 +3,7 @@
 Where arrays are rows that are contiguous in them and in the result, as packed ones are, they differ by a pointer and a few numbers alone. A
 block finds by its number which array it copies, and picks these; from there on it is `rows`, whose stores of 16 bytes are aligned wherever
 an array's part of a row begins. So small arrays do not wait for each other's launches. `boxes` is better where parts are so large that a
-launch does not count, and aligned, and for arrays that do not lie alike.
+launch does not count, and aligned, and for arrays that do not have the same layout.
 """
 import functools
 
@@ -46,7 +46,7 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks a thread, and one for problems with few."""
+    """Two chunks per thread, and one for problems with few."""
     wide = any(box.canonical.is_wide for _, box in problem.boxes)
     return [Config(problem.y.itemsize, None, True, n, None, 2, wide) for n in (2, 1)]
 
@@ -80,7 +80,7 @@ def pick(part, v):
 
 @functools.cache
 def kernel(config):
-    """The rows of up to eight arrays, `chunks` chunks a thread."""
+    """The rows of up to eight arrays, `chunks` chunks per thread."""
     move, SPAN, SCALE, Int = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2], i64 if config.wide else i32
 
     BLOCKS = 4 if config.itemsize > 1 else 3  # chunks of 16 elements hold more

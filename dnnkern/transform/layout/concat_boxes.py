@@ -1,6 +1,6 @@
-"""Each array into its box of the result, by the best of the copies that `transpose` and `strided_slice` have: a launch an array.
+"""Each array into its box of the result, by the best of the copies that `transpose` and `strided_slice` have: a launch per array.
 
-Where the parts of the result are aligned, that is `copy`; where they are not, as behind an array of odd rows, `rows`, whose stores of 16
+Where the parts of the result are aligned, that is `copy`; where they are not, as after an array of odd rows, `rows`, whose stores of 16
 bytes are aligned whatever x is; an array that lies transposed goes through `tiled`. Many small arrays pay a launch each.
 """
 from ...dispatch import Algorithm
@@ -23,7 +23,7 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """A launch an array."""
+    """A launch per array."""
     return tuple(launch for name, box in problem.boxes for launch in move_launches(box, device, source=(name, 0), target=("y", 0)))
 
 

@@ -1,4 +1,4 @@
-"""One thread an element, a launch an array: the plainest copies, each into its part of the result."""
+"""One thread per element, a launch per array: the plainest copies, each into its part of the result."""
 from ...dispatch import Algorithm
 from . import transpose_naive
 
@@ -19,7 +19,7 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """A launch an array."""
+    """A launch per array."""
     return tuple(launch for name, box in problem.boxes
                  for launch in transpose_naive.build(box, device, None, source=(name, 0), target=("y", 0)))
 

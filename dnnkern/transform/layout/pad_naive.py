@@ -1,4 +1,4 @@
-"""One thread an element of y: where in x it comes from, or the value that is round x.
+"""One thread per element of y: where in x it comes from, or the value that is round x.
 
 Stores are coalesced; loads are too where neighbours of y are neighbours in x. Any strides, any number of elements; each coordinate costs a
 division of 64-bit integers.
@@ -13,7 +13,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
-from ._borders import make_places, place_arguments64
+from ._borders import border_arguments64, make_inside_offsets
 from ._pad_problem import PADS
 from ._rows import make_fill
 
@@ -52,7 +52,7 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config):
     """y[...] = x[...] or a value, an element a thread."""
-    places = make_places(config.dims, True, config.mode, any_size=True)
+    offsets = make_inside_offsets(config.dims, True, config.mode, any_size=True)
     SCALE, FILLED = word_of(config.itemsize)[2], config.filled is not None
     load, store, _, _, _ = make_unit_moves(config.itemsize, config.itemsize)
     fill = make_fill(config.filled) if FILLED else None
@@ -62,7 +62,7 @@ def kernel(config):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             words = cuda.local.array(4, u32)
-            inside, x_at, y_at = places(i, sizes, borders, strides)
+            inside, x_at, y_at = offsets(i, sizes, borders, strides)
             if inside:
                 load(words, 0, advance(x, (x_first + x_at) * SCALE), 1)
             elif FILLED:
@@ -76,7 +76,7 @@ def build(problem, device, config, source=("x", 0), target=("y", 0), value="valu
     form, elements = problem.form, problem.y.size
     pointer = word_of(form.itemsize)[1] + "*"
     arguments = (*(Argument(pointer, name, offset=offset) for name, offset in (source, target)), Argument("int64", elements),
-                 Argument("int64", form.x_first), Argument("int64", form.y_first), *place_arguments64(form.dims),
+                 Argument("int64", form.x_first), Argument("int64", form.y_first), *border_arguments64(form.dims),
                  Argument(problem.scalar_type, value))
     config = Config(form.itemsize, problem.filled, problem.mode, len(form.dims))
     return (Launch(kernel(config), (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), arguments),)

@@ -22,7 +22,7 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks a thread where a chunk is two loads or none, and one."""
+    """Two chunks per thread where a chunk is two loads or none, and one."""
     form = problem.form
     dense = form.dims[-1].x == 1 or not problem.read_bytes
     some = (2, 1) if dense else (1,)

@@ -1,6 +1,6 @@
 """Rows that stay rows: the fastest dimension of y is the fastest of x.
 
-Then nothing has to change places within a row, and a thread copies units of up to 16 bytes, several of them in flight, neighbouring threads
+Then rows stay as they are, and a thread copies units of up to 16 bytes, several of them in flight, neighbouring threads
 neighbouring units. Where a unit lies in x and y follows from its flat index by one multiplication and one shift a dimension
 (`device.index`). It runs at the rate of a copy where rows have 32 bytes or more and everything is aligned; rows shorter than that leave
 sectors half used in x, and `tiled` moves them as elements.
@@ -94,17 +94,17 @@ def kernel(config):
     @jit(launch_bounds=THREADS)
     def transpose_copy(x, y, count, x_first, y_first, divisors, strides):
         words = cuda.local.array(SIZE, u32)
-        places = cuda.local.array(UNITS, Int)
+        targets = cuda.local.array(UNITS, Int)
         x, y = advance(x, x_first), advance(y, y_first)
         first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
         for n in range(UNITS):
             index = first + n * THREADS
             x_at, y_at = offsets(index, divisors, strides)
-            places[n] = y_at
+            targets[n] = y_at
             load(words, n * WORDS, advance(x, x_at), i32(index < count))
         for n in range(UNITS):
             if first + n * THREADS < count:
-                store(advance(y, places[n]), words, n * WORDS)
+                store(advance(y, targets[n]), words, n * WORDS)
     return transpose_copy
 
 

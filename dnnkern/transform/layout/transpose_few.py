@@ -2,7 +2,7 @@
 
 Where a short dimension, of C elements, is contiguous in one array and a long one in the other, a thread takes P neighbours along the long
 one, P elements being up to 16 bytes: all C * P elements of them. In the array where the short dimension is contiguous they are one run of C
-chunks, in the other C chunks far apart. So it loads C chunks, puts their elements into their places in registers, all of which are known
+chunks, in the other C chunks far apart. So it loads C chunks, moves their elements within registers, by indices that are all known
 when the kernel is compiled, and stores C chunks. Both sides move whole sectors, though a warp's accesses to the run are C chunks apart. It
 needs the long dimension to follow the short one without a gap.
 """
@@ -92,7 +92,7 @@ def _config(problem):
 
 
 def estimate(problem, device, config):
-    """The bytes, more where chunks are short; about four instructions an element."""
+    """The bytes, more where chunks are short; about four instructions per element."""
     config = _config(problem)
     threads = problem.units.size // (config.short * config.elements)
     a_thread = COST.thread + COST.dimension * config.dims + config.short * (COST.access + COST.element * config.elements)
@@ -103,7 +103,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def make_pick(itemsize, unit):
-    """Device function ``pick(parts, k, words, e)``: element e of packed words, as `make_pack` takes elements, to place k."""
+    """Device function ``pick(parts, k, words, e)``: element e of packed words, as `make_pack` takes elements, to index k."""
     if itemsize >= 4 or unit < 4:
         WORDS = max(itemsize // 4, 1)
 

@@ -1,4 +1,4 @@
-"""One thread an element of y, straight from the definition.
+"""One thread per element of y, straight from the definition.
 
 Element i of y, counted in the order in which y lies in memory, comes from the offset in x that its coordinates give. Stores are coalesced;
 loads are not, unless the fastest dimension stays the fastest. Any strides, broadcast and negative ones included, any number of elements.

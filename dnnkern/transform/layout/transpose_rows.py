@@ -24,7 +24,7 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks a thread where a chunk is two loads, and one."""
+    """Two chunks per thread where a chunk is two loads, and one."""
     form = problem.canonical
     dense = form.dims[-1].x == 1
     return [Config(form.itemsize, None, dense, n, None, len(form.dims), form.is_wide) for n in ((2, 1) if dense else (1,))]

@@ -68,7 +68,7 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks a multiprocessor that registers are to allow: 128 registers a thread for squares of 16 x 16, else 80."""
+        """Blocks a multiprocessor that registers are to allow: 128 registers per thread for squares of 16 x 16, else 80."""
         return 65536 // (self.threads * (128 if self.itemsize == 1 else 80))
 
     def __str__(self):
@@ -129,14 +129,14 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def make_place(side, chunks):
-    """Device function ``place(row, chunk)``: at which byte of a tile with `chunks` chunks a row one of them lies; `side` is V."""
+def make_chunk_offset(side, chunks):
+    """Device function ``chunk_offset(row, chunk)``: at which byte of a tile with `chunks` chunks per row one of them lies; `side` is V."""
     SHIFT = side.bit_length() - 1
 
     @device_function
-    def place(row, chunk):
+    def chunk_offset(row, chunk):
         return (row * chunks + (chunk ^ ((row >> SHIFT) & 7))) << 4
-    return place
+    return chunk_offset
 
 
 @functools.cache
@@ -158,7 +158,7 @@ def kernel(config):
     BATCH = min(LOADS, IN_FLIGHT if UNIT_X > 1 else 2 * IN_FLIGHT)
     BATCHES, LOADED_BATCH = LOADS // BATCH, LOADED * BATCH
     column = make_column(config.itemsize)
-    offsets, place = make_offsets(config.dims, config.wide), make_place(V, CJ)
+    offsets, chunk_offset = make_offsets(config.dims, config.wide), make_chunk_offset(V, CJ)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
@@ -197,7 +197,7 @@ def kernel(config):
                 load(words, 4 * t, advance(x, Int(Int(i * SCALE) + Int(j + t) * xj)), inside_it)
 
         # columns become rows along j
-        slot = place(ci * V, cj)
+        slot = chunk_offset(ci * V, cj)
         for t in range(V):
             a, b, c, d = column(words, t)
             store_shared_4u32(base + u32(slot + t * ROW), a, b, c, d)
@@ -211,7 +211,7 @@ def kernel(config):
             j = u * IN_Y
             if i0 + i < size_i and j0 + j < size_j:
                 byte = u * UNIT_Y
-                fetch(unit, 0, tile, base, place(i, byte >> 4) | (byte & 15))
+                fetch(unit, 0, tile, base, chunk_offset(i, byte >> 4) | (byte & 15))
                 store(advance(y, Int(Int(i) * yi + Int(j) * yj)), unit, 0)
     return transpose_tiled
 

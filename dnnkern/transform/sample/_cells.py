@@ -1,11 +1,11 @@
-"""The places of a grid in the order of the cells of the image that they lie in: what the gradient of a pixel gathers, found once for all
+"""The positions of a grid in the order of the cells of the image that they lie in: what the gradient of a pixel gathers, found once for all
 channels.
 
-A cell is what lies between neighbouring pixels, or with "nearest" round one. The pixels that count for a place are its cell's corners, so
-a pixel's places are those of the cells that it is a corner of, two neighbours in each row of cells: one run of a sorted list. Sorting is
-stable, by counting, in two steps: places to buckets of 2**shift cells, parts of the grid counting apart; then a warp sorts a bucket. Ranks
-come from votes and prefix sums, never from the order in which additions happen to arrive, so a list depends on the grid alone. Places for
-which no pixel counts are left out.
+A cell is what lies between neighbouring pixels, or with "nearest" round one. The pixels that count for a position are its cell's corners,
+so a pixel's positions are those of the cells that it is a corner of, two neighbours in each row of cells: one run of a sorted list.
+Sorting is stable, by counting, in two steps: positions to buckets of 2**shift cells, parts of the grid counting apart; then a warp sorts a
+bucket. Ranks come from votes and prefix sums, never from the order in which additions happen to arrive, so a list depends on the grid
+alone. Positions for which no pixel counts are left out.
 """
 import functools
 import math
@@ -37,9 +37,10 @@ def corners_of(mode):
 
 @dataclass(frozen=True)
 class Cells:
-    """Of a problem: images, places of each, cells of each, which lie in buckets of 2**shift; parts of the places that are counted apart."""
+    """Of a problem: images, positions of each, cells of each, which lie in buckets of 2**shift; parts of the positions that are counted
+    apart."""
     images: int
-    places: int
+    positions: int
     count: int
     shift: int
     part: int
@@ -56,7 +57,7 @@ class Cells:
 
     @property
     def parts(self):
-        return ceil_div(self.places, self.part)
+        return ceil_div(self.positions, self.part)
 
 
 def cells_of(problem):
@@ -64,19 +65,19 @@ def cells_of(problem):
     p, more = problem, corners_of(problem.mode)[1]
     count = math.prod(n + more for n in p.image[3 - p.dims:])
     shift = min(MOST_SHIFT, max(LEAST_SHIFT, math.ceil(math.log2((count + 1) / MOST_BUCKETS))))
-    places = math.prod(p.out)
-    return Cells(p.x.shape[0], places, count, shift, CHUNK * max(1, ceil_div(places, CHUNK * MOST_PARTS)))
+    positions = math.prod(p.out)
+    return Cells(p.x.shape[0], positions, count, shift, CHUNK * max(1, ceil_div(positions, CHUNK * MOST_PARTS)))
 
 
 def refusal(problem):
-    """Why the places cannot be sorted, or None."""
+    """Why the positions cannot be sorted, or None."""
     cells = cells_of(problem)
     if cells.buckets > MOST_BUCKETS:
         return f"images {problem.image} have {cells.count} cells; expected fewer than {MOST_BUCKETS << MOST_SHIFT}"
-    most = cells.images * max(cells.places, cells.count + 1, cells.parts * cells.buckets)
+    most = cells.images * max(cells.positions, cells.count + 1, cells.parts * cells.buckets)
     reach = sum((n - 1) * abs(s) for n, s in zip(problem.out, problem.strides_of(problem.dy)[2:]))
     if max(most, reach) >= 2 ** 31 - 2 ** 20 or max(problem.image) >= 2 ** 23:
-        return (f"{cells.images} images {problem.image}, of {cells.places} places: {max(most, reach)} of something; "
+        return (f"{cells.images} images {problem.image}, of {cells.positions} positions: {max(most, reach)} of something; "
                 "expected fewer than 2**31 - 2**20, extents below 2**23")
     return None
 
@@ -84,7 +85,7 @@ def refusal(problem):
 def _layout(problem):
     """({name: offset}, bytes) of what lies in the workspace."""
     cells, size, at, found = cells_of(problem), ITEMSIZE[problem.compute], 0, {}
-    every = cells.images * cells.places
+    every = cells.images * cells.positions
     sizes = {"counts": 4 * cells.images * cells.parts * cells.buckets, "buckets": 4 * cells.images * (cells.buckets + 1),
              "order": 4 * every, "starts": 4 * cells.images * (cells.count + 1), "offsets": 4 * every}
     sizes.update({f"{name}_{axis}": size * every for name in ("located", "sorted") for axis in "whd"[:problem.dims]})
@@ -99,9 +100,9 @@ def workspace(problem):
 
 
 def seconds(problem, device):
-    """Time of the four launches: instructions of a place, whose places are computed once and found again three times, and bytes."""
+    """Time of the four launches: instructions of a position, which is computed once and found again three times, and bytes."""
     cells, p = cells_of(problem), problem
-    every = cells.images * cells.places
+    every = cells.images * cells.positions
     a_position = p.dims * (p.grid.itemsize + COST.sort_values * ITEMSIZE[p.compute]) + COST.sort_numbers
     moved = every * a_position + COST.cell * cells.images * cells.count
     return 4 * LAUNCH + overlap(memory=memory_seconds(moved, device), issue=issue_seconds(every, COST.output, device))
@@ -109,7 +110,7 @@ def seconds(problem, device):
 
 @functools.cache
 def make_cell(kind):
-    """Device function ``cell(w, h, d, sizes)``: the number of the cell that a place lies in, -1 where no pixel counts for it."""
+    """Device function ``cell(w, h, d, sizes)``: the number of the cell that a position lies in, -1 where no pixel counts for it."""
     split, more, DIMS = make_corners(kind).split, corners_of(kind.mode)[1], kind.dims
 
     @device_function
@@ -153,23 +154,23 @@ def before(mask):
 
 @functools.cache
 def locate_kernel(kind, shift, bits):
-    """Where places lie, and how many of a part of the grid lie in each bucket."""
+    """Where positions lie, and how many of a part of the grid lie in each bucket."""
     where, cell, HELD, DIMS = make_corners(kind).where, make_cell(kind), 1 << bits, kind.dims
 
     @jit(launch_bounds=(THREADS, 4))
-    def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_stride):
+    def grid_sample_locate(grid, at_w, at_h, at_d, counts, positions, parts, part_positions, buckets, height, width, sizes, grid_stride):
         counters, thread = cuda.shared.array(HELD, i32), cuda.threadIdx.x
         n, part = divide_remainder(cuda.blockIdx.x, parts)
         for b in range(thread, buckets, THREADS):
             counters[b] = 0
         cuda.syncthreads()
-        first = part * part_places
-        for i in range(first + thread, min(first + part_places, places), THREADS):
+        first = part * part_positions
+        for i in range(first + thread, min(first + part_positions, positions), THREADS):
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
             at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
             w, h, d, _, _, _ = where(grid, at, grid_stride, sizes)
-            to = n * places + i
+            to = n * positions + i
             at_w[to] = w
             at_h[to] = h
             if DIMS > 2:
@@ -186,7 +187,7 @@ def locate_kernel(kind, shift, bits):
 
 @functools.cache
 def starts_kernel():
-    """Where the buckets of an image begin, and in each the part's places: counts become sums of those before."""
+    """Where the buckets of an image begin, and in each the part's positions: counts become sums of those before."""
     WARPS = SCAN // 32
 
     @jit(launch_bounds=SCAN)
@@ -226,20 +227,20 @@ def starts_kernel():
 
 @functools.cache
 def spread_kernel(kind, shift, bits):
-    """The numbers of places to their buckets, in order: a block has a part of the grid, a warp neighbours of it."""
+    """The numbers of positions to their buckets, in order: a block has a part of the grid, a warp neighbours of it."""
     cell, peers, HELD, WARPS, DIMS = make_cell(kind), make_peers(bits), 1 << bits, SPREAD // 32, kind.dims
     ALL, OWN, T = WARPS * HELD, 32 * ITEMS, COMPUTE[kind.compute]
 
     @jit(launch_bounds=(SPREAD, 4))
-    def grid_sample_spread(at_w, at_h, at_d, counts, starts, order, places, parts, part_places, buckets, sizes):
+    def grid_sample_spread(at_w, at_h, at_d, counts, starts, order, positions, parts, part_positions, buckets, sizes):
         counters, base, thread = cuda.shared.array(ALL, i32), cuda.shared.array(HELD, i32), cuda.threadIdx.x
         found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
         n, part = divide_remainder(cuda.blockIdx.x, parts)
-        image, mine = n * places, warp_id() * HELD
+        image, mine = n * positions, warp_id() * HELD
         for b in range(thread, buckets, SPREAD):
             base[b] = counts[cuda.blockIdx.x * buckets + b] + starts[n * (buckets + 1) + b]
-        begin = part * part_places
-        end = min(begin + part_places, places)
+        begin = part * part_positions
+        end = min(begin + part_positions, positions)
         for first in range(begin, end, CHUNK):
             for b in range(thread, buckets, SPREAD):
                 for k in range(WARPS):
@@ -285,12 +286,12 @@ def _bucket_warps(shift):
 
 @functools.cache
 def order_kernel(kind, shift):
-    """A bucket a warp: where its cells begin, and its places in the order of their cells, with where they lie in dy."""
+    """One bucket per warp: where its cells begin, and its positions in the order of their cells, with where they lie in dy."""
     cell, peers, CELLS, WARPS, DIMS = make_cell(kind), make_peers(shift), 1 << shift, _bucket_warps(shift), kind.dims
     ALL, LOW, T, STEP = WARPS * CELLS, (1 << shift) - 1, COMPUTE[kind.compute], 32 * TOGETHER
 
     @jit(launch_bounds=32 * WARPS)
-    def grid_sample_order(at_w, at_h, at_d, order, buckets_at, starts, offsets, to_w, to_h, to_d, jobs, buckets, places, cells, height,
+    def grid_sample_order(at_w, at_h, at_d, order, buckets_at, starts, offsets, to_w, to_h, to_d, jobs, buckets, positions, cells, height,
                           width, sizes, dy_stride):
         counters, lane = cuda.shared.array(ALL, i32), lane_id()
         lows, numbers = cuda.local.array(TOGETHER, i32), cuda.local.array(TOGETHER, i32)
@@ -298,7 +299,7 @@ def order_kernel(kind, shift):
         job, mine = cuda.blockIdx.x * WARPS + warp_id(), warp_id() * CELLS
         if job < jobs:
             n, bucket = divide_remainder(job, buckets)
-            image, at = n * places, n * i32(buckets[0] + 1) + bucket
+            image, at = n * positions, n * i32(buckets[0] + 1) + bucket
             begin, end = image + buckets_at[at], image + buckets_at[at + 1]
             for k in range(0, CELLS, 32):
                 counters[mine + k + lane] = 0
@@ -357,7 +358,7 @@ def order_kernel(kind, shift):
 
 
 def list_arguments(problem):
-    """Kernel parameters of the sorted list: where each cell begins in it, places in dy, and where they lie along w, h and d."""
+    """Kernel parameters of the sorted list: where each cell begins in it, positions in dy, and where they lie along w, h and d."""
     layout, T = _layout(problem)[0], f"{problem.compute}*"
     return (Argument("int32*", "workspace", layout["starts"]), Argument("int32*", "workspace", layout["offsets"]),
             *(Argument(T, "workspace", layout.get(f"sorted_{axis}", layout["sorted_h"])) for axis in "whd"))
@@ -368,16 +369,16 @@ def launches(problem):
     p, cells, layout, kind = problem, cells_of(problem), _layout(problem)[0], config_of(problem)
     located = [Argument(f"{p.compute}*", "workspace", layout.get(f"located_{axis}", layout["located_h"])) for axis in "whd"]
     counts, buckets_at, order = (Argument("int32*", "workspace", layout[name]) for name in ("counts", "buckets", "order"))
-    places, buckets, part = Argument("int32", cells.places), Argument("int32", cells.buckets), Argument("int32", cells.part)
+    positions, buckets, part = Argument("int32", cells.positions), Argument("int32", cells.buckets), Argument("int32", cells.part)
     parts, sizes = Argument("uint32x3", divisor(cells.parts)), extents(p.image, False)
     divisors = [Argument("uint32x3", divisor(n)) for n in p.out[1:]]
-    locate = (Argument(element(p.grid.dtype).pointer, "grid"), *located, counts, places, parts, part, buckets, *divisors, sizes,
+    locate = (Argument(element(p.grid.dtype).pointer, "grid"), *located, counts, positions, parts, part, buckets, *divisors, sizes,
               grid_strides(p.grid_strides(p.grid)))
     starts = (counts, buckets_at, Argument("int32", cells.parts), buckets)
-    spread = (*located, counts, buckets_at, order, places, parts, part, buckets, sizes)
+    spread = (*located, counts, buckets_at, order, positions, parts, part, buckets, sizes)
     jobs, warps = cells.images * cells.buckets, _bucket_warps(cells.shift)
     sort = (*located, order, buckets_at, *list_arguments(p), Argument("int32", jobs), Argument("uint32x3", divisor(cells.buckets)),
-            places, Argument("int32", cells.count), *divisors, sizes, extents(p.strides_of(p.dy)[2:], False))
+            positions, Argument("int32", cells.count), *divisors, sizes, extents(p.strides_of(p.dy)[2:], False))
     blocks = cells.images * cells.parts
     return (Launch(locate_kernel(kind, cells.shift, cells.bits), (blocks, 1, 1), (THREADS, 1, 1), locate),
             Launch(starts_kernel(), (cells.images, 1, 1), (SCAN, 1, 1), starts),

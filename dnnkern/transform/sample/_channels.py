@@ -105,7 +105,7 @@ class Tile:
 
 
 def tile_of(pixels, extents):
-    """The squarest tile of so many pixels, a power of two, which covers (D, H, W) with the fewest. Of a turned image a warp's pixels touch
+    """The squarest tile of so many pixels, a power of two, which covers (D, H, W) with the fewest. Of a rotated image a warp's pixels touch
     fewer rows where they are two rows of 16 than where they are one of 32."""
     tiles = [Tile(pixels // n, n) for n in (16, 32, 64, 128, 256, 8, 4, 2, 1) if n <= pixels]
     return min(tiles, key=lambda tile: math.prod(tile.counts(extents)))

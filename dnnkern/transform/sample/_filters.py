@@ -1,7 +1,7 @@
-"""Filters of resampled images: what a pixel counts in a place, for the modes in which that is more than two pixels in each dimension.
+"""Filters of resampled images: what a pixel counts in a position, for the modes in which that is more than two pixels in each dimension.
 
-Place i lies at ``(i * a + b) / d``, as `_resample_problem` has it, and pixel j at j. All comparisons are of integers, so that forward and
-backward agree about who takes part, and a weight that is 0 is exactly 0: 41 times 1 / 41 is less than 1 in float32.
+Position i lies at ``(i * a + b) / d``, as `_resample_problem` has it, and pixel j at j. All comparisons are of integers, so that forward
+and backward agree about who takes part, and a weight that is 0 is exactly 0: 41 times 1 / 41 is less than 1 in float32.
 
 ================== ================================================ =====================================================
 filter             pixels                                           weight
@@ -12,8 +12,8 @@ antialias-bilinear nearer than r = max(1, n / m)                    1 - distance
 antialias-bicubic  nearer than 2 r                                  Keys' cubic with A = -1/2 of distance / r
 ================== ================================================ =====================================================
 
-Weights are divided by their sum over a place's pixels, which is 1 for "bicubic". (Keys: Cubic Convolution Interpolation for Digital Image
-Processing, 1981.)
+Weights are divided by their sum over a position's pixels, which is 1 for "bicubic". (Keys: Cubic Convolution Interpolation for Digital
+Image Processing, 1981.)
 """
 import functools
 from typing import Callable, NamedTuple
@@ -51,13 +51,13 @@ class Filter(NamedTuple):
     """Device functions of a filter; `axis` is a `FilterAxis` and `inverse` the number of `inverses_of`.
 
     taps(i, axis)
-        The pixels (first, past the last) that place i is made of.
+        The pixels (first, past the last) that position i is made of.
     reach(j, axis)
-        The places (first, past the last) that pixel j takes part in.
+        The positions (first, past the last) that pixel j takes part in.
     weight(i, j, axis, inverse)
         What pixel j counts in place i.
     total(i, axis, inverse)
-        What the weights of place i are divided by.
+        What the weights of position i are divided by.
     """
     taps: Callable
     reach: Callable
@@ -170,11 +170,11 @@ def make_filter(kind, compute, any_size=False):
     return Filter(taps, reach, weight, total)
 
 
-# ---- what weights of a gradient are divided by, added up once for each place and not for every pixel
+# ---- what weights of a gradient are divided by, added up once for each position and not for every pixel
 
 @functools.cache
 def sums_kernel(kind, compute, any_size):
-    """The sum of the weights of each place of a dimension, a place a thread."""
+    """The sum of the weights of each position of a dimension, one thread per position."""
     total, Int = make_filter(kind, compute, any_size).total, i64 if any_size else i32
 
     @jit(launch_bounds=THREADS)
@@ -186,7 +186,7 @@ def sums_kernel(kind, compute, any_size):
 
 
 def sums_bytes(problem):
-    """Of the workspace; 0 where nothing is divided, and forward, where a place's own thread adds up."""
+    """Of the workspace; 0 where nothing is divided, and forward, where a position's own thread adds up."""
     if problem.is_forward or problem.filter not in NORMALISED:
         return 0
     return -(-sum(problem.out) * ITEMSIZE[problem.compute] // 256) * 256

@@ -1,8 +1,8 @@
-"""The gradient by the grid: a place a thread, or several lanes that have its channels among them.
+"""The gradient of the grid: one thread per position, or several lanes that have its channels among them.
 
-What a pixel round the place gives is a sum over the channels of its value times dy, whatever the slopes: a multiplication and an addition
-for each. Slopes, shares and which pixels lie in the image come in once, at the end; a pixel outside is read where the image ends, so that
-no load waits for a question.
+What a pixel round the position gives is a sum over the channels of its value times dy, whatever the slopes: a multiplication and an
+addition for each. Slopes, shares and which pixels lie in the image come in once, at the end; a pixel outside is read where the image ends,
+so that no load waits for a question.
 """
 import functools
 
@@ -25,10 +25,10 @@ THREADS, CHANNELS = 128, 4
 
 
 def grid_share(problem, device):
-    """The `Share` of a place: lanes enough to fill the device."""
-    places = max(1, problem.grid.size // problem.dims)
+    """The `Share` of a position: lanes enough to fill the device."""
+    positions = max(1, problem.grid.size // problem.dims)
     lanes = 1
-    while lanes < 32 and places * lanes < 512 * device.sms:
+    while lanes < 32 and positions * lanes < 512 * device.sms:
         lanes *= 2
     most = CHANNELS if problem.dims == 2 and problem.compute == "float32" else CHANNELS // 2
     return share_of((problem.dy, problem.x), most, lanes)
@@ -43,17 +43,17 @@ def supports(problem):
 
 
 def seconds(problem, device):
-    """Time of the launch: bytes, or what a place takes and each of its channels, of which a load is mostly the L1's time."""
+    """Time of the launch: bytes, or what a position takes and each of its channels, of which a load is mostly the L1's time."""
     p, share = problem, grid_share(problem, device)
-    places, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
+    positions, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
     a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
-    issue = issue_seconds(places * (COST.output + p.channels * (1 + taps) * a_load), 1, device)
+    issue = issue_seconds(positions * (COST.output + p.channels * (1 + taps) * a_load), 1, device)
     return LAUNCH + overlap(issue=issue, memory=memory_seconds(p.bytes - p.dx.nbytes, device))
 
 
 @functools.cache
 def kernel(kind, share, tile, wide):
-    """The gradient of the places of a tile of the grid. `wide`: offsets of 64 bits."""
+    """The gradient of the positions of a tile of the grid. `wide`: offsets of 64 bits."""
     corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
     where, split, store = corners.where, corners.split, element(kind.grid).store
     fetch, pixel = make_channels(kind.dtype, kind.compute, share, wide)[0], make_pixel(share, tile)

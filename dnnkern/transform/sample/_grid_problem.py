@@ -1,4 +1,4 @@
-"""The problems of sampling images at the places of a grid, and of grids that are affine maps, with their gradients.
+"""The problems of sampling images at the positions of a grid, and of grids that are affine maps, with their gradients.
 
 An image of two dimensions is one of three whose depth is 1: canonical strides are those of (n, c, d, h, w), and a grid's last dimension
 names w, then h, then d.
@@ -106,11 +106,11 @@ class _Sample:
             return None
         import numpy as np
         n, *out, dims = self.grid.shape
-        places = np.stack(np.meshgrid(*(np.linspace(-1, 1, k, dtype=np.float32) for k in out), indexing="ij")[::-1], -1)
+        positions = np.stack(np.meshgrid(*(np.linspace(-1, 1, k, dtype=np.float32) for k in out), indexing="ij")[::-1], -1)
         turn = np.eye(dims, dtype=np.float32) * np.float32(0.9)
         turn[0, 1], turn[1, 0] = -0.3, 0.3
         from ...host.dtypes import STORAGE, numpy_dtype
-        values = (places @ turn.T).astype(numpy_dtype(self.grid.dtype))
+        values = (positions @ turn.T).astype(numpy_dtype(self.grid.dtype))
         return np.broadcast_to(values, self.grid.shape).view(STORAGE[self.grid.dtype]) if n else None
 
     def __str__(self):
@@ -123,7 +123,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class GridSampleProblem(_Sample):
-    """``y[n, c, p, q]``: the image x at the place that ``grid[n, p, q]`` names.
+    """``y[n, c, p, q]``: the image x at the position that ``grid[n, p, q]`` names.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ def make_sample_gradient(tensors, out, mode, padding_mode, align_corners, aliase
 
 @dataclass(frozen=True)
 class AffineGridProblem:
-    """``grid[n, p, q] = theta[n] @ (x, y, 1)``, x and y being the places of a grid from -1 to 1, or the gradient of theta.
+    """``grid[n, p, q] = theta[n] @ (x, y, 1)``, x and y being the positions of a grid from -1 to 1, or the gradient of theta.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ class AffineGridProblem:
         return (1,) * (3 - self.dims) + self.grid.shape[1:-1]
 
     @property
-    def places(self):
+    def positions(self):
         """Of one grid."""
         return self.out[0] * self.out[1] * self.out[2]
 
@@ -275,7 +275,7 @@ class AffineGridProblem:
 
     @property
     def bases(self):
-        """(step, first) of the places along d, h, w: place i lies at ``first + i * step``."""
+        """(step, first) of the positions along d, h, w: position i lies at ``first + i * step``."""
         found = []
         for n in self.out:
             if self.align_corners:

@@ -1,7 +1,7 @@
 """The problem of resampling images, and of its gradient.
 
-Along each dimension place i of the resampled image lies in the image at ``(i * a + b) / d``, or 0 if that is negative: three integers, so
-that what is a half or a quarter is exact, and forward and backward agree about every neighbour.
+Along each dimension position i of the resampled image lies in the image at ``(i * a + b) / d``, or 0 if that is negative: three integers,
+so that what is a half or a quarter is exact, and forward and backward agree about every neighbour.
 """
 import functools
 import math
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class ResampleProblem(Windows):
-    """``y = resample(x)``, or the gradient of x: everything but the addresses.
+    """``y = resample(x)``, or the gradient of x: all but the addresses.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class ResampleProblem(Windows):
     mode : str
         Of `MODES`.
     align_corners : bool
-        The outermost pixels of both images are at the same places; only with "bilinear" and "bicubic".
+        The outermost pixels of both images are at the same positions; only with "bilinear" and "bicubic".
     layout : "NCHW" or "NHWC"
     antialias : bool
         Where an image becomes smaller the filter becomes wider; only with "bilinear" and "bicubic", without `align_corners`.
@@ -113,7 +113,7 @@ class ResampleProblem(Windows):
 
     @property
     def filter(self):
-        """What `_filters` weighs pixels by; None where a place is one pixel, or a mixture of two in each dimension (`_taps`)."""
+        """What `_filters` weighs pixels by; None where a position is one pixel, or a mixture of two in each dimension (`_taps`)."""
         if self.antialias:
             return "antialias-" + self.mode
         return self.mode if self.mode in ("bicubic", "area") else None
@@ -158,7 +158,7 @@ class ResampleProblem(Windows):
 
 
 def make_axis(inner, outer, mode, align_corners) -> Axis:
-    """Where the places of a dimension lie.
+    """Where the positions of a dimension lie.
 
     >>> make_axis(5, 10, "bilinear", False)             # -1/4, 1/4, 3/4, ...
     Axis(inner=5, outer=10, a=2, b=-1, d=4)

@@ -1,4 +1,5 @@
-"""One block a sample: threads walk the places side by side, with a sum for each element of theta's gradient, and merge these at the end."""
+"""One block per sample: threads walk the positions side by side, with a sum for each element of theta's gradient, and merge these at the
+end."""
 import functools
 
 from ...device import cuda, i64, jit
@@ -20,9 +21,9 @@ SCRATCH = THREADS // 16
 
 
 def supports(problem):
-    """Places of a sample within 32 bits, and some of them."""
-    if not 0 < problem.places < LIMIT:
-        return f"{problem.places} places of a grid; expected 1 to 2**31 - 2**20"
+    """Positions of a sample within 32 bits, and some of them."""
+    if not 0 < problem.positions < LIMIT:
+        return f"{problem.positions} positions of a grid; expected 1 to 2**31 - 2**20"
     return None
 
 
@@ -36,7 +37,7 @@ def estimate(problem, device, config):
     samples = problem.theta.shape[0]
     share = min(1.0, samples / device.sms)
     return LAUNCH + Cost(waves=COST.sum) + overlap(memory=memory_seconds(problem.bytes, device) / share,
-                                                   waits=problem.places / THREADS * COST.turn)
+                                                   waits=problem.positions / THREADS * COST.turn)
 
 
 @functools.cache
@@ -47,12 +48,12 @@ def kernel(dtype, dims):
     SUMS = dims * COLUMNS
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_block(dgrid, dtheta, places, height, width, out, grid_stride, theta_stride, centres):
+    def affine_grid_block(dgrid, dtheta, positions, height, width, out, grid_stride, theta_stride, centres):
         scratch, sums = cuda.shared.array(SCRATCH, T), cuda.local.array(SUMS, T)
         thread, n = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         for s in range(SUMS):
             sums[s] = T(0)
-        for i in range(thread, places, THREADS):
+        for i in range(thread, positions, THREADS):
             rest, w = divide_remainder(i, width)
             d, h = divide_remainder(rest, height)
             at = n * grid_stride.n + d * grid_stride.d + h * grid_stride.h + w * grid_stride.w
@@ -70,7 +71,7 @@ def kernel(dtype, dims):
 def build(problem, device, config):
     """One launch."""
     p, pointer = problem, element(problem.theta.dtype).pointer
-    arguments = (Argument(pointer, "dgrid"), Argument(pointer, "dtheta"), Argument("int32", p.places),
+    arguments = (Argument(pointer, "dgrid"), Argument(pointer, "dtheta"), Argument("int32", p.positions),
                  *(Argument("uint32x3", divisor(n)) for n in p.out[1:]), *common_arguments(p))
     return (Launch(kernel(p.theta.dtype, p.dims), (p.theta.shape[0], 1, 1), (THREADS, 1, 1), arguments),)
 

@@ -1,4 +1,4 @@
-"""One thread a place: theta is read once for all coordinates, which are written side by side; indices are 32-bit numbers."""
+"""One thread per position: theta is read once for all coordinates, which are written side by side; indices are 32-bit numbers."""
 import functools
 
 from ...device import cuda, jit
@@ -18,7 +18,7 @@ THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
 
 def supports(problem):
-    """Places within 32 bits."""
+    """Positions within 32 bits."""
     if problem.grid.size >= LIMIT:
         return f"{problem.grid.size} coordinates; expected fewer than 2**31 - 2**20"
     return None
@@ -38,14 +38,14 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(dtype, dims):
-    """All coordinates of a place."""
+    """All coordinates of a position."""
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
     @jit(launch_bounds=THREADS)
-    def affine_grid_places(theta, grid, places, depth, height, width, out, theta_stride, grid_stride, centres):
+    def affine_grid_positions(theta, grid, positions, depth, height, width, out, theta_stride, grid_stride, centres):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < places:
+        if i < positions:
             rest, w = divide_remainder(i, width)
             rest, h = divide_remainder(rest, height)
             n, d = divide_remainder(rest, depth)
@@ -55,15 +55,15 @@ def kernel(dtype, dims):
                 for j in range(COLUMNS):
                     value = fma(T(load(theta, at + j * theta_stride.column)), base(j, d, h, w, centres), value)
                 store(grid, to + k * grid_stride.coordinate, value)
-    return affine_grid_places
+    return affine_grid_positions
 
 
 def build(problem, device, config):
     """One launch."""
-    p, pointer, places = problem, element(problem.theta.dtype).pointer, problem.grid.size // problem.dims
-    arguments = (Argument(pointer, "theta"), Argument(pointer, "grid"), Argument("int32", places),
+    p, pointer, positions = problem, element(problem.theta.dtype).pointer, problem.grid.size // problem.dims
+    arguments = (Argument(pointer, "theta"), Argument(pointer, "grid"), Argument("int32", positions),
                  *(Argument("uint32x3", divisor(n)) for n in p.out), *common_arguments(p))
-    return (Launch(kernel(p.theta.dtype, p.dims), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(p.theta.dtype, p.dims), (ceil_div(positions, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
 ALGORITHM = Algorithm(op="affine_grid_fwd", name="places", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,6 +1,6 @@
-"""One thread an element: a coordinate of a place, or an element of theta's gradient, which adds up all places in their order.
+"""One thread per element: a coordinate of a position, or an element of theta's gradient, which adds up all positions in their order.
 
-Any strides, any number of elements; each coordinate costs a division of 64-bit integers.
+Arbitrary strides, any number of elements; each coordinate costs a division of 64-bit integers.
 """
 import functools
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Divisions; backward the walk of few threads."""
-    walk = 0.0 if problem.is_forward else problem.places * COST.walk
+    walk = 0.0 if problem.is_forward else problem.positions * COST.walk
     return LAUNCH + overlap(waits=walk, issue=issue_seconds(problem.grid.size, COST.coordinate, device),
                             memory=memory_seconds(problem.bytes, device))
 
@@ -69,7 +69,7 @@ class Centres64(NamedTuple):
 
 @functools.cache
 def make_base(compute, dims):
-    """Device function ``base(j, d, h, w, centres)``: number j of (x, y[, z], 1) at a place."""
+    """Device function ``base(j, d, h, w, centres)``: number j of (x, y[, z], 1) at a position."""
     T = COMPUTE[compute]
 
     @device_function

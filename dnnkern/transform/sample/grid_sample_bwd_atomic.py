@@ -1,10 +1,11 @@
-"""The image's gradient by atomic additions: places scatter what they have to the pixels round them, in whatever order they come.
+"""The image's gradient by atomic additions: positions scatter what they have to the pixels round them, in whatever order they come.
 
-One launch clears the sums, one thread a place and some channels of the next adds to them, a third is the gradient by the grid. The sums are
-the result itself where it is of their type and one run of memory, else lie in the workspace and are converted by another launch. What it
-costs follows from the places alone, not from where they lie; but sums depend on their order, so a result does not repeat to the last bit.
+One launch clears the sums, one thread per position and some channels of the next adds to them, a third is the gradient by the grid. The
+sums are the result itself where it is of their type and one run of memory, else lie in the workspace and are converted by another launch.
+What it costs follows from the positions alone, not from where they lie; but sums depend on their order, so a result is not bitwise
+reproducible.
 
-Neighbouring threads are neighbours in memory: places along a row of the grid, or channels where these are contiguous.
+Neighbouring threads are neighbours in memory: positions along a row of the grid, or channels where these are contiguous.
 """
 import functools
 import math
@@ -43,7 +44,7 @@ class Config:
         return f"{self.channels} channels"
 
 
-def _places(problem):
+def _positions(problem):
     return problem.x.shape[0] * math.prod(problem.out)
 
 
@@ -52,8 +53,8 @@ def supports(problem):
     p = problem
     if not p.dx.size or not p.dgrid.size:
         return "there are no pixels or no places"
-    if max(_places(p) * p.channels, p.dx.size) >= LIMIT:
-        return f"{_places(p)} places and {p.dx.size} pixels in {p.channels} channels; expected fewer of either than 2**31 - 2**20"
+    if max(_positions(p) * p.channels, p.dx.size) >= LIMIT:
+        return f"{_positions(p)} positions and {p.dx.size} pixels in {p.channels} channels; expected fewer of either than 2**31 - 2**20"
     return _grid_gradient.supports(p)
 
 
@@ -83,7 +84,7 @@ def _across(problem):
 
 
 def configs(problem, device):
-    """One channel, or several of a place."""
+    """One channel, or several of a position."""
     most = (1,) if _across(problem) else (4, 1, 16)
     return [Config(config_of(problem), n) for n in dict.fromkeys(min(n, problem.channels) for n in most)]
 
@@ -91,7 +92,7 @@ def configs(problem, device):
 def estimate(problem, device, config):
     """Additions, of which a multiprocessor does so many a cycle whatever the channels of a thread, the copies, the gradient by the grid."""
     p, corners = problem, 2 ** problem.dims if problem.mode == "bilinear" else 1
-    elements = _places(p) * p.channels
+    elements = _positions(p) * p.channels
     issue = issue_seconds(elements, COST.thread / config.channels + COST.corner * corners, device)
     additions = elements * corners / (COST.additions * device.sms * device.clock_hz)
     copies = p.dx.size * ITEMSIZE[p.compute] * (1 if in_place(p) else 3)
@@ -101,7 +102,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config, across):
-    """Each place and some channels: what its pixels get. `across`: neighbouring threads have neighbouring channels."""
+    """Each position and some channels: what its pixels get. `across`: neighbouring threads have neighbouring channels."""
     kind, CHANNELS = config.kind, config.channels
     where, split = make_corners(kind).where, make_corners(kind).split
     load, T, add = element(kind.dtype).load, COMPUTE[kind.compute], add_f64 if kind.compute == "float64" else add_f32
@@ -151,15 +152,15 @@ def kernel(config, across):
 def build(problem, device, config):
     """Three launches, or four."""
     p, pointer, direct = problem, element(problem.x.dtype).pointer, in_place(problem)
-    added, place = (p.dx, ("dx", 0)) if direct else (sums(p), ("workspace", 0))
+    added, position = (p.dx, ("dx", 0)) if direct else (sums(p), ("workspace", 0))
     (channels, sizes, out), groups = sizes_arguments(p), ceil_div(p.channels, config.channels)
-    threads = _places(p) * groups
-    scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(f"{p.compute}*", place[0]),
+    threads = _positions(p) * groups
+    scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(f"{p.compute}*", position[0]),
                Argument("int32", threads), *(Argument("uint32x3", divisor(n)) for n in (*p.out, groups)), channels, sizes, out,
                image_strides(p.strides_of(p.dy)), grid_strides(p.grid_strides(p.grid)), image_strides(p.strides_of(added)))
-    return (*fill_launches(added, 0.0, device, place),
+    return (*fill_launches(added, 0.0, device, position),
             Launch(kernel(config, _across(p)), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), scatter),
-            *(() if direct else cast_launches(added, p.dx, device, place, ("dx", 0))), _grid_gradient.launch(p, device))
+            *(() if direct else cast_launches(added, p.dx, device, position, ("dx", 0))), _grid_gradient.launch(p, device))
 
 
 ALGORITHM = Algorithm(op="grid_sample_bwd", name="atomic", supports=supports, workspace=workspace, estimate=estimate, build=build,

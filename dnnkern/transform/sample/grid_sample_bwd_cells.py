@@ -1,11 +1,11 @@
-"""The image's gradient by sorted places: a thread a pixel and some of its channels, which gathers; no atomics, and sums of one order.
+"""The image's gradient by sorted positions: a thread per pixel and some of its channels, which gathers; no atomics, and sums of one order.
 
-Four short launches sort the places of each image by the cell of pixels they lie in (`_cells`), once for all channels. A pixel then knows
-which places it counts for, two runs of a list in two dimensions, four in three, one with "nearest"; a share is computed once for all
-channels that a thread has at a time. Neighbouring pixels read neighbouring places as far as the grid leaves them neighbours; whatever the
-grid is like, nobody looks at places for which he does not count.
+Four short launches sort the positions of each image by the cell of pixels they lie in (`_cells`), once for all channels. A pixel then knows
+which positions it counts for, two runs of a list in two dimensions, four in three, one with "nearest"; a share is computed once for all
+channels that a thread has at a time. Neighbouring pixels read neighbouring positions as far as the grid leaves them neighbours; whatever
+the grid is like, nobody looks at positions for which he does not count.
 
-A pixel of many places, as at a border that everything outside is brought back to, waits until the others of its warp are done: then all
+A pixel of many positions, as at a border that everything outside is brought back to, waits until the others of its warp are done: then all
 lanes share its list, in turns, and a fixed tree of shuffles adds up what they have.
 """
 import functools
@@ -45,7 +45,7 @@ class Config:
 
 
 def supports(problem):
-    """Places and cells whose numbers fit 32 bits, images whose cells fit the buckets."""
+    """Positions and cells whose numbers fit 32 bits, images whose cells fit the buckets."""
     p = problem
     if not p.dx.size or not p.dgrid.size:
         return "there are no pixels or no places"
@@ -56,7 +56,7 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """The sorted places, and what sorting needs."""
+    """The sorted positions, and what sorting needs."""
     return _cells.workspace(problem)
 
 
@@ -81,13 +81,13 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """For each place that a pixel gathers what finding it takes, and for each channel a load, mostly the L1's time; sorting, and the
+    """For each position that a pixel gathers what finding it takes, and for each channel a load, mostly the L1's time; sorting, and the
     gradient by the grid. Counted, then fitted roughly to an H200 as a whole (docs/notes/grids.md); channels that are neighbours were not
     timed."""
     p, share, dims = problem, config.share, problem.dims
-    taps, places = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
+    taps, positions = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
     a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
-    work = COST.work * taps * places * p.channels * (COST.find / share.channels + a_load)
+    work = COST.work * taps * positions * p.channels * (COST.find / share.channels + a_load)
     work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)

@@ -1,7 +1,7 @@
-"""One thread a place of the grid, for several channels: where it lies, and what the pixels round it count, is computed once.
+"""One thread per position of the grid, for several channels: where it lies, and what the pixels round it count, is computed once.
 
-Neighbouring threads have neighbouring places of a row, so that results of a channel are written side by side, and pixels are read so as far
-as the grid leaves them neighbours. The pixels of all corners of a few channels are under way together.
+Neighbouring threads have neighbouring positions of a row, so that results of a channel are written side by side, and pixels are read so as
+far as the grid leaves them neighbours. The pixels of all corners of a few channels are in flight together.
 """
 import functools
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Config:
 
 
 def supports(problem):
-    """Places and channels within 32 bits."""
+    """Positions and channels within 32 bits."""
     p = problem
     if p.y.size >= LIMIT or max(p.image) >= 2 ** 23:
         return f"{p.y.size} results of images {p.image}; expected fewer than 2**31 - 2**20, of extents below 2**23"
@@ -47,22 +47,22 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Few channels where there are few places, many where there are many."""
+    """Few channels where there are few positions, many where there are many."""
     found = sorted({min(n, ceil_div(problem.channels, TOGETHER) * TOGETHER) for n in (4, 16, 64)})
     return [Config(config_of(problem), n) for n in found]
 
 
 def _grid(problem, config):
-    """(blocks of the places of an image, groups of channels)."""
+    """(blocks of the positions of an image, groups of channels)."""
     return ceil_div(problem.y.size // (problem.x.shape[0] * problem.channels), THREADS), ceil_div(problem.channels, config.channels)
 
 
 def estimate(problem, device, config):
-    """Bytes, and what a place and each of its channels take, in instructions: fitted to H200, where what bounds it is the L1's rate."""
+    """Bytes, and what a position and each of its channels take, in instructions: fitted to H200, where what bounds it is the L1's rate."""
     p, (blocks, groups) = problem, _grid(problem, config)
-    places, taps = p.y.size // p.channels, 2 ** p.dims if p.mode == "bilinear" else 1
+    positions, taps = p.y.size // p.channels, 2 ** p.dims if p.mode == "bilinear" else 1
     a_tap = COST.channel_tap_16 if p.x.itemsize == 2 else COST.channel_tap
-    issue = issue_seconds(places * groups * (COST.thread + COST.tap * taps) + p.y.size * (COST.channel + a_tap * taps), 1, device)
+    issue = issue_seconds(positions * groups * (COST.thread + COST.tap * taps) + p.y.size * (COST.channel + a_tap * taps), 1, device)
     waste = sector_waste(p.x.itemsize, p.x.itemsize) if abs(p.y.strides[-1]) > 1 else 1.0
     moved = memory_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
     return LAUNCH + overlap(memory=COST.slower * moved, issue=issue).slowed(
@@ -72,7 +72,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config, wide):
-    """y at the places of a grid. `wide`: offsets of 64 bits."""
+    """y at the positions of a grid. `wide`: offsets of 64 bits."""
     kind, CHANNELS, BILINEAR = config.kind, config.channels, config.kind.mode == "bilinear"
     corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
     where, split, mix, find = corners.where, corners.split, corners.mix, make_find(kind, Int)
@@ -90,13 +90,13 @@ def kernel(config, wide):
         return near
 
     @jit(launch_bounds=(THREADS, 4))
-    def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_stride, grid_stride, y_stride):
+    def grid_sample_pixels(x, grid, y, positions, channels, blocks, groups, height, width, sizes, x_stride, grid_stride, y_stride):
         values = cuda.local.array(HELD, T)
         offsets, inside = cuda.local.array(CORNERS, Int), cuda.local.array(CORNERS, i32)
         rest, part = divide_remainder(cuda.blockIdx.x, blocks)
         n, group = divide_remainder(rest, groups)
         i = part * THREADS + cuda.threadIdx.x
-        if i < places:
+        if i < positions:
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
             at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
@@ -124,10 +124,11 @@ def build(problem, device, config):
     """One launch."""
     p, pointer = problem, element(problem.x.dtype).pointer
     blocks, groups = _grid(p, config)
-    places = p.y.size // (p.x.shape[0] * p.channels)
+    positions = p.y.size // (p.x.shape[0] * p.channels)
     strides = (image_strides(p.strides_of(p.x), p.is_wide), grid_strides(p.grid_strides(p.grid), p.is_wide),
                image_strides(p.strides_of(p.y), p.is_wide))
-    arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"), Argument("int32", places),
+    arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"),
+                 Argument("int32", positions),
                  Argument("int32", p.channels), Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(groups)),
                  Argument("uint32x3", divisor(p.out[1])), Argument("uint32x3", divisor(p.out[2])), extents(p.image, False),
                  *strides)

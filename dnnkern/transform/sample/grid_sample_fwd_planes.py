@@ -1,7 +1,8 @@
-"""A few channels of an image in shared memory, pixel by pixel; threads take places of the grid in turns, and pixels from there.
+"""A few channels of an image in shared memory, pixel by pixel; threads take positions of the grid in turns, and pixels from there.
 
-Wherever a place lies, a pixel of all the block's channels is one load of shared memory, 16 bytes at most, where the lines of the L1 that a
-warp's places touch cost it a pass each. Global memory is read once and in order. What lies outside the image is one more pixel, of zeros.
+Wherever a position lies, a pixel of all the block's channels is one load of shared memory, 16 bytes at most, where the lines of the L1
+that a warp's positions touch cost it a pass each. Global memory is read once and in order. What lies outside the image is one more pixel,
+of zeros.
 """
 import functools
 import math
@@ -28,14 +29,14 @@ UNITS, LIMIT = (16, 8, 4), 2 ** 31 - 2 ** 20
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernel is compiled for, bytes of a pixel in shared memory, threads, blocks that share the places of an image."""
+    """What the kernel is compiled for, bytes of a pixel in shared memory, threads, blocks that share the positions of an image."""
     kind: Kind
     unit: int
     threads: int
     parts: int
 
     def __str__(self):
-        return f"{self.unit} bytes a pixel" + (f", {self.parts} parts" if self.parts > 1 else "")
+        return f"{self.unit} bytes per pixel" + (f", {self.parts} parts" if self.parts > 1 else "")
 
 
 def _shared(problem, unit):
@@ -58,12 +59,12 @@ def _units(problem, device):
     return [u for u in UNITS if least <= u <= most and _shared(problem, u) <= device.shared_per_block]
 
 
-def _places(problem):
+def _positions(problem):
     return math.prod(problem.out)
 
 
 def supports(problem):
-    """Places within 32 bits."""
+    """Positions within 32 bits."""
     p = problem
     if max(p.y.size, math.prod(p.image) * 16) >= LIMIT:
         return f"{p.y.size} results of images {p.image}; expected fewer results and pixels than 2**31 - 2**20"
@@ -85,33 +86,33 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """Channels that fit, twice the threads where they leave no room for another block; where images and groups of channels are few, several
-    blocks for the places of each."""
+    blocks for the positions of each."""
     found = []
     for unit in _units(problem, device):
         blocks = problem.x.shape[0] * ceil_div(problem.channels, _channels(problem, unit))
         resident = _resident(problem, unit, device)
         threads = 1024 if resident == 1 else 512
-        parts = max(1, min(ceil_div(_places(problem), threads), resident * device.sms // blocks))
+        parts = max(1, min(ceil_div(_positions(problem), threads), resident * device.sms // blocks))
         found += [Config(config_of(problem), unit, threads, n) for n in sorted({1, parts})]
     return found
 
 
 def estimate(problem, device, config):
-    """Bytes, the image's again for each part, and what a pixel moved, a place, and each of its channels take, in instructions; fitted to
+    """Bytes, the image's again for each part, and what a pixel moved, a position, and each of its channels take, in instructions; fitted to
     H200."""
     p, channels = problem, _channels(problem, config.unit)
     groups, taps = ceil_div(p.channels, channels), 2 ** p.dims if p.mode == "bilinear" else 1
     slots, blocks = _resident(p, config.unit, device) * device.sms, p.x.shape[0] * groups * config.parts
     rounds = ceil_div(blocks, slots) * slots / blocks
     work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (COST.pixel + COST.pixel_channel * channels)
-                                    + _places(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
+                                    + _positions(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
     moved = memory_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
     return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds)
 
 
 @functools.cache
 def kernel(kind, UNIT, THREADS):
-    """y at the places of a grid, of the channels that fill so many bytes."""
+    """y at the positions of a grid, of the channels that fill so many bytes."""
     dtype, DIMS, BILINEAR = kind.dtype, kind.dims, kind.mode == "bilinear"
     corners, T = make_corners(kind), COMPUTE[kind.compute]
     where, split, mix = corners.where, corners.split, corners.mix
@@ -147,7 +148,7 @@ def kernel(kind, UNIT, THREADS):
                 values[k] = mix(values[k], below[k], h_share)
 
     @jit(launch_bounds=(THREADS, 1024 // THREADS))
-    def grid_sample_planes(x, grid, y, pixels, places, channels, groups, parts, in_height, in_width, height, width, sizes, x_stride,
+    def grid_sample_planes(x, grid, y, pixels, positions, channels, groups, parts, in_height, in_width, height, width, sizes, x_stride,
                            grid_stride, y_stride):
         memory = cuda.shared.array(0, u32, alignment=16)
         values, deeper, words = cuda.local.array(CHANNELS, T), cuda.local.array(CHANNELS, T), cuda.local.array(WORDS, u32)
@@ -176,7 +177,7 @@ def kernel(kind, UNIT, THREADS):
                     store_shared(memory, base, i * UNIT, words, 0)
         cuda.syncthreads()
         i, step = part * THREADS + thread, i32(parts[0]) * THREADS
-        while i < places:  # a range whose step is no constant would divide
+        while i < positions:  # a range whose step is no constant would divide
             row_of, q = divide_remainder(i, width)
             o, p = divide_remainder(row_of, height)
             at = n * grid_stride.n + o * grid_stride.d + p * grid_stride.h + q * grid_stride.w
@@ -205,7 +206,7 @@ def build(problem, device, config):
                image_strides(p.strides_of(p.y), p.is_wide))
     divisors = p.image[1], p.image[2], p.out[1], p.out[2]
     arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"),
-                 Argument("int32", math.prod(p.image)), Argument("int32", _places(p)), Argument("int32", p.channels),
+                 Argument("int32", math.prod(p.image)), Argument("int32", _positions(p)), Argument("int32", p.channels),
                  Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(config.parts)),
                  *(Argument("uint32x3", divisor(n)) for n in divisors), extents(p.image, False),
                  *strides)

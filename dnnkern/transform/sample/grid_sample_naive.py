@@ -1,7 +1,7 @@
-"""One thread an element: a place of the grid in one channel, or a pixel's gradient, which looks through all places of its image.
+"""One thread per element: a position of the grid in one channel, or a pixel's gradient, which looks through all positions of its image.
 
-Nothing is shared between threads, and each sum has one order. Any strides, any number of elements; each coordinate costs a division of
-64-bit integers. The gradient by the grid is one thread a place, which walks through the channels.
+Nothing is shared between threads, and each sum has one order. Arbitrary strides, any number of elements; each coordinate costs a division
+of 64-bit integers. The gradient by the grid is one thread per position, which walks through the channels.
 """
 import functools
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE
 from ...host.launch import Argument, Launch
-from ._grid import make_places
+from ._grid import make_positions
 from ._grid_problem import SAMPLES
 
 COST = constants("transform/grid_naive")
@@ -54,25 +54,25 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Loads and divisions; backward every pixel looks at every place of its image."""
+    """Loads and divisions; backward every pixel looks at every position of its image."""
     p = problem
-    places = max(1, p.grid.size // p.dims // max(1, p.x.shape[0]))
-    issue = issue_seconds(p.outputs[0].size, COST.element if p.is_forward else COST.look * places, device)
+    positions = max(1, p.grid.size // p.dims // max(1, p.x.shape[0]))
+    issue = issue_seconds(p.outputs[0].size, COST.element if p.is_forward else COST.look * positions, device)
     return LAUNCH * (2 - p.is_forward) + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
 class Corners(NamedTuple):
-    """Device functions of places and of the pixels round them.
+    """Device functions of positions and of the pixels round them.
 
-    where(grid, at, stride, sizes) -> three places and three slopes, of w, h, d
+    where(grid, at, stride, sizes) -> three positions and three slopes, of w, h, d
     split, tent
-        Those of `Places`.
+        Those of `Positions`.
     pixel(x, at, stride, sizes, d, h, w)
         One of the image, 0 outside it.
     mix(a, b, share)
         Between two values.
     mixed(x, at, stride, sizes, d, d_share, h, h_share, w, w_share)
-        The image at a place.
+        The image at a position.
     """
     where: Callable
     split: Callable
@@ -86,7 +86,7 @@ class Corners(NamedTuple):
 def make_corners(config) -> Corners:
     """The device functions of a configuration."""
     load, load_grid, T = element(config.dtype).load, element(config.grid).load, COMPUTE[config.compute]
-    locate, split, tent = make_places(config.mode, config.padding, config.corners, config.compute)
+    locate, split, tent = make_positions(config.mode, config.padding, config.corners, config.compute)
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
 
     @device_function
@@ -159,7 +159,7 @@ def forward_kernel(config):
 
 @functools.cache
 def image_kernel(config):
-    """A pixel of the image's gradient a thread: the sum over all places of the grid, in their order."""
+    """A pixel of the image's gradient a thread: the sum over all positions of the grid, in their order."""
     where, tent = make_corners(config).where, make_corners(config).tent
     load, store, T, DIMS = element(config.dtype).load, element(config.dtype).store, COMPUTE[config.compute], config.dims
 
@@ -189,8 +189,8 @@ def image_kernel(config):
 
 @functools.cache
 def make_find(config, Int):
-    """Device function ``find(offsets, inside, sizes, stride, d0, h0, w0)``: of the pixels round a place, from its first one on, where they
-    lie in their image, and whether they do."""
+    """Device function ``find(offsets, inside, sizes, stride, d0, h0, w0)``: of the pixels round a position, from its first one on, where
+    they lie in their image, and whether they do."""
     CORNERS = 2 ** config.dims if config.mode == "bilinear" else 1
 
     @device_function
@@ -204,7 +204,7 @@ def make_find(config, Int):
 
 @functools.cache
 def grid_kernel(config):
-    """The gradient of a place of the grid a thread: the sum over the channels, in their order."""
+    """The gradient of a position of the grid a thread: the sum over the channels, in their order."""
     corners = make_corners(config)
     where, split, pixel = corners.where, corners.split, corners.pixel
     load, store, T = element(config.dtype).load, element(config.grid).store, COMPUTE[config.compute]
@@ -212,10 +212,10 @@ def grid_kernel(config):
     CORNERS = 2 ** config.dims
 
     @jit(launch_bounds=(THREADS, 2))
-    def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_stride, x_stride, grid_stride, dgrid_stride):
+    def grid_sample_dgrid_naive(dy, x, grid, dgrid, positions, channels, sizes, out, dy_stride, x_stride, grid_stride, dgrid_stride):
         slopes = cuda.local.array(3, T)
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if i < places:
+        if i < positions:
             i, q = divided(i, out.w)
             i, p = divided(i, out.h)
             n, o = divided(i, out.d)
@@ -255,12 +255,12 @@ def sizes_arguments(problem):
 def grid_launch(problem):
     """The launch of the gradient by the grid."""
     p = problem
-    pointer, numbers, places = element(p.x.dtype).pointer, element(p.grid.dtype).pointer, p.grid.size // p.dims
+    pointer, numbers, positions = element(p.x.dtype).pointer, element(p.grid.dtype).pointer, p.grid.size // p.dims
     strides = (image_strides(p.strides_of(p.dy)), image_strides(p.strides_of(p.x)), grid_strides(p.grid_strides(p.grid)),
                grid_strides(p.grid_strides(p.dgrid)))
     arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
-                 Argument("int64", places), *sizes_arguments(p), *strides)
-    return Launch(grid_kernel(config_of(p)), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+                 Argument("int64", positions), *sizes_arguments(p), *strides)
+    return Launch(grid_kernel(config_of(p)), (ceil_div(positions, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 def build(problem, device, config):

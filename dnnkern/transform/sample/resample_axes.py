@@ -1,11 +1,11 @@
-"""One dimension after the other: filters are products of those of each dimension, so that a place costs the sum of their widths.
+"""One dimension after the other: filters are products of those of each dimension, so that a position costs the sum of their widths.
 
 A launch takes the image along one dimension, an element a thread, neighbours in memory side by side; what it reads is shared by the threads
 round it, and comes from the caches. Dimensions in which the image shrinks most come first, those in which nothing changes are left out, and
 images in between lie in the workspace, packed in x's layout, in the type that is computed with.
 
-A gradient goes the same way, from places to pixels. What a place's weights are divided by, it would have to add up for every pixel: a first
-launch does that once for every place of each dimension.
+A gradient goes the same way, from positions to pixels. What a position's weights are divided by, it would have to add up for every pixel:
+a first launch does that once for every position of each dimension.
 """
 import functools
 import math
@@ -52,7 +52,7 @@ def passes(problem):
     before, after = (problem.image, problem.out) if problem.is_forward else (problem.out, problem.image)
     axes = [k for k in range(3) if before[k] != after[k]] or [2]
     axes.sort(key=lambda k: after[k] / max(before[k], 1))
-    if 0 in before:  # a gradient without places: nothing is read
+    if 0 in before:  # a gradient without positions: nothing is read
         axes = [before.index(0)]
     size, found, now, end = ITEMSIZE[problem.compute], [], list(before), sums_bytes(problem)
     for k in axes:

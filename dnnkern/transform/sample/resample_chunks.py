@@ -1,14 +1,14 @@
 """A thread makes a chunk: of a pixel's channels where these are contiguous, else of pixels of a row; of a gradient always of channels.
 
-Channels share their pixel's place: a thread loads up to 16 bytes of each of the pixels round it, all of a plane's before the first is used,
-and stores as many. Pixels of a row share the rows that they lie between: what a place costs is computed once for the row, and per pixel
-only along it; their elements are loaded one by one, out of lines that neighbours have in the L1, and stored 16 bytes at once.
+Channels share their pixel's position: a thread loads up to 16 bytes of each of the pixels round it, all of a plane's before the first is
+used, and stores as many. Pixels of a row share the rows that they lie between: what a position costs is computed once for the row, and per
+pixel only along it; their elements are loaded one by one, out of lines that neighbours have in the L1, and stored 16 bytes at once.
 
-Of a gradient the places that a pixel is a part of are a few in a row, known without a search. Which they are, and what they count, is
-computed once for all channels of a thread: those of 16 bytes, loaded at two places at a time; or up to 16 that lie apart, one by one, which
-neighbouring threads, neighbouring pixels, load and store side by side.
+Of a gradient the positions that a pixel is a part of are a few in a row, known without a search. Which they are, and what they count, is
+computed once for all channels of a thread: those of 16 bytes, loaded at two positions at a time; or up to 16 that lie apart, one by one,
+which neighbouring threads, neighbouring pixels, load and store side by side.
 
-Where a place lies follows by multiplications alone (`_taps`).
+Where a position lies follows by multiplications alone (`_taps`).
 """
 import functools
 import math
@@ -53,7 +53,7 @@ class Config:
 
     @property
     def taps(self):
-        """Dimensions along which a place lies between two pixels."""
+        """Dimensions along which a position lies between two pixels."""
         return self.dims if self.mode == "bilinear" else 0
 
 
@@ -114,7 +114,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, in sectors; the loads of a chunk, and what a place costs."""
+    """Bytes, in sectors; the loads of a chunk, and what a position costs."""
     config = _config(problem)
     count, size = problem.n * math.prod(_sizes(problem, config)), problem.x.itemsize
     run = problem.c if config.channels else problem.outputs[0].shape[-1]

@@ -1,7 +1,8 @@
-"""One thread an element: a place of the resampled image from the pixels round it, or a pixel's gradient from the places it is a part of.
+"""One thread per element: a position of the resampled image from the pixels round it, or a pixel's gradient from the positions it is a
+part of.
 
-Nothing is shared between threads; the gradient is gathered, without atomics, place by place in their order. Any strides, any number of
-elements; each coordinate costs a division of 64-bit integers.
+Nothing is shared between threads; the gradient is gathered, without atomics, position by position in their order. Arbitrary strides, any
+number of elements; each coordinate costs a division of 64-bit integers.
 """
 import functools
 import math

@@ -28,7 +28,8 @@ from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import rcp
 from ....device.groups import make_reader
 from ....device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ....device.mbarrier import fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_init, mbarrier_wait
+from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ....device.pipeline import make_pipeline
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import prefetch_tensor_map, tensor_map_address
@@ -124,13 +125,9 @@ def kernel(config):
     load_sink, produce = element(kind.sink or kind.dtype).load, make_produce(c)
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, c.words)
 
-    next_box, next_piece = make_advanced(K_SLOTS), make_advanced(V_SLOTS)
-
-    @device_function
-    def give_back(empty, slot, thread):
-        """The warpgroup has read what lies there."""
-        if thread == 0:
-            mbarrier_arrive(empty + 8 * slot)
+    # of boxes of keys, of pieces of values, and of the probabilities that the four warps of `lead` write and those of `follow` read
+    k_pipe, v_pipe, p_pipe = make_pipeline(K_SLOTS), make_pipeline(V_SLOTS, consumers=GROUPS), make_pipeline(1, consumers=4, producers=4)
+    V_BARS = k_pipe.bytes
 
     @device_function
     def row_place(b, g, row, many, per, group, strides):
@@ -158,12 +155,12 @@ def kernel(config):
         barrier_sync(u32(1), u32(128 * GROUPS))
 
     def make_values(first_box, boxes, barrier):
-        """Device function ``values(base, full, slot, phase, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
+        """Device function ``values(base, bars, state, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
         values of the keys from `at` on, once it is there; those of keys that are not from `least` to `last` become zero."""
         @device_function
-        def values(base, full, slot, phase, at, least, last, thread):
-            mbarrier_wait(full + 8 * slot, phase)
-            to = base + (V_AT + first_box * SLICE) + slot * STAGE
+        def values(base, bars, state, at, least, last, thread):
+            v_pipe.consumer_wait(bars, state)
+            to = base + (V_AT + first_box * SLICE) + state.stage * STAGE
             if at + PIECE > last or (WINDOWED and at < least):
                 for part in range(thread, PIECE * CHUNK, 128):
                     j = at + (part >> 3)
@@ -177,19 +174,18 @@ def kernel(config):
     first_values, other_values = make_values(0, FIRST_BOXES, 2), make_values(FIRST_BOXES, V_BOXES - FIRST_BOXES, 3)
 
     @device_function
-    def multiply_keys(scores, base, k_full, k_empty, slot, phase, thread):
-        """The scores of the next step, on their way; gives the slot of the last box, and the next one."""
-        before = slot
+    def multiply_keys(scores, base, bars, state, thread):
+        """The scores of the next step, on their way; gives the state of the last box, and the next one."""
+        before = state
         for box in range(K_BOXES):
-            mbarrier_wait(k_full + 8 * slot, phase)
-            multiply_k(scores, descriptor(by_row, base + u32(box * BOX)), descriptor(by_row, base + K_AT + slot * BOX),
+            k_pipe.consumer_wait(bars, state)
+            multiply_k(scores, descriptor(by_row, base + u32(box * BOX)), descriptor(by_row, base + K_AT + state.stage * BOX),
                        i32(box > 0))
             if box > 0:
                 older_done(scores)
-                give_back(k_empty, before, thread)
-            before = slot
-            slot, phase = next_box(slot, phase)
-        return before, slot, phase
+                k_pipe.consumer_release(bars, before, thread)
+            before, state = state, k_pipe.next(state)
+        return before, state
 
     @device_function
     def to_scores(x, at, column, lows, highs, every, scale, softcap):
@@ -205,7 +201,7 @@ def kernel(config):
             keep(x, lows[0] - before, highs[0] - before, lows[1] - before, highs[1] - before)
 
     @device_function
-    def tell(told, factors, factors_at, lane):
+    def tell(bars, state, factors, factors_at, lane):
         """The second warpgroup has what it needs of these rows: their factors, and before them what this warp has written."""
         if lane & 3 == 0:
             store_shared_f32(factors_at, factors[0])
@@ -213,18 +209,18 @@ def kernel(config):
         fence_async_shared()
         cuda.syncwarp()
         if lane == 0:
-            mbarrier_arrive(told)
+            p_pipe.producer_commit(bars, state)
 
     @device_function
-    def tell_step(words, falls, base, told, heard, phase, factors_at, warp, lane):
+    def tell_step(words, falls, base, bars, state, factors_at, warp, lane):
         """A step's probabilities in shared memory, and what sums are multiplied by before."""
-        mbarrier_wait(heard, phase)
+        p_pipe.producer_acquire(bars, state)
         mine = i32(warp * 16 + (lane & 15))
         for i in range(WIDTH // 16):
             piece = u32(u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
             stmatrix_x4(u32(base + u32(P_AT) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
-        tell(told, falls, factors_at, lane)
-        return u32(phase ^ u32(1))
+        tell(bars, state, falls, factors_at, lane)
+        return p_pipe.next(state)
 
     @device_function
     def leave(sums, columns, first_column, partial, part, r, row, many, column):
@@ -238,7 +234,7 @@ def kernel(config):
     @device_function
     def lead(partial, o, o_strides, sink, sink_step, lse, lse_strides, base, bars, where, ends, span_of, per, group, scaling, thread):
         """Scores, their exponentials, and the sums of the first columns."""
-        k_full, k_empty, v_full, v_empty, told, heard = bars
+        k_bars, v_bars, p_bars = bars
         b, g, row0, many, part, parts = where
         first, count, least, last, keys, bounds = ends
         scale, softcap = scaling
@@ -250,7 +246,7 @@ def kernel(config):
         lane, warp = thread & 31, thread >> 5
         r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
         row = row0 + r
-        factors_at = told + 16 + u32(4 * r)
+        factors_at = p_bars.full + 16 + u32(4 * r)
         slack = SLACK * rcp(steepness)
         for i in range(SUMS):
             sums[i] = f32(0)
@@ -261,45 +257,45 @@ def kernel(config):
                 _, i = divide_remainder(row + 8 * h, per)
                 begin, end = terms.span(i, i32(per[0]), keys, bounds)
                 lows[h], highs[h] = max(begin, least), min(end, last)
-        k_slot, k_phase, v_slot, v_phase, p_phase = u32(0), u32(0), u32(0), u32(0), u32(1)
+        k_state, v_state, p_state = k_pipe.consumer_start(), v_pipe.consumer_start(), p_pipe.producer_start()
         at, left = first, count
         if left > 0:
-            before, k_slot, k_phase = multiply_keys(scores, base, k_full, k_empty, k_slot, k_phase, thread)
+            before, k_state = multiply_keys(scores, base, k_bars, k_state, thread)
             scores_alone(scores)
-            give_back(k_empty, before, thread)
+            k_pipe.consumer_release(k_bars, before, thread)
             to_scores(scores, at, column, lows, highs, span_of, scale, softcap)
             absorb(scores, most, tops, levels, totals, falls, steepness, slack)
             pack(words, scores)
             if FOLLOWED:
-                p_phase = tell_step(words, falls, base, told, heard, p_phase, factors_at, warp, lane)
+                p_state = tell_step(words, falls, base, p_bars, p_state, factors_at, warp, lane)
         while left > 1:
             left = left - 1
-            before, k_slot, k_phase = multiply_keys(scores, base, k_full, k_empty, k_slot, k_phase, thread)
-            early, (late, late_phase) = v_slot, next_piece(v_slot, v_phase)
-            multiply_early(sums, words, first_values(base, v_full, early, v_phase, at, least, last, thread), 1)
-            multiply_late(sums, words, first_values(base, v_full, late, late_phase, at + PIECE, least, last, thread), 1)
-            v_slot, v_phase = next_piece(late, late_phase)
+            before, k_state = multiply_keys(scores, base, k_bars, k_state, thread)
+            early, late = v_state, v_pipe.next(v_state)
+            multiply_early(sums, words, first_values(base, v_bars, early, at, least, last, thread), 1)
+            multiply_late(sums, words, first_values(base, v_bars, late, at + PIECE, least, last, thread), 1)
+            v_state = v_pipe.next(late)
             at = at + WIDTH
             scores_first(scores)
-            give_back(k_empty, before, thread)
+            k_pipe.consumer_release(k_bars, before, thread)
             to_scores(scores, at, column, lows, highs, span_of, scale, softcap)
             grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
             sums_done(sums)
-            give_back(v_empty, early, thread)
-            give_back(v_empty, late, thread)
+            v_pipe.consumer_release(v_bars, early, thread)
+            v_pipe.consumer_release(v_bars, late, thread)
             hold_scores(scores)  # the words were the product's until now
             pack(words, scores)
             if grown:
                 multiply_rows(sums, FIRST_COLUMNS // 8, falls)
             if FOLLOWED:
-                p_phase = tell_step(words, falls, base, told, heard, p_phase, factors_at, warp, lane)
+                p_state = tell_step(words, falls, base, p_bars, p_state, factors_at, warp, lane)
         if left > 0:
-            late, late_phase = next_piece(v_slot, v_phase)
-            multiply_early(sums, words, first_values(base, v_full, v_slot, v_phase, at, least, last, thread), 1)
-            multiply_late(sums, words, first_values(base, v_full, late, late_phase, at + PIECE, least, last, thread), 1)
+            late = v_pipe.next(v_state)
+            multiply_early(sums, words, first_values(base, v_bars, v_state, at, least, last, thread), 1)
+            multiply_late(sums, words, first_values(base, v_bars, late, at + PIECE, least, last, thread), 1)
             sums_done(sums)
-            give_back(v_empty, v_slot, thread)
-            give_back(v_empty, late, thread)
+            v_pipe.consumer_release(v_bars, v_state, thread)
+            v_pipe.consumer_release(v_bars, late, thread)
 
         for h in range(2):
             totals[h] = quad_sum(totals[h])
@@ -326,49 +322,48 @@ def kernel(config):
                     at, _ = row_place(b, g, row + 8, many, per, group, lse_strides)
                     lse[at] = lower_lse
             if FOLLOWED:
-                mbarrier_wait(heard, p_phase)
-                tell(told, falls, factors_at, lane)
+                p_pipe.producer_acquire(p_bars, p_state)
+                tell(p_bars, p_state, falls, factors_at, lane)
             store(sums, falls, advance(o, upper), advance(o, lower), o_strides[3], row < many, row + 8 < many, column)
 
     @device_function
     def follow(partial, o, o_strides, base, bars, where, ends, per, group, thread):
         """The sums of the other columns."""
-        _, _, v_full, v_empty, told, heard = bars
+        _, v_bars, p_bars = bars
         b, g, row0, many, part, _ = where
         at, left, least, last, _, _ = ends
         sums, falls = cuda.local.array(MORE_SUMS, f32), cuda.local.array(2, f32)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
         row = i32(row0 + r)
-        factors_at, of_p = u32(told + u32(16) + u32(4 * r)), descriptor(by_row, u32(base + u32(P_AT)))
+        factors_at, of_p = p_bars.full + 16 + u32(4 * r), descriptor(by_row, u32(base + u32(P_AT)))
         of_late = descriptor(by_row, u32(base + u32(P_AT + 2 * PIECE)))
         for i in range(MORE_SUMS):
             sums[i] = f32(0)
-        v_slot, v_phase, p_phase = u32(0), u32(0), u32(0)
+        v_state, p_state = v_pipe.consumer_start(), p_pipe.consumer_start()
         while left > 0:
-            mbarrier_wait(told, p_phase)
-            p_phase = u32(p_phase ^ u32(1))
+            p_pipe.consumer_wait(p_bars, p_state)
             falls[0], falls[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
             if any_lane(falls[0] != f32(1) or falls[1] != f32(1)):
                 multiply_rows(sums, OTHER_COLUMNS // 8, falls)
-            early, (late, late_phase) = v_slot, next_piece(v_slot, v_phase)
-            multiply_other(sums, of_p, other_values(base, v_full, early, v_phase, at, least, last, thread), i32(1))
-            multiply_other(sums, of_late, other_values(base, v_full, late, late_phase, i32(at + PIECE), least, last, thread), i32(1))
-            v_slot, v_phase = next_piece(late, late_phase)
+            early, late = v_state, v_pipe.next(v_state)
+            multiply_other(sums, of_p, other_values(base, v_bars, early, at, least, last, thread), i32(1))
+            multiply_other(sums, of_late, other_values(base, v_bars, late, i32(at + PIECE), least, last, thread), i32(1))
+            v_state = v_pipe.next(late)
             older_done(sums)
-            give_back(v_empty, early, thread)
+            v_pipe.consumer_release(v_bars, early, thread)
             other_sums_done(sums)
-            give_back(v_empty, late, thread)
+            v_pipe.consumer_release(v_bars, late, thread)
             cuda.syncwarp()
-            if lane == 0:
-                mbarrier_arrive(heard)
+            p_pipe.consumer_release(p_bars, p_state, lane)
+            p_state = p_pipe.next(p_state)
             at, left = i32(at + WIDTH), i32(left - 1)
         if SPLIT:
             leave(sums, OTHER_COLUMNS, FIRST_COLUMNS, partial, part, r, row, many, column)
         else:
             upper, _ = row_place(b, g, row, many, per, group, o_strides)
             lower, _ = row_place(b, g, i32(row + 8), many, per, group, o_strides)
-            mbarrier_wait(told, p_phase)
+            p_pipe.consumer_wait(p_bars, p_state)
             falls[0], falls[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
             step = i64(FIRST_COLUMNS * o_strides[3])
             store_others(sums, falls, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides[3], row < many,
@@ -382,20 +377,14 @@ def kernel(config):
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         told = base + REST
         rings = told + (16 + FACTORS)
-        v_rings = rings + 16 * K_SLOTS
-        bars = (rings, rings + 8 * K_SLOTS, v_rings, v_rings + 8 * V_SLOTS, told, told + 8)
+        bars = k_pipe.barriers(rings), v_pipe.barriers(rings + V_BARS), p_pipe.barriers(told)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(k_map)
             prefetch_tensor_map(v_map)
-            for slot in range(K_SLOTS):
-                mbarrier_init(bars[0] + u32(8 * slot), u32(1))
-                mbarrier_init(bars[1] + u32(8 * slot), u32(1))
-            for slot in range(V_SLOTS):
-                mbarrier_init(bars[2] + u32(8 * slot), u32(1))
-                mbarrier_init(bars[3] + u32(8 * slot), u32(GROUPS))
-            mbarrier_init(told, u32(4))
-            mbarrier_init(bars[5], u32(4))
+            k_pipe.init(bars[0])
+            v_pipe.init(bars[1])
+            p_pipe.init(bars[2])
             fence_mbarrier_init()
         cuda.syncthreads()
         wait_for_previous_grid()

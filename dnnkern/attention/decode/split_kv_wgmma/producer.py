@@ -3,7 +3,7 @@ import functools
 
 from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder
-from ....device.mbarrier import make_advanced, mbarrier_arrive_expect, mbarrier_wait
+from ....device.pipeline import make_pipeline
 from ....device.tma import make_tma_load
 from ....engine.hopper import ROW
 from ..._scores import between
@@ -16,14 +16,14 @@ def make_produce(config):
     """Device function ``produce(k_map, v_map, base, bars, keys, paging)`` of one thread: all of a range, step by step, values a step
     behind their keys.
 
-    `bars` begins with the barriers of the rings: keys are there, are read, values are there, are read. `keys` are the first key, how many
+    `bars` begins with the barriers of the rings of keys and of values. `keys` are the first key, how many
     steps there are, behind the last key, the sequence and the head of the cache; `paging` the page table and its strides, keys of a page
     as a divisor, and how many pages there are.
     """
     (K_BOXES, V_BOXES), (K_SLOTS, V_SLOTS), (_, K_AT, V_AT, _) = config.boxes, config.rings, config.places
     PAGED, STAGE, K_ROWS = config.page > 0, config.stage, config.page or WIDTH  # keys of a box
     V_ROWS, PAGES = min(K_ROWS, PIECE), WIDTH // K_ROWS
-    load, next_box, next_piece = make_tma_load(4), make_advanced(K_SLOTS), make_advanced(V_SLOTS)
+    load, k_pipe, v_pipe = make_tma_load(4), make_pipeline(K_SLOTS), make_pipeline(V_SLOTS, consumers=config.groups)
 
     @device_function
     def look_up(numbers, j0, last, b, paging):
@@ -46,9 +46,9 @@ def make_produce(config):
 
     @device_function
     def produce(k_map, v_map, base, bars, keys, paging):
-        k_full, k_empty, v_full, v_empty, _, _ = bars
+        k_bars, v_bars, _ = bars
         first, count, last, b, g = keys
-        k_slot, k_phase, v_slot, v_phase = u32(0), u32(1), u32(0), u32(1)
+        k_state, v_state = k_pipe.producer_start(), v_pipe.producer_start()
         ahead, behind = cuda.local.array(PAGES, i32), cuda.local.array(PAGES, i32)
         if count > 0:
             look_up(ahead, first, last, b, paging)
@@ -56,26 +56,24 @@ def make_produce(config):
             at = first + n * WIDTH
             if n < count:
                 for box in range(K_BOXES):
-                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
-                    bar = k_full + 8 * k_slot
-                    mbarrier_arrive_expect(bar, u32(BOX))
-                    to = base + K_AT + k_slot * BOX
+                    k_pipe.producer_acquire(k_bars, k_state)
+                    bar = k_pipe.producer_expect(k_bars, k_state, u32(BOX))
+                    to = base + K_AT + k_state.stage * BOX
                     for u in range(PAGES):
                         load_box(to + u32(u * K_ROWS * ROW), k_map, bar, box * COLUMNS, at + u * K_ROWS, g, b, ahead[u],
                                  paging)
-                    k_slot, k_phase = next_box(k_slot, k_phase)
+                    k_state = k_pipe.next(k_state)
             if n > 0:
                 for piece in range(WIDTH // PIECE):
-                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
-                    bar = v_full + 8 * v_slot
-                    mbarrier_arrive_expect(bar, u32(STAGE))
-                    to = base + V_AT + v_slot * STAGE
+                    v_pipe.producer_acquire(v_bars, v_state)
+                    bar = v_pipe.producer_expect(v_bars, v_state, u32(STAGE))
+                    to = base + V_AT + v_state.stage * STAGE
                     for box in range(V_BOXES):
                         for u in range(PIECE // V_ROWS):
                             key = piece * PIECE + u * V_ROWS
                             load_box(to + u32(box * SLICE + u * V_ROWS * ROW), v_map, bar, box * COLUMNS,
                                      at + (key - WIDTH), g, b, behind[key // K_ROWS], paging)
-                    v_slot, v_phase = next_piece(v_slot, v_phase)
+                    v_state = v_pipe.next(v_state)
             for u in range(PAGES):
                 behind[u] = ahead[u]
             look_up(ahead, at + WIDTH, last, b, paging)
