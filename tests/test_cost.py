@@ -32,6 +32,11 @@ def test_sums_add_terms_of_the_same_name():
     assert sum([cost, cost]).terms == (2 * cost).terms
 
 
+def test_long_sums_have_terms():
+    cost = sum([Cost(launch=1.0, memory=2.0)] * 5000)
+    assert cost == 15000.0 and cost.terms == {"launch": 5000.0, "memory": 10000.0}
+
+
 def test_numbers_are_other_terms():
     assert (Cost(launch=1.0) + 2.0).terms == {"launch": 1.0, "other": 2.0} == (2.0 + Cost(launch=1.0)).terms
     assert Cost.of(3.0).terms == {"other": 3.0} and Cost.of(LAUNCH) is LAUNCH

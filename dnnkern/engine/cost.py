@@ -134,8 +134,19 @@ def _split(value):
 
 
 def _added(cost, parts):
-    (terms, hidden), (more, hidden_more) = map(_split, parts)
-    return _merged(terms, more), _merged(hidden, hidden_more)
+    """Of sums of sums too, however many: no recursion."""
+    left, terms, hidden = [*reversed(parts)], {}, {}
+    while left:
+        part = left.pop()
+        if isinstance(part, Cost) and part._rule is _added:
+            left.extend(reversed(part._parts))
+        else:
+            terms, hidden = (_merged(side, more) for side, more in zip((terms, hidden), _split(part)))
+    return terms, hidden
+
+
+def _deferred(cost, terms):
+    return _split(terms())
 
 
 def _scaled(cost, parts):
@@ -163,6 +174,11 @@ def _beside(cost, parts):
             hidden = _merged(_merged(hidden, one[1]), one[2])
     more = float(cost) - most[0]
     return _merged(terms, {"contention": more}) if more else terms, hidden
+
+
+def deferred(seconds, terms):
+    """A cost of so many seconds, which `terms()`, a cost too, splits when its terms are asked for."""
+    return _made(seconds, _deferred, terms)
 
 
 # ---- costs, and times by name, that run side by side

@@ -5,7 +5,7 @@ An array has named dimensions, and becomes an operand of a product where some of
 import functools
 
 from ..matmul import MatmulProblem
-from .cost import Cost
+from .cost import Cost, deferred
 from .embed import Place, choices, cost, embedded, scratch_bytes
 
 LINE = 256  # parts of the workspace begin at multiples of it
@@ -45,7 +45,7 @@ class Plan:
 
     def __init__(self, device, math=None, rank=0):
         self.device, self.math, self.rank = device, math, rank
-        self.workspace, self.cost, self._steps, self._scratch = 0, Cost(), [], 0
+        self.workspace, self.seconds, self._costs, self._steps, self._scratch = 0, 0.0, [], [], 0
 
     def part(self, nbytes) -> Place:
         """A part of the workspace."""
@@ -58,13 +58,19 @@ class Plan:
         """Workspace with the scratch that products share, which is its end."""
         return self.workspace + self._scratch
 
+    @property
+    def cost(self):
+        """The sum of all steps' predicted times."""
+        return deferred(self.seconds, lambda: sum(self._costs, Cost()))
+
     def launches(self) -> tuple:
         """All of them, in order."""
         return tuple(launch for step in self._steps for launch in step())
 
     def add(self, more, step):
         """A step: its predicted time, and a function that gives its launches, called once all parts are dealt out."""
-        self.cost += more
+        self.seconds = float.__add__(self.seconds, more)
+        self._costs.append(more)
         self._steps.append(step)
 
     def product(self, places, scalars=(), **operands):

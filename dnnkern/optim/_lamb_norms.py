@@ -3,10 +3,11 @@ import functools
 
 import numpy as np
 
-from ..device import cuda, i32, jit, u32
+from ..device import cuda, i32, jit
 from ..host.launch import Argument, Launch
 from ..host.table import Table
 from ._rule import rule_of
+from ._tables import unpack
 from ._totals import THREADS, TYPES, make_total
 
 
@@ -19,8 +20,8 @@ def ratio_kernel(compute):
     @jit(launch_bounds=THREADS)
     def lamb_ratios(parts, partials, partials_of_all, ratios):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
-        word = parts[cuda.blockIdx.x]
-        first, count = i32(u32(word)), i32(u32(word >> 32))
+        first, count = unpack(parts[cuda.blockIdx.x])
+        count = i32(count)
         p = total(partials, first, count, scratch)
         d = total(partials, partials_of_all + first, count, other)
         if cuda.threadIdx.x == 0:

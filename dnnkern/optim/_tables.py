@@ -1,12 +1,19 @@
 """The two tables through which a kernel finds hundreds of arrays: the chunk of each block, and where the arrays are."""
 import numpy as np
 
+from ..device import device_function, i32, u32
 from ..device.vec import as_f32, as_f64, as_u16
 from ..host.table import Table
 
 MOST_CHUNKS = 2 ** 31 - 1
 POINTERS = {"float32": as_f32, "float64": as_f64, "float16": as_u16, "bfloat16": as_u16}
 """What makes a pointer of an address, by dtype."""
+
+
+@device_function
+def unpack(word):
+    """(lower half as int32, upper half as uint32) of a word of a table."""
+    return i32(u32(word)), u32(word >> 32)
 
 
 def chunk_words(sizes, chunk):

@@ -20,7 +20,7 @@ from ..host.launch import Argument, Launch
 from ..host.table import Table
 from ._norm_problem import OPS
 from ._rule import make_arithmetic
-from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words
+from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words, unpack
 from ._totals import THREADS, TYPES, bytes_of, final_launch, make_factor, make_report, make_sum, make_total, optional
 
 ELEMENTS = 16
@@ -176,8 +176,9 @@ def make_visit(bodies):
 
     @device_function
     def visit(word, table, number, squares, rest):
-        row, first = i32(u32(word)) * ROW, i64(u32(word >> 32)) * CHUNK
-        left, code = i64(table[row]) - first, i32(u32(table[row + 1]))
+        row, chunk = unpack(word)
+        row, first = row * ROW, i64(chunk) * CHUNK
+        left, (code, _) = i64(table[row]) - first, unpack(table[row + 1])
         return run(code >> 1, table[row + 2], first, code & 1, i32(min(left, CHUNK)), number, squares, rest)
     return visit
 

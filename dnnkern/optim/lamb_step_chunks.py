@@ -16,7 +16,7 @@ from ._columns import COLUMNS, number_arguments
 from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
 from ._moves import ROW, THREADS, Config, make_moves, tables_of
 from ._rule import make_arithmetic
-from ._tables import MOST_CHUNKS
+from ._tables import MOST_CHUNKS, unpack
 from ._totals import TYPES, make_sum
 
 CONFIG = Config(4)
@@ -139,7 +139,7 @@ def make_visit(bodies):
     @device_function
     def visit(row, chunk, table, number, numbers, count):
         at, first, where = row * ROW, i64(chunk) * CHUNK, cuda.local.array(COLUMNS, u64)
-        left, code = i64(table[at]) - first, i32(u32(table[at + 1]))
+        left, (code, _) = i64(table[at]) - first, unpack(table[at + 1])
         for c in range(COLUMNS):
             where[c] = table[at + 2 + c]
         return run(code >> 1, where, code & 1, first, i32(min(left, CHUNK)), number, numbers, count)
@@ -164,7 +164,8 @@ def moments_kernel(kinds, numbers, skips):
         if SCALED:
             factor = inverse(S(grad_scale[0]))
         if go:
-            p, d = visit(i32(u32(word)), u32(word >> 32), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7), count)
+            row, chunk = unpack(word)
+            p, d = visit(row, chunk, table, factor, (n0, n1, n2, n3, n4, n5, n6, n7), count)
             p, d = total(p, scratch), total(d, other)
             if cuda.threadIdx.x == 0:
                 partials[block] = p
@@ -186,8 +187,8 @@ def move_kernel(kinds, numbers, skips):
         if skips:
             go = found_inf[0] == 0
         if go:
-            row = i32(u32(word))
-            visit(row, u32(word >> 32), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7), count)
+            row, chunk = unpack(word)
+            visit(row, chunk, table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7), count)
     return lamb_chunks_move
 
 

@@ -23,7 +23,7 @@ from . import optim_naive
 from ._columns import COLUMNS, number_arguments
 from ._moves import ROW, THREADS, Config, make_moves, tables_of
 from ._rule import OPS, make_arithmetic
-from ._tables import MOST_CHUNKS
+from ._tables import MOST_CHUNKS, unpack
 
 COST = constants("optim/chunks")
 
@@ -165,8 +165,8 @@ def kernel(compiled):
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def optim_chunks(chunks, table, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
-        word = chunks[cuda.blockIdx.x]
-        row, first = i32(u32(word)) * ROW, i64(u32(word >> 32)) * CHUNK
+        row, chunk = unpack(chunks[cuda.blockIdx.x])
+        row, first = row * ROW, i64(chunk) * CHUNK
         go = True
         if SKIPS:
             go = found_inf[0] == 0
@@ -175,7 +175,7 @@ def kernel(compiled):
             count = S(step[0])
         if SCALED:
             scale = inverse(S(grad_scale[0]))
-        left, code = i64(table[row]) - first, i32(u32(table[row + 1]))
+        left, (code, _) = i64(table[row]) - first, unpack(table[row + 1])
         if go:
             run(code >> 1, table, row + 2, code & 1, first, i32(min(left, CHUNK)), scale,
                 (n0, n1, n2, n3, n4, n5, n6, n7), count)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...device.index import ceil_div
 from ...dispatch import Algorithm, NotSupported
 from ...engine.constants import constants
-from ...engine.cost import Cost, overlap
+from ...engine.cost import LANES, Cost, deferred
 from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at, planned
 from ...host.launch import Argument, Launch
@@ -125,31 +125,54 @@ def step_seconds(problem, device, config):
     """Predicted time of a step."""
     across, groups, directions = blocks(problem, config)
     total, cost = across * groups * directions, MMA if config.mma else SIMT
-    rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
-    waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
     meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
-    start = Cost()
     if config.single:
-        meet, start = 0.0, Cost(launch=waves * COST.launch) + fetch_seconds(problem, device, config) * waves
+        meet = COST.launch + fetch_seconds(problem, device, config)
 
     def product(c):
         parts = c.samples // c.part
-        math = c.rows * c.samples * c.inner / (rate * device.clock_hz) * cost.product
+        seconds = _math_seconds(c, config, device) + c.steps * parts * cost.chain
         pair = cost.pair + c.back * cost.back if c is config.cells else cost.pair / 2  # a store or two, nothing to wait for
-        copied = 2 * total * c.samples * c.inner * (2 if c.mma else 4) / COST.l2 * cost.copies
-        waits = meet + c.steps * parts * cost.chain + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair
-        return start + Cost(math=waves * math, waits=waves * waits, l2=copied)
+        return waves * (meet + seconds + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair) + _copy_seconds(c, config, total)
+    waves = _waves(config, total, device)
     return sum(product(c) for c in (config, config.second) if c)
 
 
+def _waves(config, total, device):
+    """Of so many blocks."""
+    return ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
+
+
+def _math_seconds(c, config, device):
+    """Predicted time of a block's multiply-adds in a step."""
+    rate = 1024 if config.mma else LANES if config.dtype == "float32" else LANES / 2
+    return c.rows * c.samples * c.inner / (rate * device.clock_hz) * (MMA if config.mma else SIMT).product
+
+
+def _copy_seconds(c, config, total):
+    """Predicted time until the lines of a step have come from the L2."""
+    return 2 * total * c.samples * c.inner * (2 if c.mma else 4) / COST.l2 * (MMA if config.mma else SIMT).copies
+
+
 def fetch_seconds(problem, device, config):
-    """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. Ordinary units go through columns
+    """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. CUDA cores go through columns
     of R, whose neighbours are in other lanes' lines."""
     across, groups, directions = blocks(problem, config)
     rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
     matrix = rows * across * problem.x.itemsize * directions
     from_l2 = matrix * groups / COST.l2 * (COST.columns if config.back and not config.mma else 1.0)
-    return Cost(waits=COST.fetch) + overlap(l2=from_l2, memory=0.0 if config.single else matrix / device.bandwidth)
+    return COST.fetch + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
+
+
+def _terms(problem, device, config, seconds, turns):
+    """What a launch of a layer takes: products, copies of lines, R, and the rest, in which blocks wait for each other."""
+    total = math.prod(blocks(problem, config))
+    waves, steps = _waves(config, total, device), 1 if config.single else turns + max(0, config.layers - 1)
+    launches = waves * (1 + bool(config.second)) if config.single else 1
+    found = {"launch": launches * COST.launch, "memory": launches * fetch_seconds(problem, device, config),
+             "math": steps * waves * sum(_math_seconds(c, config, device) for c in (config, config.second) if c),
+             "l2": steps * sum(_copy_seconds(c, config, total) for c in (config, config.second) if c)}
+    return Cost(**found, waits=seconds - sum(found.values()))
 
 
 def _layer(plan, p, config, kernel, turns, arguments):
@@ -157,13 +180,13 @@ def _layer(plan, p, config, kernel, turns, arguments):
     grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
     seconds = step_seconds(p, device, config)
     if not config.single:
-        seconds = Cost(launch=COST.launch) + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
+        seconds = COST.launch + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
     if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
     for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
         launch = Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
                         shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
-        plan.add(seconds, lambda launch=launch: (launch,))
+        plan.add(deferred(seconds, lambda: _terms(p, device, config, seconds, turns)), lambda launch=launch: (launch,))
 
 
 def forward_plan(problem, device, config):

@@ -124,11 +124,11 @@ def make_cell(kind):
             found = cell_h * cells_w + cell_w
             if DIMS > 2:
                 first, _ = split(d)
-                cell_d = i32(first + more)
-                if cell_d >= 0 and cell_d < i32(sizes.d + more):
-                    found = i32(found + i32(cell_d * i32(cells_h * cells_w)))
+                cell_d = first + more
+                if cell_d >= 0 and cell_d < sizes.d + more:
+                    found += cell_d * cells_h * cells_w
                 else:
-                    found = i32(-1)
+                    found = -1
         return found
     return cell
 
@@ -193,10 +193,10 @@ def starts_kernel():
     @jit(launch_bounds=SCAN)
     def grid_sample_starts(counts, starts, parts, buckets):
         totals, held, thread = cuda.shared.array(WARPS, i32), cuda.local.array(AHEAD, i32), cuda.threadIdx.x
-        image, carry = cuda.blockIdx.x * (parts * buckets), i32(0)
+        image, carry = cuda.blockIdx.x * (parts * buckets), 0
         to = cuda.blockIdx.x * (buckets + 1)
         for first in range(0, buckets, SCAN):
-            b, total = first + thread, i32(0)
+            b, total = first + thread, 0
             if b < buckets:
                 for part in range(0, parts, AHEAD):
                     for k in range(AHEAD):
@@ -211,7 +211,7 @@ def starts_kernel():
             if lane_id() == 31:
                 totals[warp_id()] = sums
             cuda.syncthreads()
-            sums, whole = sums - total, i32(0)
+            sums, whole = sums - total, 0
             for k in range(WARPS):
                 if k < warp_id():
                     sums = sums + totals[k]
@@ -248,13 +248,13 @@ def spread_kernel(kind, shift, bits):
             cuda.syncthreads()
             own = first + warp_id() * OWN + lane_id()
             for k in range(ITEMS):
-                i, bucket = own + 32 * k, i32(-1)
+                i, bucket = own + 32 * k, -1
                 if i < end:
                     at, d = image + i, T(0)
                     if DIMS > 2:
                         d = at_d[at]
                     bucket = cell(at_w[at], at_h[at], d, sizes) >> shift
-                same, counted = peers(bucket, i32(bucket >= 0)), i32(0)
+                same, counted = peers(bucket, i32(bucket >= 0)), 0
                 rank = before(same)
                 if bucket >= 0:
                     counted = counters[mine + bucket]
@@ -306,7 +306,7 @@ def order_kernel(kind, shift):
             cuda.syncwarp()
             for first in range(begin, end, STEP):
                 for k in range(TOGETHER):
-                    t, lows[k] = first + 32 * k + lane, i32(-1)
+                    t, lows[k] = first + 32 * k + lane, -1
                     if t < end:
                         at, d = image + order[t], T(0)
                         if DIMS > 2:
@@ -327,7 +327,7 @@ def order_kernel(kind, shift):
             cuda.syncwarp()
             for first in range(begin, end, STEP):
                 for k in range(TOGETHER):
-                    t, lows[k], numbers[k], ds[k] = first + 32 * k + lane, i32(-1), i32(0), T(0)
+                    t, lows[k], numbers[k], ds[k] = first + 32 * k + lane, -1, 0, T(0)
                     ws[k], hs[k] = T(0), T(0)
                     if t < end:
                         numbers[k] = order[t]
@@ -337,7 +337,7 @@ def order_kernel(kind, shift):
                             ds[k] = at_d[at]
                         lows[k] = cell(ws[k], hs[k], ds[k], sizes) & LOW
                 for k in range(TOGETHER):
-                    same, to = peers(lows[k], i32(lows[k] >= 0)), i32(0)
+                    same, to = peers(lows[k], i32(lows[k] >= 0)), 0
                     rank = before(same)
                     if lows[k] >= 0:
                         to = counters[mine + lows[k]]

@@ -77,7 +77,7 @@ def kernel(kind, share, tile, wide):
         n, row, q, first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
         ok = row < rows and q < columns
         if not ok:  # lanes meet below
-            row, q = i32(0), i32(0)
+            row, q = 0, 0
         o, p = divide_remainder(row, height)
         slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
         if BILINEAR:
@@ -90,7 +90,7 @@ def kernel(kind, share, tile, wide):
                 at_w, at_h = clamped(w0 + (k & 1), sizes.w), clamped(h0 + (k >> 1 & 1), sizes.h)
                 offsets[k] = at_h * x_stride.h + at_w * x_stride.w
                 if DIMS > 2:
-                    offsets[k] = offsets[k] + (clamped(i32(d0 + (k >> 2)), sizes.d)) * x_stride.d
+                    offsets[k] = offsets[k] + clamped(d0 + (k >> 2), sizes.d) * x_stride.d
                 sums[k] = T(0)
             here = n * dy_stride.n + o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
             image = n * x_stride.n
@@ -112,7 +112,7 @@ def kernel(kind, share, tile, wide):
             for k in range(CORNERS):
                 there = inside(w0 + (k & 1), sizes.w) & inside(h0 + (k >> 1 & 1), sizes.h)
                 if DIMS > 2:
-                    there = there & inside(i32(d0 + (k >> 2)), sizes.d)
+                    there = there & inside(d0 + (k >> 2), sizes.d)
                 value = sums[k] if there else T(0)
                 in_w = w_share if k & 1 else T(T(1) - w_share)
                 in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)

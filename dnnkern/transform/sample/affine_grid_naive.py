@@ -95,7 +95,7 @@ def forward_kernel(dtype, dims):
     def affine_grid_naive(theta, grid, elements, out, theta_stride, grid_stride, centres):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
-            i, k = divided(i, i64(dims))
+            i, k = divided(i, dims)
             i, w = divided(i, out.w)
             i, h = divided(i, out.h)
             n, d = divided(i, out.d)
@@ -117,8 +117,8 @@ def backward_kernel(dtype, dims):
     def affine_grid_bwd_naive(dgrid, dtheta, elements, out, grid_stride, theta_stride, centres):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
-            i, j = divided(i, i64(COLUMNS))
-            n, k = divided(i, i64(dims))
+            i, j = divided(i, COLUMNS)
+            n, k = divided(i, dims)
             total = T(0)
             for d in range(out.d):
                 for h in range(out.h):

@@ -127,22 +127,21 @@ def kernel(config, across):
             h0, h_share = split(h)
             d0, d_share = split(d)
             first = i64(group) * CHANNELS
-            at = i64(n * dy_stride.n + first * dy_stride.c + o * dy_stride.d + p * dy_stride.h
-                     + q * dy_stride.w)
+            at = n * dy_stride.n + first * dy_stride.c + o * dy_stride.d + p * dy_stride.h + q * dy_stride.w
             values = cuda.local.array(CHANNELS, T)
             for k in range(CHANNELS):
                 values[k] = T(load(dy, at + k * dy_stride.c)) if first + k < channels else T(0)
             for corner in range(CORNERS):
                 right, down, deep = corner & 1, corner >> 1 & 1, corner >> 2
-                pixel_w, pixel_h, pixel_d = i64(w0 + right), i64(h0 + down), i64(d0 + deep)
+                pixel_w, pixel_h, pixel_d = w0 + right, h0 + down, d0 + deep
                 share = T(T(w_share if right else T(T(1) - w_share)) * T(h_share if down else T(T(1) - h_share)))
                 if DIMS > 2:
                     share = T(share * T(d_share if deep else T(T(1) - d_share)))
                 inside = (pixel_w >= 0 and pixel_w < sizes.w and pixel_h >= 0 and pixel_h < sizes.h and pixel_d >= 0
                           and pixel_d < sizes.d)
                 if inside and share > T(0):
-                    to = i64(n * sums_stride.n + first * sums_stride.c + pixel_d * sums_stride.d + pixel_h * sums_stride.h
-                             + pixel_w * sums_stride.w)
+                    to = (n * sums_stride.n + first * sums_stride.c + pixel_d * sums_stride.d + pixel_h * sums_stride.h
+                          + pixel_w * sums_stride.w)
                     for k in range(CHANNELS):
                         if first + k < channels:
                             add(advance(sums, to + k * sums_stride.c), T(share * values[k]))

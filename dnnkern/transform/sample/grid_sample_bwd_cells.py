@@ -117,7 +117,7 @@ def kernel(kind, share, tile, wide):
     def run(starts, begins, ends, image, r, d, h, w, sizes):
         row = h + (r & 1)
         if DEEP:
-            row = i32(row + i32(d + (r >> 1)) * i32(sizes.h + MORE))
+            row = row + (d + (r >> 1)) * (sizes.h + MORE)
         at = image + row * (sizes.w + MORE) + w
         before = ends[r - 1] if r else 0
         begin = starts[at]
@@ -153,7 +153,7 @@ def kernel(kind, share, tile, wide):
         n, group = divide_remainder(rest, groups)
         ok = row < rows and w < columns
         if not ok:  # lanes meet below
-            row, w = i32(0), i32(0)
+            row, w = 0, 0
         d, h = divide_remainder(row, height)
         for r in range(RUNS):
             run(starts, begins, ends, n * (cells + 1), r, d, h, w, sizes)

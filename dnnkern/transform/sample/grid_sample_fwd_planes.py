@@ -187,7 +187,7 @@ def kernel(kind, UNIT, THREADS):
             d0, d_share = split(d)
             plane(values, memory, base, sizes, outside, d0, h0, h_share, w0, w_share)
             if BILINEAR and DIMS > 2:
-                plane(deeper, memory, base, sizes, outside, i32(d0 + 1), h0, h_share, w0, w_share)
+                plane(deeper, memory, base, sizes, outside, d0 + 1, h0, h_share, w0, w_share)
                 for k in range(CHANNELS):
                     values[k] = mix(values[k], deeper[k], d_share)
             to = n * y_stride.n + first * y_stride.c + o * y_stride.d + p * y_stride.h + q * y_stride.w

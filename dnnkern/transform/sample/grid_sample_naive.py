@@ -127,7 +127,7 @@ def make_corners(config) -> Corners:
     def mixed(x, at, stride, sizes, d, d_share, h, h_share, w, w_share):
         value = plane(x, at, stride, sizes, d, h, h_share, w, w_share)
         if BILINEAR and DIMS > 2:
-            value = mix(value, plane(x, at, stride, sizes, i32(d + 1), h, h_share, w, w_share), d_share)
+            value = mix(value, plane(x, at, stride, sizes, d + 1, h, h_share, w, w_share), d_share)
         return value
     return Corners(where, split, tent, pixel, mix, mixed)
 
