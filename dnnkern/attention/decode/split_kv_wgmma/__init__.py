@@ -153,7 +153,7 @@ def kernel(config):
             for box in range(K_BOXES):
                 store_shared_4u32(to + u32(box * BOX), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
         fence_async_shared()
-        barrier_sync(u32(1), u32(128 * GROUPS))
+        barrier_sync(1, 128 * GROUPS)
 
     def make_values(first_box, boxes, barrier):
         """Device function ``values(base, bars, state, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
@@ -167,9 +167,9 @@ def kernel(config):
                     j = at + (part >> 3)
                     if j >= last or j < least:
                         for box in range(boxes):
-                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
+                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), 0, 0, 0, 0)
                 fence_async_shared()
-                barrier_sync(u32(barrier), u32(128))
+                barrier_sync(barrier, 128)
             return descriptor(V_CONST, to)
         return values
     first_values, other_values = make_values(0, FIRST_BOXES, 2), make_values(FIRST_BOXES, V_BOXES - FIRST_BOXES, 3)
@@ -206,7 +206,7 @@ def kernel(config):
         """The second warpgroup has what it needs of these rows: their factors, and before them what this warp has written."""
         if lane & 3 == 0:
             store_shared_f32(factors_at, factors[0])
-            store_shared_f32(u32(factors_at + u32(32)), factors[1])
+            store_shared_f32(factors_at + 32, factors[1])
         fence_async_shared()
         cuda.syncwarp()
         if lane == 0:
@@ -216,10 +216,10 @@ def kernel(config):
     def tell_step(words, rescale, base, bars, state, factors_at, warp, lane):
         """A step's probabilities in shared memory, and what sums are multiplied by before."""
         p_pipe.producer_acquire(bars, state)
-        mine = i32(warp * 16 + (lane & 15))
+        mine = warp * 16 + (lane & 15)
         for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            stmatrix_x4(u32(base + u32(P_AT) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
+            piece = u32(i32(i * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            stmatrix_x4(base + P_AT + u32(mine * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
         tell(bars, state, rescale, factors_at, lane)
         return p_pipe.next(state)
 
@@ -334,22 +334,22 @@ def kernel(config):
         b, g, row0, many, part, _ = where
         at, left, least, last, _, _ = ends
         sums, rescale = cuda.local.array(MORE_SUMS, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        row = i32(row0 + r)
-        factors_at, of_p = p_bars.full + 16 + u32(4 * r), descriptor(by_row, u32(base + u32(P_AT)))
-        of_late = descriptor(by_row, u32(base + u32(P_AT + 2 * PIECE)))
+        lane, warp = thread & 31, thread >> 5
+        r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
+        row = row0 + r
+        factors_at, of_p = p_bars.full + 16 + u32(4 * r), descriptor(by_row, base + P_AT)
+        of_late = descriptor(by_row, base + (P_AT + 2 * PIECE))
         for i in range(MORE_SUMS):
             sums[i] = f32(0)
         v_state, p_state = v_pipe.consumer_start(), p_pipe.consumer_start()
         while left > 0:
             p_pipe.consumer_wait(p_bars, p_state)
-            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
             if any_lane(rescale[0] != f32(1) or rescale[1] != f32(1)):
                 scale_rows(sums, OTHER_COLUMNS // 8, rescale)
             early, late = v_state, v_pipe.next(v_state)
             multiply_other(sums, of_p, other_values(base, v_bars, early, at, least, last, thread), i32(1))
-            multiply_other(sums, of_late, other_values(base, v_bars, late, i32(at + PIECE), least, last, thread), i32(1))
+            multiply_other(sums, of_late, other_values(base, v_bars, late, at + PIECE, least, last, thread), i32(1))
             v_state = v_pipe.next(late)
             older_done(sums)
             v_pipe.consumer_release(v_bars, early, thread)
@@ -358,17 +358,17 @@ def kernel(config):
             cuda.syncwarp()
             p_pipe.consumer_release(p_bars, p_state, lane)
             p_state = p_pipe.next(p_state)
-            at, left = i32(at + WIDTH), i32(left - 1)
+            at, left = at + WIDTH, left - 1
         if SPLIT:
             leave(sums, OTHER_COLUMNS, FIRST_COLUMNS, partial, part, r, row, many, column)
         else:
             upper, _ = row_place(b, g, row, many, per, group, o_strides)
-            lower, _ = row_place(b, g, i32(row + 8), many, per, group, o_strides)
+            lower, _ = row_place(b, g, row + 8, many, per, group, o_strides)
             p_pipe.consumer_wait(p_bars, p_state)
-            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
-            step = i64(FIRST_COLUMNS * o_strides.column)
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
+            step = FIRST_COLUMNS * o_strides.column
             store_others(sums, rescale, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides.column, row < many,
-                         i32(row + 8) < many, column)
+                         row + 8 < many, column)
 
     @jit(launch_bounds=(THREADS, c.blocks))
     def sdpa_decode_split_kv_wgmma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits,
