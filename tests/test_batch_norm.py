@@ -154,7 +154,7 @@ def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
     case = kind(f"pieces-{pixels}", (2, 3, pixels), dtype, missing=missing, around=3.0)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == "planes")
     config = algorithm.configured(case.problem(), contract.device()).config
-    assert config.lanes == 8 and pixels > 8 * config.registers * config.held.elements
+    assert config.lanes == 8 and pixels > 8 * config.registers * config.layout.elements
     contract.check(algorithm, case, again=False, **contract.ONCE)
 
 

@@ -45,8 +45,8 @@ def parsed(words):
     (dict(bm=256, bn=256), "tile 256x256: a thread keeps 256 sums and needs 24 registers more; 65536 registers for 1 blocks of 384 threads "
                            "leave it 232"),
     # (32768 - 128 * 40) / 256 = 108
-    (dict(bn=192, blocks=2), "tile 128x192 x2: a thread keeps 96 sums and needs 24 registers more; 65536 registers for 2 blocks of 384 "
-                             "threads leave it 104"),
+    (dict(bn=192, blocks=2), "tile 128x192 2 blocks/SM: a thread keeps 96 sums and needs 24 registers more; 65536 registers for 2 blocks "
+                             "of 384 threads leave it 104"),
     # they would do, but the launch gives 768 threads 80 registers each
     (dict(bn=128, blocks=2), r"128 \* 40 \+ 256 \* 104 = 31744 registers are more than the 384 \* 80 = 30720"),
 ])
@@ -98,9 +98,9 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(128, 64, cluster=2), dict(tb=True)), (Tile(128, 128, cluster=2), dict(ta=True)), (Tile(64, 64, cluster=4), dict(tb=True)),
     (Tile(256, 64), dict(ta=True, tb=True)), (Tile(256, 192), dict(tb=True)), (Tile(128, 192), dict(bias="column", activation="relu")),
     (Tile(64, 64, blocks=2), dict(c="full", beta=2.0)), (Tile(128, 256), dict(tb=True, c="in place")),
-    (Tile(256, 128), dict(c="full", bias="column", activation="relu")), (Tile(128, 128, alternating=True), dict(tb=True, c="in place")),
-    (Tile(64, 256, alternating=True), dict(bias="row")), (Tile(64, 64, alternating=True), dict(ta=True)),
-    (Tile(64, 64, cluster=2, alternating=True), dict(tb=True))], ids=str)
+    (Tile(256, 128), dict(c="full", bias="column", activation="relu")), (Tile(128, 128, ping_pong=True), dict(tb=True, c="in place")),
+    (Tile(64, 256, ping_pong=True), dict(bias="row")), (Tile(64, 64, ping_pong=True), dict(ta=True)),
+    (Tile(64, 64, cluster=2, ping_pong=True), dict(tb=True))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""
     case = Matmul(f"{tile}", *(200, 136, 330) if SIMULATED else (3000, 1400, 600), "bfloat16", **words)

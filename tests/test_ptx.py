@@ -103,7 +103,7 @@ def test_every_tile(algorithm, problem, config):
 
 
 @pytest.mark.parametrize("name, words", [
-    ("128x256", "4096x4096x4096 bf16 nt --bias --activation gelu"), ("256x128 c2", "4096x4096x4096 f16 tn --activation mish"),
+    ("128x256", "4096x4096x4096 bf16 nt --bias --activation gelu"), ("256x128 cluster 2", "4096x4096x4096 f16 tn --activation mish"),
     ("64x192", "4096x4096x4096 bf16 nt --bias --activation swish"), ("128x128", "4095x4093x4095 bf16 nn --bias --activation gelu_tanh")])
 def test_tiles_with_an_activation(name, words):
     """An epilogue of any length works on sums in registers."""

@@ -68,7 +68,7 @@ def test_planes_forward(op, dtype):
 
 def test_planes_that_begin_anywhere_cost_an_element_or_two_a_thread():
     config, (_, _, (_, apply)) = launches("batch_norm_train_fwd", "64x2048x7x7 f16", "planes")
-    assert config.heads and accesses(apply, "STG") == {128: config.registers, 16: config.held.singles}
+    assert config.unaligned and accesses(apply, "STG") == {128: config.registers, 16: config.layout.edges}
 
 
 @pytest.mark.parametrize("words, algo", [("64x256x56x56 bf16 nhwc relu", "columns"), ("64x256x56x56 bf16 relu", "planes")])

@@ -10,7 +10,7 @@ from dnnkern.conv._parse import parse_problem
 ROWS = [("conv_fwd", "64x256x14x14 k256 3x3 p1 bf16 nhwc --bias --residual --activation gelu", "128x256", 2),
         ("conv_fwd", "64x256x14x14 k256 3x3 p1 bf16 nhwc --bias --activation relu", "192x128", 2),
         ("conv_fwd", "64x64x56x56 k64 3x3 p1 f16 nhwc", "256x64", 2),
-        ("conv_fwd", "64x256x14x14 k256 3x3 p1 f32 nhwc --math tf32", "128x256 c2", 2),
+        ("conv_fwd", "64x256x14x14 k256 3x3 p1 f32 nhwc --math tf32", "128x256 cluster 2", 2),
         ("conv_fwd", "64x256x14x14 k256 3x3 p1 e4m3 nhwc --bias", "", 2),
         ("conv_fwd", "4x64x16x56x56 k64 3x3x3 p1 i8 nhwc", "", 2),
         ("conv_fwd", "64x256x14x14 k256 3x3 p1 g2 bf16 nchw --beta 1 --activation swish", "", 2),

@@ -85,7 +85,7 @@ def test_columns_are_16_bytes_a_thread(op):
         code, _ = assembled(problem, "columns", config=first.config)
         inputs = len(problem.arrays) - 1
         assert first.config.whole == (times == 1)
-        assert accesses(code, "LDG") == {128: times * inputs * first.config.held} and set(accesses(code, "STG")) == {128}
+        assert accesses(code, "LDG") == {128: times * inputs * first.config.registers} and set(accesses(code, "STG")) == {128}
         assert not code.doubles and not code.divisions
 
 

@@ -4,10 +4,10 @@ from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i32
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ..engine.constants import constants
 from ..host.launch import Argument
-from ._scores import NOTHING, between, make_terms
+from ._scores import NEG_INF, between, make_terms
 
 COST = constants("attention/simt")
 
@@ -43,7 +43,7 @@ def make_powers(compute):
 
     @device_function
     def level(top):
-        if top == T(NOTHING):
+        if top == T(NEG_INF):
             return T(0)
         return top if DOUBLE else T(top * T(LOG2E))
 
@@ -117,26 +117,26 @@ def make_extent(kind):
         if not PACKED or b < batch:
             first_row, count, first_key, many = lengths(b, sequences, rows, keys)
         else:
-            of_rows, of_keys, row_step, key_step = sequences
-            first_row, first_key = between(of_rows[b * row_step], 0, rows), between(of_keys[b * key_step], 0, keys)
+            first_row = between(sequences.rows[b * sequences.row_step], 0, rows)
+            first_key = between(sequences.keys[b * sequences.key_step], 0, keys)
             count, many = rows - first_row, keys - first_key
         return first_row, count, first_key, many
     return extent
 
 
 @functools.cache
-def make_seen(kind):
-    """Device function ``seen(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
+def make_attends(kind):
+    """Device function ``attends(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
     @device_function
-    def seen(i, j, shift, keys, bounds):
+    def attends(i, j, shift, keys, bounds):
         distance = j - (i + shift)
         return j < keys and distance <= bounds[1] and distance >= -bounds[0]
-    return seen
+    return attends
 
 
 def lines_arguments(problem, heads, tiles):
     """Kernel parameters `lines` and `heads_of`: heads of all images, and of one, as divisors; and `tiles`."""
-    return (Argument("uint32x3", divisor(problem.images * heads)), Argument("uint32x3", divisor(heads)), Argument("int32", tiles))
+    return (Argument(Divisor, divisor(problem.images * heads)), Argument(Divisor, divisor(heads)), Argument("int32", tiles))
 
 
 def blocks_seconds(blocks, work, threads, shared, registers, rate, device):

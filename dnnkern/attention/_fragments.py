@@ -7,9 +7,9 @@ A thread has parts of two rows, r and r + 8, of a tile of scores (`device.wgmma.
 and the four lanes of a quad have those rows together. Rounded to 16 bits in pairs, in this order, they are the left operand of the
 product with v: no score passes through shared memory.
 
-Of each of its two rows a thread keeps, in arrays of two: `tops`, a score that the largest one so far exceeds by `SLACK` at most, once
-scaled; `levels`, that score scaled, 0 where there is none; `totals`, its share of the sum of exponentials by the level. Exponentials are
-powers of two: `scale` has the factor log2(e) in it, and is positive.
+Of each of its two rows a thread keeps, in arrays of two: `row_max`, a score that the largest one so far exceeds by `SLACK` at most, once
+scaled; `ref_max`, the reference maximum: that score scaled, 0 where there is none; `row_sum`, the thread's part of the sum of exponentials
+of score - ref_max. Exponentials are powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
 from dataclasses import replace
@@ -22,35 +22,36 @@ from ..device.philox import philox
 from ..device.vec import advance, as_u32, load_shared_2f32, store2
 from ..device.warp import add, any_lane, make_reduce, shuffle_xor
 from ._flash import LN2, LOG2E
-from ._scores import NOTHING, make_terms
+from ._scores import NEG_INF, make_terms
 
 SLACK = 8.0
 """Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
 random scores hardly any tile changes them."""
 
-quad_most, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
+quad_max, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_absorb(width, first, raised=0.0):
-    """Device function ``absorb(x, tops, levels, totals, falls, scale, slack)`` -> whether sums have to be scaled, by `falls`.
+def make_online_softmax(width, first, raised=0.0):
+    """Device function ``online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack)`` -> whether accumulators have to be
+    scaled, by `rescale`.
 
-    The scores of a tile of `width` keys become exponentials by the rows' levels, which rise only where a score exceeds them by the slack,
-    SLACK / scale. The largest scores of the first `first` keys are looked at first, then those of the others, so that exponentials of the
-    first, which other units compute, are under way meanwhile; lanes exchange nothing unless some level rises. Exponentials, and the totals,
-    are 2**raised times as large as their levels say.
+    The scores of a tile of `width` keys become exponentials of score - ref_max. The reference maximum rises only where a score exceeds it
+    by the slack, SLACK / scale. The maxima of the first `first` keys come first, then those of the others: exponentials of the first,
+    which the special function units compute, are in flight meanwhile; lanes exchange nothing unless some reference rises. Exponentials
+    and row_sum are 2**raised times as large as ref_max says. `most` is scratch.
     """
     @device_function
-    def rise(tops, levels, totals, falls, most, scale):
-        """The levels that the largest scores of the quads give; gives what exponentials by the former ones are multiplied by."""
+    def raise_reference(row_max, ref_max, row_sum, rescale, most, scale):
+        """To the maxima of the quads; `most` becomes what exponentials by the former references are multiplied by."""
         for h in range(2):
-            top = quad_most(fmax(tops[h], most[h]))
-            level = f32(0) if top == NOTHING else top * scale
-            fall = ex2(fma(tops[h], scale, -level))
-            tops[h], levels[h] = top, level
-            totals[h] = totals[h] * fall
-            falls[h] = falls[h] * fall
-            most[h] = fall
+            new_max = quad_max(fmax(row_max[h], most[h]))
+            new_ref = f32(0) if new_max == NEG_INF else new_max * scale
+            factor = ex2(fma(row_max[h], scale, -new_ref))
+            row_max[h], ref_max[h] = new_max, new_ref
+            row_sum[h] = row_sum[h] * factor
+            rescale[h] = rescale[h] * factor
+            most[h] = factor
 
     def part(low, high):
         """Of the columns 8 low to 8 high."""
@@ -66,14 +67,14 @@ def make_absorb(width, first, raised=0.0):
             return fmax(a, b)
 
         @device_function
-        def exponentials(x, levels, totals, h, scale):
-            level, even, odd = -levels[h] if raised == 0 else raised - levels[h], totals[h], f32(0)
+        def exponentials(x, ref_max, row_sum, h, scale):
+            offset, even, odd = -ref_max[h] if raised == 0 else raised - ref_max[h], row_sum[h], f32(0)
             for j in range(low, high):
-                x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, level))
-                x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, level))
+                x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
+                x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
                 even = even + x[4 * j + 2 * h]
                 odd = odd + x[4 * j + 2 * h + 1]
-            totals[h] = even + odd
+            row_sum[h] = even + odd
         return largest, exponentials
     if not 16 <= first <= width - 16 or first % 8 or width % 8:
         raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
@@ -82,27 +83,27 @@ def make_absorb(width, first, raised=0.0):
     EARLIER = first // 8
 
     @device_function
-    def absorb(x, most, tops, levels, totals, falls, scale, slack):
-        falls[0], falls[1], grown = f32(1), f32(1), False
+    def online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack):
+        rescale[0], rescale[1], rescaled = f32(1), f32(1), False
         most[0], most[1] = largest_first(x, 0), largest_first(x, 1)
-        if any_lane(most[0] > tops[0] + slack or most[1] > tops[1] + slack):
-            rise(tops, levels, totals, falls, most, scale)
-            grown = True
-        first_exponentials(x, levels, totals, 0, scale)
-        first_exponentials(x, levels, totals, 1, scale)
+        if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
+            raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
+            rescaled = True
+        first_exponentials(x, ref_max, row_sum, 0, scale)
+        first_exponentials(x, ref_max, row_sum, 1, scale)
         most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
-        if any_lane(most[0] > tops[0] + slack or most[1] > tops[1] + slack):
-            rise(tops, levels, totals, falls, most, scale)
-            multiply_rows(x, EARLIER, most)
-            grown = True
-        last_exponentials(x, levels, totals, 0, scale)
-        last_exponentials(x, levels, totals, 1, scale)
-        return grown
-    return absorb
+        if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
+            raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
+            scale_rows(x, EARLIER, most)
+            rescaled = True
+        last_exponentials(x, ref_max, row_sum, 0, scale)
+        last_exponentials(x, ref_max, row_sum, 1, scale)
+        return rescaled
+    return online_softmax
 
 
 @device_function
-def multiply_rows(x, groups, factors):
+def scale_rows(x, groups, factors):
     """The first `groups` times 8 columns of a fragment, row by row."""
     for j in range(groups):
         x[4 * j] = x[4 * j] * factors[0]
@@ -152,12 +153,12 @@ def make_adjust(kind, width):
         for h in range(2):
             before, line = at + column - own - 8 * h, i64(0)
             if BIAS:
-                line = bias_at + min(row + 8 * h, last_row) * bias_strides[2]
+                line = bias_at + min(row + 8 * h, last_row) * bias_strides.row
             for j in range(width // 8):
                 for e in range(2):
                     where = line
                     if BIAS:
-                        where = line + min(at + column + 8 * j + e, last_key) * bias_strides[3]
+                        where = line + min(at + column + 8 * j + e, last_key) * bias_strides.column
                     x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], before + 8 * j + e, slope, bias, where, scale, softcap)
 
     @device_function
@@ -190,11 +191,11 @@ def make_add_bias(dtype, width, box):
 
     @device_function
     def add_floats(x, at, row, lane, scale):
-        line = i32(lane >> 2)
+        line = lane >> 2
         for j in range(width // 8):
-            piece = u32(u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * u32(16) + u32(lane & 1) * u32(8))
+            piece = u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * 16 + u32(lane & 1) * 8
             for h in range(2):
-                low, high = load_shared_2f32(u32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece))
+                low, high = load_shared_2f32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece)
                 x[4 * j + 2 * h] = fma(x[4 * j + 2 * h], scale, low)
                 x[4 * j + 2 * h + 1] = fma(x[4 * j + 2 * h + 1], scale, high)
     return add_floats if dtype == "float32" else add_halves
@@ -222,9 +223,9 @@ def make_add_turned_bias(dtype, width, box):
 
 
 @functools.cache
-def make_drop(width):
-    """Device function ``drop(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the first of
-    which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` says.
+def make_apply_dropout(width):
+    """Device function ``apply_dropout(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the
+    first of which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` specifies.
 
     Four random words are eight keys' of a row, and a thread of the quad needs one of them: each makes those of every fourth eight keys, and
     they are exchanged.
@@ -236,7 +237,7 @@ def make_drop(width):
         return high if k & 2 else low
 
     @device_function
-    def drop(x, seed, head, row, at, lane, threshold, factor):
+    def apply_dropout(x, seed, head, row, at, lane, threshold, factor):
         own = lane & 3
         for h in range(2):
             line = (i64(head) << 32) + (row + 8 * h)
@@ -249,7 +250,7 @@ def make_drop(width):
                         word, k = pick(own ^ s, got), 4 * (first + s) + 2 * h
                         x[k] = x[k] * factor if word << 16 >= threshold else f32(0)
                         x[k + 1] = x[k + 1] * factor if word >= threshold else f32(0)
-    return drop
+    return apply_dropout
 
 
 @functools.cache
@@ -278,36 +279,37 @@ def make_pack_bytes(dtype, count):
 
 
 @functools.cache
-def make_share(sink):
-    """Device function ``share(level, total, own)`` -> (what the sums of a row are multiplied by, the logarithm of its sum of exponentials),
-    0 and -inf where there is none. `sink`: `own` is one more score, of every row that sees a key."""
+def make_normalize(sink):
+    """Device function ``normalize(ref_max, row_sum, sink_logit)`` -> (what the accumulators of a row are multiplied by, its lse), 0 and
+    -inf where the row attends to nothing. `sink`: the logit is one more score, of every row that attends to a key."""
     @device_function
-    def share(level, total, own):
-        factor, logarithm = f32(0), f32(NOTHING)
-        if total != 0:
+    def normalize(ref_max, row_sum, sink_logit):
+        factor, lse = f32(0), f32(NEG_INF)
+        if row_sum != 0:
             factor = f32(1)
             if sink:
-                more = own * LOG2E
-                top = fmax(level, more)
-                factor = ex2(level - top)
-                total = total * factor + ex2(more - top)
-                level = top
-            factor = factor * rcp(total)
-            logarithm = (level + lg2(total)) * LN2
-        return factor, logarithm
-    return share
+                sink_score = sink_logit * LOG2E
+                new_max = fmax(ref_max, sink_score)
+                factor = ex2(ref_max - new_max)
+                row_sum = row_sum * factor + ex2(sink_score - new_max)
+                ref_max = new_max
+            factor = factor * rcp(row_sum)
+            lse = (ref_max + lg2(row_sum)) * LN2
+        return factor, lse
+    return normalize
 
 
 @functools.cache
-def make_shares(sink):
-    """Device function ``shares(levels, totals, factors, own)``: `make_share` of a thread's two rows; totals become the logarithms."""
-    share = make_share(sink)
+def make_normalize_rows(sink):
+    """Device function ``normalize_rows(ref_max, row_sum, factors, sink_logit)``: `make_normalize` of a thread's two rows; `row_sum` becomes
+    lse."""
+    normalize = make_normalize(sink)
 
     @device_function
-    def shares(levels, totals, factors, own):
+    def normalize_rows(ref_max, row_sum, factors, sink_logit):
         for h in range(2):
-            factors[h], totals[h] = share(levels[h], quad_sum(totals[h]), own)
-    return shares
+            factors[h], row_sum[h] = normalize(ref_max[h], quad_sum(row_sum[h]), sink_logit)
+    return normalize_rows
 
 
 @functools.cache
@@ -364,9 +366,9 @@ def make_store(dtype, columns, elements, pairs):
 
     @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
-        at = advance(o, row * o_strides[2])
-        below = advance(at, 8 * o_strides[2])
-        store_rows(sums, factors, at, below, o_strides[3], row < rows, row + 8 < rows, column)
+        at = advance(o, row * o_strides.row)
+        below = advance(at, 8 * o_strides.row)
+        store_rows(sums, factors, at, below, o_strides.column, row < rows, row + 8 < rows, column)
     return store
 
 
@@ -376,26 +378,26 @@ def make_single_store(dtype, columns, elements, pairs):
     put, PAIRS = element(dtype).store, pairs and dtype == "float32"
 
     @device_function
-    def share(sums, k, factor):
-        """0 whatever the sums of a row that sees nothing are."""
+    def scaled(sums, k, factor):
+        """0 whatever the sums of a row that attends to nothing are."""
         return sums[k] * factor if factor != 0 else f32(0)
 
     @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
         for h in range(2):
             if row + 8 * h < rows:
-                at = advance(o, (row + 8 * h) * o_strides[2])
+                at = advance(o, (row + 8 * h) * o_strides.row)
                 for j in range(columns // 8):
                     k, first = 4 * j + 2 * h, column + 8 * j
-                    low, high = share(sums, k, factors[h]), share(sums, k + 1, factors[h])
+                    low, high = scaled(sums, k, factors[h]), scaled(sums, k + 1, factors[h])
                     if PAIRS:
                         if first < elements:
                             store2(at, first, (low, high))
                     else:
                         if first < elements:
-                            put(at, first * o_strides[3], low)
+                            put(at, first * o_strides.column, low)
                         if first + 1 < elements:
-                            put(at, (first + 1) * o_strides[3], high)
+                            put(at, (first + 1) * o_strides.column, high)
     return store
 
 

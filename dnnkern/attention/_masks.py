@@ -1,23 +1,21 @@
-"""Which scores, as fragments in registers (`_fragments`), take part: those in the window, those of keys that exist, those that a boolean
-mask permits. The others become -inf.
-"""
+"""Masks of scores that are fragments in registers (`_fragments`): causal and window, lengths, boolean. Masked scores become -inf."""
 import functools
 
 from ..device import device_function, f32, i32, i64, u8
-from ._scores import NOTHING
+from ._scores import NEG_INF
 
 
 @functools.cache
-def make_hide(width, left, right):
-    """Device function ``hide(x, own, at, column, keys, bounds)``: scores of keys that a row does not see become -inf.
+def make_apply_mask(width, left, right):
+    """Device function ``apply_mask(x, own, at, column, keys, bounds)``: scores of keys that a query does not attend to: -inf.
 
-    `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
-    which of the bounds there are.
+    `own` is the position of query r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and
+    `right` specify which of the bounds there are.
     """
     keep = make_keep(width, left)
 
     @device_function
-    def hide(x, own, at, column, keys, bounds):
+    def apply_mask(x, own, at, column, keys, bounds):
         before = at + column
         end0 = keys - before
         end1, begin0 = end0, i32(0)
@@ -27,17 +25,17 @@ def make_hide(width, left, right):
         if left:
             begin0 = own - before - bounds[0]
         keep(x, begin0, end0, begin0 + 8, end1)
-    return hide
+    return apply_mask
 
 
 @functools.cache
-def make_hide_turned(width, left, right):
-    """Device function ``hide(x, own, at, column, exist, bounds)`` for a tile whose rows are keys and whose columns are rows: `own` is the
-    number of the row whose place is that of key r, `at` the tile's first row, `exist` how many keys there are from key r on."""
+def make_apply_mask_transposed(width, left, right):
+    """Device function ``apply_mask(x, own, at, column, exist, bounds)`` for a transposed tile, whose rows are keys and whose columns are
+    queries: `own` is the query at the position of key r, `at` the tile's first query, `exist` how many keys there are from key r on."""
     keep = make_keep(width, right)
 
     @device_function
-    def hide(x, own, at, column, exist, bounds):
+    def apply_mask(x, own, at, column, exist, bounds):
         before = own - at - column
         end0, end1, begin0 = i32(width), i32(width), i32(0)
         if left:
@@ -50,7 +48,7 @@ def make_hide_turned(width, left, right):
         if exist <= 8:
             end1 = 0
         keep(x, begin0, end0, begin0 + 8, end1)
-    return hide
+    return apply_mask
 
 
 @functools.cache
@@ -61,25 +59,26 @@ def make_keep(width, begins):
         for j in range(width // 8):
             for e in range(2):
                 if 8 * j + e >= end0 or (begins and 8 * j + e < begin0):
-                    x[4 * j + e] = f32(NOTHING)
+                    x[4 * j + e] = f32(NEG_INF)
                 if 8 * j + e >= end1 or (begins and 8 * j + e < begin1):
-                    x[4 * j + 2 + e] = f32(NOTHING)
+                    x[4 * j + 2 + e] = f32(NEG_INF)
     return keep
 
 
 @functools.cache
-def make_exclude(width, turned=False):
-    """Device function ``exclude(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides)``: scores of pairs that a mask leaves
-    out become -inf. `line` is row r and `at` the first key, turned key r and the first row; `mask_at` is where the head's mask begins."""
+def make_apply_boolean_mask(width, transposed=False):
+    """Device function ``apply_boolean_mask(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides)``: scores of masked
+    pairs become -inf. `line` is query r and `at` the first key, in a transposed tile key r and the first query; `mask_at` is where the
+    head's mask begins."""
     @device_function
-    def exclude(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides):
+    def apply_boolean_mask(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides):
         for j in range(width // 8):
             for h in range(2):
                 for e in range(2):
-                    row, key = i32(line + 8 * h), i32(at + column + 8 * j + e)
-                    if turned:
+                    row, key = line + 8 * h, at + column + 8 * j + e
+                    if transposed:
                         row, key = key, row
-                    here = i64(i64(min(row, last_row)) * mask_strides[2] + i64(min(key, last_key)) * mask_strides[3])
+                    here = min(row, last_row) * mask_strides.row + min(key, last_key) * mask_strides.column
                     if mask[i64(mask_at + here)] == u8(0):
-                        x[4 * j + 2 * h + e] = f32(NOTHING)
-    return exclude
+                        x[4 * j + 2 * h + e] = f32(NEG_INF)
+    return apply_boolean_mask

@@ -22,7 +22,7 @@ from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
 from ..device.vec import advance, store4
 from ..host.launch import Argument, Launch
 from ..host.tensormap import TensorMap
-from ._scores import kind_of, make_terms, sequence_arguments
+from ._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
 
 PIECES, TYPE = 3, "bfloat16"
 HIGH, MIDDLE, LOW = range(PIECES)
@@ -136,7 +136,7 @@ def _make_part(kind, words, elements, of_keys):
             _, rows, _, keys = terms.lengths(image, sequences, rows, keys)
             there = row < (keys if of_keys else rows)
         column = group * CHUNK
-        at = image * strides[0] + h * strides[1] + row * strides[2] + column * strides[3]
+        at = image * strides.batch + h * strides.head + row * strides.row + column * strides.column
         values = cuda.local.array(CHUNK, f32)
         if WHOLE:
             raw = cuda.local.array(LENGTH, RAW)
@@ -146,7 +146,7 @@ def _make_part(kind, words, elements, of_keys):
             for c in range(CHUNK):
                 values[c] = f32(0)
                 if there and column + c < elements:
-                    values[c] = load(x, at + c * strides[3])
+                    values[c] = load(x, at + c * strides.column)
         to = advance(pieces, i64(index) * 4)
         a, b = split(values[0], values[1]), split(values[2], values[3])
         c, d = split(values[4], values[5]), split(values[6], values[7])
@@ -171,7 +171,7 @@ def kernel(kind, tensors, counts):
         launch_dependent_grids()
         wait_for_previous_grid()
         index, which = cuda.blockIdx.x * THREADS + cuda.threadIdx.x, cuda.blockIdx.y
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys)
+        numbers = (Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
         if counts and index == 0 and which == 0:
             counter[0] = u32(0)
         if which == 0 and index < a_count:
@@ -190,7 +190,7 @@ def split_launch(splits, counter=None):
     p, arguments = splits[0].problem, []
     for s in (*splits, *splits[-1:] * (MOST - len(splits))):
         _, heads, rows, width = s.sizes
-        arguments += [Argument("float32*", s.name), Argument("uint32*", "workspace", s.begin), Argument("int64x4", p.strides(s.tensor)),
+        arguments += [Argument("float32*", s.name), Argument("uint32*", "workspace", s.begin), Argument(Strides, p.strides(s.tensor)),
                       Argument("uint32x9", (*divisor(width // CHUNK), *divisor(max(rows, 1)), *divisor(max(heads, 1)))),
                       Argument("int32", s.chunks)]
     tensors = tuple((s.words, s.tensor.shape[-1], s.name in ("k", "v")) for s in splits)

@@ -11,7 +11,31 @@ from ..host import seeds
 from ..host.launch import Argument
 from ._checks import SCALES, broadcast_strides
 
-NOTHING = -float("inf")
+NEG_INF = -float("inf")
+
+
+class Strides(NamedTuple):
+    """Of an array of rows, such as q[batch, head, row, column]; of a bias or a mask rows are queries and columns are keys."""
+    batch: i64
+    head: i64
+    row: i64
+    column: i64
+
+
+class RowStrides(NamedTuple):
+    """Of lse[batch, head, row]."""
+    batch: i64
+    head: i64
+    row: i64
+
+
+class Sequences(NamedTuple):
+    """Lengths, or offsets where sequences are packed, of queries and of keys, and the strides of those arrays: what kernels make of
+    `sequence_arguments`."""
+    rows: object
+    keys: object
+    row_step: i64
+    key_step: i64
 
 
 @dataclass(frozen=True)
@@ -69,19 +93,18 @@ class Terms(NamedTuple):
     find(t, offsets, step, batch)
         The packed sequence that row t may belong to: the last one that begins there or before.
     lengths(b, sequences, rows, keys)
-        (first row, rows, first key, keys) of sequence b, never outside the arrays; `sequences` is a tuple of the arguments of
-        `sequence_arguments`.
+        (first row, rows, first key, keys) of sequence b, never outside the arrays, of `Sequences`.
     shift(rows, keys)
-        What a row's own place is after its number.
-    span(i, rows, keys, bounds)
-        Keys (first, behind the last) that row i of a sequence sees; none if there is no such row.
-    column(j, rows, keys, bounds)
-        Rows (first, behind the last) that see key j of a sequence.
+        Query i has position i + shift among the keys.
+    key_range(i, rows, keys, bounds)
+        Keys (first, end) that query i of a sequence attends to; none if there is no such query.
+    query_range(j, rows, keys, bounds)
+        Queries (first, end) that attend to key j of a sequence.
     slope(h, heads)
         ALiBi's for a head; 0 without.
     score(dot, distance, slope, bias, at, scale, softcap)
         The score of a product of a row and a key that is `distance` after the row's own place; the bias's element is at `at`.
-    slanted(dot, ...)
+    score_and_derivative(dot, ...)
         (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
     permits(mask, at)
         Whether the mask, whose element is at `at`, lets a row attend to a key; True without a mask.
@@ -93,11 +116,11 @@ class Terms(NamedTuple):
     find: Callable
     lengths: Callable
     shift: Callable
-    span: Callable
-    column: Callable
+    key_range: Callable
+    query_range: Callable
     slope: Callable
     score: Callable
-    slanted: Callable
+    score_and_derivative: Callable
     permits: Callable
     seed_of: Callable
     kept: Callable
@@ -138,12 +161,11 @@ def make_lengths(kind):
 
     @device_function
     def lengths(b, sequences, rows, keys):
-        of_rows, of_keys, row_step, key_step = sequences
         row, key, count, many = i32(0), i32(0), i32(rows), i32(keys)
         if ROWS:
-            row, count = limited(of_rows, row_step, b, i32(rows))
+            row, count = limited(sequences.rows, sequences.row_step, b, i32(rows))
         if KEYS:
-            key, many = limited(of_keys, key_step, b, i32(keys))
+            key, many = limited(sequences.keys, sequences.key_step, b, i32(keys))
         return row, count, key, many
     return lengths
 
@@ -172,7 +194,7 @@ def make_terms(kind) -> Terms:
         return keys - rows if BOTTOM else 0
 
     @device_function
-    def span(i, rows, keys, bounds):
+    def key_range(i, rows, keys, bounds):
         first, last = i32(0), i32(0)
         if i >= 0 and i < rows:
             own = i + shift(rows, keys)
@@ -181,7 +203,7 @@ def make_terms(kind) -> Terms:
         return first, last
 
     @device_function
-    def column(j, rows, keys, bounds):
+    def query_range(j, rows, keys, bounds):
         first, last = i32(0), i32(0)
         if j >= 0 and j < keys:
             own = j - shift(rows, keys)
@@ -204,7 +226,7 @@ def make_terms(kind) -> Terms:
         return value
 
     @device_function
-    def slanted(dot, distance, slope, bias, at, scale, softcap):
+    def score_and_derivative(dot, distance, slope, bias, at, scale, softcap):
         x, derivative = T(dot * scale), T(1)
         if SOFTCAP:
             level = tanh(x)
@@ -217,7 +239,7 @@ def make_terms(kind) -> Terms:
 
     @device_function
     def score(dot, distance, slope, bias, at, scale, softcap):
-        x, _ = slanted(dot, distance, slope, bias, at, scale, softcap)
+        x, _ = score_and_derivative(dot, distance, slope, bias, at, scale, softcap)
         return x
 
     @device_function
@@ -241,7 +263,7 @@ def make_terms(kind) -> Terms:
                 word = word << 16
             p = T(p * factor) if word >= threshold else T(0)
         return p
-    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, permits,
+    return Terms(find, make_lengths(kind), shift, key_range, query_range, slope, score, score_and_derivative, permits,
                  make_stream_seed(kind.seed_array, kind.offset_array), kept)
 
 
@@ -257,7 +279,7 @@ def sequence_arguments(problem):
 def number_arguments(problem):
     """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `offset`, `threshold`, `factor`."""
     p = problem
-    return (Argument("int32x2", p.bounds), Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap), *seeds.arguments(p),
+    return (Argument("int32x2", p.bounds), Argument(p.compute, softmax_scale(p)), Argument(p.compute, p.softcap), *seeds.arguments(p),
             Argument("uint32", p.threshold), Argument(p.compute, p.factor))
 
 
@@ -271,7 +293,7 @@ def scale_arguments():
     return tuple(Argument("float32*", name) for name in SCALES)
 
 
-def steepness(problem):
+def softmax_scale(problem):
     """What products are multiplied by: the scale, with a cap as a multiple of it."""
     return problem.scale / problem.softcap if problem.softcap else problem.scale
 
@@ -279,6 +301,6 @@ def steepness(problem):
 def added_arguments(problem):
     """Kernel parameters `bias`, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
     p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
-    return (Argument(pointer(p.bias), "bias"), Argument("int64x4", broadcast_strides(p.bias)), Argument("uint8*", "mask"),
-            Argument("int64x4", broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
+    return (Argument(pointer(p.bias), "bias"), Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
+            Argument(Strides, broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
             Argument("int64", p.sink.strides[0] if p.sink is not None else 0))

@@ -1,9 +1,11 @@
 """Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ..device.index import LIMIT, ceil_div, divisor
+from ..device import i32
+from ..device.index import LIMIT, Divisor, ceil_div, divisor
 from ..device.registers import check_register_budget
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -228,6 +230,29 @@ def is_by_head(problem):
     return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
 
 
+class Order(NamedTuple):
+    """The order of tiles (`device.scheduler.make_longest_first`), as divisors but for `last` and `tiles`.
+
+    Heads of all images form sections, of `heads` each, of `rest` in section number `last`; `per_section` tiles. A head has `tiles`, an
+    image `inner` heads (with `by_head`: a head is in `inner` images), and `group` heads share one of k and v.
+    """
+    per_section: Divisor
+    heads: Divisor
+    rest: Divisor
+    last: i32
+    inner: Divisor
+    group: Divisor
+    tiles: i32
+
+
+def order_of(lines, heads, tiles, inner, group):
+    """Kernel parameter: the order of the tiles of so many heads of all images, in sections of `heads`."""
+    sections = max(1, ceil_div(lines, heads))
+    rest = max(1, lines - (sections - 1) * heads)
+    order = Order(divisor(heads * tiles), divisor(heads), divisor(rest), sections - 1, divisor(inner), divisor(group), tiles)
+    return Argument(Order, order)
+
+
 def tile_count(problem, height):
     """Tiles of all heads; of packed sequences those that any lengths may need."""
     return problem.images * problem.heads * tiles_of(problem, problem.rows, height)
@@ -238,18 +263,13 @@ def of_a_sequence(problem, count):
     return ceil_div(count, max(problem.batch, 1)) if problem.packed else count
 
 
-def order_arguments(problem, height, by_head=False):
-    """Kernel parameters that make up the `order` of `make_longest_first`. Where tiles have unlike numbers of keys a section's keys and
-    values stay in the L2 together; otherwise it is one head."""
-    p, tiles = problem, tiles_of(problem, problem.rows, height)
+def order_argument(problem, height, by_head=False):
+    """Kernel parameter `order` of tiles of queries. Where tiles have different numbers of keys a section's keys and values stay in the L2
+    together; otherwise it is one head."""
+    p = problem
     lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
-    several = max(1, min(lines, fitting))
-    sections = ceil_div(lines, several)
-    rest = lines - (sections - 1) * several
-    inner = p.batch if by_head else p.heads
-    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, rest, inner, p.group))
-    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+    return order_of(lines, max(1, min(lines, fitting)), tiles_of(p, p.rows, height), p.batch if by_head else p.heads, p.group)
 
 
 # ---- what it should take

@@ -1,24 +1,28 @@
-"""One thread a few elements of a row of the result: two passes over the keys that it sees, straight from the definition.
+"""One thread per eight elements of a row of the result, straight from the definition.
 
-The first finds the largest score, the second sums exponentials and what they weigh; nothing is shared between threads, which compute every
-product of a query and a key again. Backward a launch leaves the sum of do * o of each row, one sums dq over the keys, one dk and dv over
-the rows and heads that see a key, and one, where it is asked for, the bias's gradient over all that share an element. Any strides and
-sizes, every option; each sum has one order.
+    forward     a thread of o    pass 1 over the keys: row_max    pass 2: row_sum, and the values weighed by exp(score - row_max)
+    backward    delta = sum of do * o, a thread per row
+                dq: a thread sums over the keys of its query; dk, dv: over the queries, and heads, that attend to its key
+                the bias's gradient: over all pairs that share its element
+
+Threads share nothing: each computes every product of a query and a key again. Arbitrary strides and sizes, every option; each sum has one
+order. It wins for results of a few rows, and is what the other algorithms are checked against.
 """
 import functools
+from typing import NamedTuple
 
-from ..device import cuda, device_function, i32, i64, jit
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import exp, log, maximum
-from ..device.index import ceil_div
-from ..device.index import divided
+from ..device.index import ceil_div, divided
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._checks import broadcast_strides
-from ._scores import (NOTHING, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
+from ._scores import (NEG_INF, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments,
+                      scaled, sequence_arguments)
 from .backward._delta import Numbers
 from .backward._dsink import dsink_launches, dsink_seconds
 
@@ -33,7 +37,7 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """Backward a number a row."""
+    """Backward one delta per row."""
     return 0 if problem.is_forward else rows_of(problem) * ITEMSIZE[problem.compute]
 
 
@@ -43,7 +47,7 @@ def rows_of(problem):
 
 
 def chunks_of(elements):
-    """Threads of a row: each has so many elements."""
+    """Threads per row of so many elements."""
     return max(1, ceil_div(elements, CHUNK))
 
 
@@ -56,44 +60,99 @@ def estimate(problem, device, config):
     return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
 
+class Sizes(NamedTuple):
+    """Sequences, query heads, query heads per head of k and v, queries and keys of an array, elements of a row of q and k, of a row of v
+    and o, and threads per row of the result."""
+    batch: i64
+    heads: i64
+    group: i64
+    rows: i64
+    keys: i64
+    d: i64
+    dv: i64
+    chunks: i64
+
+
+class BiasShape(NamedTuple):
+    """Of the bias's gradient."""
+    batch: i64
+    heads: i64
+    rows: i64
+    keys: i64
+
+
+class Vector(NamedTuple):
+    """A row in memory: where its elements begin, and the stride between them."""
+    data: object
+    at: i64
+    step: i64
+
+
+class Element(NamedTuple):
+    """An element in memory."""
+    data: object
+    at: i64
+
+
+class Pair(NamedTuple):
+    """A query and a key: their head of all sequences', their indices in their sequence, and the key's distance after the query."""
+    head: i32
+    i: i32
+    j: i32
+    distance: i32
+
+
+class Scoring(NamedTuple):
+    """What products become scores with: the scale, the cap, the head's ALiBi slope."""
+    scale: object
+    softcap: object
+    slope: object
+
+
+class Dropout(NamedTuple):
+    """The seed of the random words, the threshold that they are compared with, the factor of what is kept."""
+    seed: object
+    threshold: u32
+    factor: object
+
+
 @functools.cache
 def make_dot(dtype, real, other=None):
-    """Device function ``dot(a, at, step, b, b_at, b_step, n)``: the sum of n products; b is of `other`, or of a's dtype."""
+    """Device function ``dot(a, b, n)``: the sum of n products of two `Vector`s; b is of `other`, or of a's dtype."""
     load, load_b, T = element(dtype).load, element(other or dtype).load, real
 
     @device_function
-    def dot(a, at, step, b, b_at, b_step, n):
-        total = T(0)
+    def dot(a, b, n):
+        acc = T(0)
         for c in range(n):
-            total = T(total + T(load(a, at + c * step)) * T(load_b(b, b_at + c * b_step)))
-        return total
+            acc = T(acc + T(load(a.data, a.at + c * a.step)) * T(load_b(b.data, b.at + c * b.step)))
+        return acc
     return dot
 
 
 @functools.cache
-def make_row(kind, of_keys=False):
-    """Device function ``row(image, t, sequences, sizes)`` -> (sequence, first row, rows, first key, keys): of row t, or of key t, of an
-    image."""
+def make_sequence_of(kind, of_keys=False):
+    """Device function ``sequence_of(image, t, sequences, sizes)`` -> (sequence, first row, rows, first key, keys) of row, or key, t."""
     terms, PACKED = make_terms(kind), kind.packed
 
     @device_function
-    def row(image, t, sequences, sizes):
+    def sequence_of(image, t, sequences, sizes):
         b, first, rows, key, keys = i32(image), i32(0), i32(0), i32(0), i32(0)
         if PACKED:
-            rows_offsets, keys_offsets, row_step, key_step = sequences
-            b = terms.find(i32(t), keys_offsets if of_keys else rows_offsets, key_step if of_keys else row_step, i32(sizes[0]))
-        if b < sizes[0]:  # there may be rows, and no sequence
-            first, rows, key, keys = terms.lengths(b, sequences, sizes[3], sizes[4])
+            offsets, step = (sequences.keys, sequences.key_step) if of_keys else (sequences.rows, sequences.row_step)
+            b = terms.find(i32(t), offsets, step, i32(sizes.batch))
+        if b < sizes.batch:  # there may be rows, and no sequence
+            first, rows, key, keys = terms.lengths(b, sequences, sizes.rows, sizes.keys)
         return b, first, rows, key, keys
-    return row
+    return sequence_of
 
 
 @functools.cache
 def forward_kernel(kind, out, with_lse, scaled):
-    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse. `scaled` are which of q, k and v have a factor."""
-    terms, row, T = make_terms(kind), make_row(kind), kind.real
+    """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse. `scaled`: which of q, k and v have a factor."""
+    terms, sequence_of, T = make_terms(kind), make_sequence_of(kind), kind.real
     dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store
-    OF_Q, OF_K, OF_V = scaled
+    SCALED_Q, SCALED_K, SCALED_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @jit(launch_bounds=(THREADS, 3))
@@ -103,114 +162,118 @@ def forward_kernel(kind, out, with_lse, scaled):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
-            of_v = T(1)
-            if OF_Q:
+            v_scale = T(1)
+            if SCALED_Q:
                 scale = T(scale * scale_q[0])
-            if OF_K:
+            if SCALED_K:
                 scale = T(scale * scale_k[0])
-            if OF_V:
-                of_v = T(scale_v[0])
-            rest, chunk = divided(index, sizes[7])
-            rest, t = divided(rest, sizes[3])
-            image, h = divided(rest, sizes[1])
-            b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
-            i, head = i32(t - first_row), i32(b * sizes[1] + h)
-            first, last = terms.span(i, rows, keys, bounds)
-            shift, slope = terms.shift(rows, keys), terms.slope(h, sizes[1])
-            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
-            g = h // sizes[2]
-            k_at = image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2]
-            v_at = image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2]
-            bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
-            mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2]
+            if SCALED_V:
+                v_scale = T(scale_v[0])
+            rest, chunk = divided(index, sizes.chunks)
+            rest, t = divided(rest, sizes.rows)
+            image, h = divided(rest, sizes.heads)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
+            i, head = i32(t - first_row), i32(b * sizes.heads + h)
+            begin, end = terms.key_range(i, rows, keys, bounds)
+            shift, slope = terms.shift(rows, keys), terms.slope(h, sizes.heads)
+            q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
+            kv_head = h // sizes.group
+            k_at = image * k_strides.batch + kv_head * k_strides.head + first_key * k_strides.row
+            v_at = image * v_strides.batch + kv_head * v_strides.head + first_key * v_strides.row
+            bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
+            mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
 
-            most = T(NOTHING)
-            for j in range(first, last):
-                if terms.permits(mask, mask_at + j * mask_strides[3]):
-                    product = dot(q, q_at, q_strides[3], k, k_at + j * k_strides[2], k_strides[3], sizes[5])
-                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides[3], scale, softcap)
-                    most = maximum(most, x)
-            level, total = T(0), T(0)
-            if most != T(NOTHING):
-                level = most
+            # the largest score
+            row_max = T(NEG_INF)
+            for j in range(begin, end):
+                if terms.permits(mask, mask_at + j * mask_strides.column):
+                    product = dot(q_row, Vector(k, k_at + j * k_strides.row, k_strides.column), sizes.d)
+                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
+                    row_max = maximum(row_max, x)
+            ref_max, row_sum = T(0), T(0)
+            if row_max != T(NEG_INF):
+                ref_max = row_max
                 if SINK:
-                    own = T(load_sink(sink, i64(h * sink_step)))
-                    level = maximum(most, own)
-                    total = exp(T(own - level))
+                    sink_logit = T(load_sink(sink, i64(h * sink_step)))
+                    ref_max = maximum(row_max, sink_logit)
+                    row_sum = exp(T(sink_logit - ref_max))
 
-            sums = cuda.local.array(CHUNK, T)
+            # exponentials, and the sum of the values that they weigh
+            acc = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
-                sums[c] = T(0)
-            begin = chunk * CHUNK
-            for j in range(first, last):
-                if terms.permits(mask, mask_at + j * mask_strides[3]):
-                    product = dot(q, q_at, q_strides[3], k, k_at + j * k_strides[2], k_strides[3], sizes[5])
-                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides[3], scale, softcap)
-                    p = exp(T(x - level))
-                    total = T(total + p)
+                acc[c] = T(0)
+            column = chunk * CHUNK
+            for j in range(begin, end):
+                if terms.permits(mask, mask_at + j * mask_strides.column):
+                    product = dot(q_row, Vector(k, k_at + j * k_strides.row, k_strides.column), sizes.d)
+                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
+                    p = exp(T(x - ref_max))
+                    row_sum = T(row_sum + p)
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
                     for c in range(CHUNK):
-                        if begin + c < sizes[6]:
-                            sums[c] = T(sums[c] + p * T(load(v, v_at + j * v_strides[2] + (begin + c) * v_strides[3])))
+                        if column + c < sizes.dv:
+                            acc[c] = T(acc[c] + p * T(load(v, v_at + j * v_strides.row + (column + c) * v_strides.column)))
 
-            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
+            # write back
+            o_at = image * o_strides.batch + h * o_strides.head + t * o_strides.row
             for c in range(CHUNK):
-                if begin + c < sizes[6]:
+                if column + c < sizes.dv:
                     value = T(0)
-                    if total != T(0):
-                        value = T(T(sums[c] / total) * of_v)
-                    store(o, o_at + (begin + c) * o_strides[3], value)
+                    if row_sum != T(0):
+                        value = T(T(acc[c] / row_sum) * v_scale)
+                    store(o, o_at + (column + c) * o_strides.column, value)
             if with_lse and chunk == 0:
-                value = T(NOTHING)
-                if total != T(0):
-                    value = T(level + log(total))
-                lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]] = value
+                value = T(NEG_INF)
+                if row_sum != T(0):
+                    value = T(ref_max + log(row_sum))
+                lse[image * lse_strides.batch + h * lse_strides.head + t * lse_strides.row] = value
     return sdpa_fwd_naive
 
 
 @functools.cache
 def delta_kernel(kind):
-    """The sum of do * o of a row a thread."""
+    """delta, the sum of do * o of a row, per thread."""
     T, dot = kind.real, make_dot(kind.dtype, kind.real)
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < count:
-            rest, t = divided(index, sizes[3])
-            image, h = divided(rest, sizes[1])
-            do_at = image * do_strides[0] + h * do_strides[1] + t * do_strides[2]
-            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
-            delta[index] = T(dot(do, do_at, do_strides[3], o, o_at, o_strides[3], sizes[6]))
+            rest, t = divided(index, sizes.rows)
+            image, h = divided(rest, sizes.heads)
+            do_row = Vector(do, image * do_strides.batch + h * do_strides.head + t * do_strides.row, do_strides.column)
+            o_row = Vector(o, image * o_strides.batch + h * o_strides.head + t * o_strides.row, o_strides.column)
+            delta[index] = T(dot(do_row, o_row, sizes.dv))
     return sdpa_delta
 
 
 @functools.cache
-def make_pair(kind):
-    """Device function ``pair(...)`` -> (the derivative by the product of q and k but for `scale`, by the score, the probability after
-    dropout) of row i and key j of a sequence."""
+def make_gradients(kind):
+    """Device function ``gradients(pair, q, k, do, v, bias, mask, lse, delta, sizes, scoring, dropout)`` -> (the derivative of the loss by
+    the product of q and k but for `scale`, dS, the derivative by the score, and the probability after dropout) of a `Pair`. q, k, do and v
+    are `Vector`s, bias and mask `Element`s."""
     terms, T = make_terms(kind), kind.real
     dot = make_dot(kind.dtype, T)
 
     @device_function
-    def pair(q, q_at, q_step, k, k_at, k_step, do, do_at, do_step, v, v_at, v_step, sizes, i, j, shift, slope, bias, bias_at, mask, mask_at,
-             total, delta, head, scale, softcap, seed, threshold, factor):
-        product = dot(q, q_at, q_step, k, k_at, k_step, sizes[5])
-        x, derivative = terms.slanted(product, j - i - shift, slope, bias, bias_at, scale, softcap)
-        p, by_score, used = T(0), T(0), T(0)
-        if total != T(NOTHING) and terms.permits(mask, mask_at):
-            p = exp(T(x - total))
-            used = terms.kept(p, seed, head, i, j, threshold, factor)
-            by_p = terms.kept(dot(do, do_at, do_step, v, v_at, v_step, sizes[6]), seed, head, i, j, threshold, factor)
-            by_score = T(p * T(by_p - delta))
-        return T(by_score * derivative), by_score, used
-    return pair
+    def gradients(pair, q, k, do, v, bias, mask, lse, delta, sizes, scoring, dropout):
+        product = dot(q, k, sizes.d)
+        x, derivative = terms.score_and_derivative(product, pair.distance, scoring.slope, bias.data, bias.at, scoring.scale,
+                                                   scoring.softcap)
+        p, ds, kept = T(0), T(0), T(0)
+        if lse != T(NEG_INF) and terms.permits(mask.data, mask.at):
+            p = exp(T(x - lse))
+            kept = terms.kept(p, dropout.seed, pair.head, pair.i, pair.j, dropout.threshold, dropout.factor)
+            dp = terms.kept(dot(do, v, sizes.dv), dropout.seed, pair.head, pair.i, pair.j, dropout.threshold, dropout.factor)
+            ds = T(p * T(dp - delta))
+        return T(ds * derivative), ds, kept
+    return gradients
 
 
 @functools.cache
 def rows_kernel(kind):
-    """`CHUNK` elements of a row of dq a thread."""
-    terms, row, pair, T = make_terms(kind), make_row(kind), make_pair(kind), kind.real
+    """`CHUNK` elements of a row of dq per thread."""
+    terms, sequence_of, gradients, T = make_terms(kind), make_sequence_of(kind), make_gradients(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
     @jit(launch_bounds=(THREADS, 3))
@@ -218,47 +281,49 @@ def rows_kernel(kind):
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
                       seed, offset, threshold, factor):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        seed = terms.seed_of(seed, offset)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
         if index < threads:
-            line, chunk = divided(index, sizes[7])
-            rest, t = divided(line, sizes[3])
-            image, h = divided(rest, sizes[1])
-            b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
-            i, head = i32(t - first_row), i32(b * sizes[1] + h)
-            first, last = terms.span(i, rows, keys, bounds)
-            shift, slope = terms.shift(rows, keys), terms.slope(h, sizes[1])
-            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
-            do_at = image * do_strides[0] + h * do_strides[1] + t * do_strides[2]
-            g = h // sizes[2]
-            k_at = image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2]
-            v_at = image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2]
-            bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
-            mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2]
-            total, own = lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]], delta[line]
+            line, chunk = divided(index, sizes.chunks)
+            rest, t = divided(line, sizes.rows)
+            image, h = divided(rest, sizes.heads)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
+            i, head = i32(t - first_row), i32(b * sizes.heads + h)
+            begin, end = terms.key_range(i, rows, keys, bounds)
+            shift, scoring = terms.shift(rows, keys), Scoring(scale, softcap, terms.slope(h, sizes.heads))
+            q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
+            do_row = Vector(do, image * do_strides.batch + h * do_strides.head + t * do_strides.row, do_strides.column)
+            kv_head = h // sizes.group
+            k_at = image * k_strides.batch + kv_head * k_strides.head + first_key * k_strides.row
+            v_at = image * v_strides.batch + kv_head * v_strides.head + first_key * v_strides.row
+            bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
+            mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
+            row_lse = lse[image * lse_strides.batch + h * lse_strides.head + t * lse_strides.row]
+            row_delta = delta[line]
 
-            sums = cuda.local.array(CHUNK, T)
+            acc = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
-                sums[c] = T(0)
-            begin = chunk * CHUNK
-            for j in range(first, last):
-                at = k_at + j * k_strides[2]
-                slant, _, _ = pair(q, q_at, q_strides[3], k, at, k_strides[3], do, do_at, do_strides[3], v, v_at + j * v_strides[2],
-                                   v_strides[3], sizes, i, j, shift, slope, bias, bias_at + j * bias_strides[3], mask,
-                                   mask_at + j * mask_strides[3], total, own, head, scale, softcap, seed, threshold, factor)
+                acc[c] = T(0)
+            column = chunk * CHUNK
+            for j in range(begin, end):
+                k_row = Vector(k, k_at + j * k_strides.row, k_strides.column)
+                v_row = Vector(v, v_at + j * v_strides.row, v_strides.column)
+                ds, _, _ = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row,
+                                     Element(bias, bias_at + j * bias_strides.column), Element(mask, mask_at + j * mask_strides.column),
+                                     row_lse, row_delta, sizes, scoring, dropout)
                 for c in range(CHUNK):
-                    if begin + c < sizes[5]:
-                        sums[c] = T(sums[c] + slant * T(load(k, at + (begin + c) * k_strides[3])))
-            dq_at = image * dq_strides[0] + h * dq_strides[1] + t * dq_strides[2]
+                    if column + c < sizes.d:
+                        acc[c] = T(acc[c] + ds * T(load(k, k_row.at + (column + c) * k_strides.column)))
+            dq_at = image * dq_strides.batch + h * dq_strides.head + t * dq_strides.row
             for c in range(CHUNK):
-                if begin + c < sizes[5]:
-                    store(dq, dq_at + (begin + c) * dq_strides[3], T(sums[c] * scale))
+                if column + c < sizes.d:
+                    store(dq, dq_at + (column + c) * dq_strides.column, T(acc[c] * scale))
     return sdpa_dq_naive
 
 
 @functools.cache
 def keys_kernel(kind):
-    """`CHUNK` elements of a row of dk and of dv a thread: the sum over the heads of the group and the rows that see the key."""
-    terms, row, pair, T = make_terms(kind), make_row(kind, of_keys=True), make_pair(kind), kind.real
+    """`CHUNK` elements of a row of dk and of dv per thread: the sum over the heads of the group and the queries that attend to the key."""
+    terms, sequence_of, gradients, T = make_terms(kind), make_sequence_of(kind, of_keys=True), make_gradients(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
     @jit(launch_bounds=(THREADS, 3))
@@ -266,55 +331,54 @@ def keys_kernel(kind):
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                        scale, softcap, seed, offset, threshold, factor):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        seed = terms.seed_of(seed, offset)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
         if index < threads:
-            rest, chunk = divided(index, sizes[7])
-            rest, t = divided(rest, sizes[4])
-            image, g = divided(rest, sizes[1] // sizes[2])
-            b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
+            rest, chunk = divided(index, sizes.chunks)
+            rest, t = divided(rest, sizes.keys)
+            image, kv_head = divided(rest, sizes.heads // sizes.group)
+            b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
             j, shift = i32(t - first_key), terms.shift(rows, keys)
-            first, last = terms.column(j, rows, keys, bounds)
-            k_at = image * k_strides[0] + g * k_strides[1] + t * k_strides[2]
-            v_at = image * v_strides[0] + g * v_strides[1] + t * v_strides[2]
+            begin, end = terms.query_range(j, rows, keys, bounds)
+            k_row = Vector(k, image * k_strides.batch + kv_head * k_strides.head + t * k_strides.row, k_strides.column)
+            v_row = Vector(v, image * v_strides.batch + kv_head * v_strides.head + t * v_strides.row, v_strides.column)
 
-            of_k, of_v = cuda.local.array(CHUNK, T), cuda.local.array(CHUNK, T)
+            acc_k, acc_v = cuda.local.array(CHUNK, T), cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
-                of_k[c] = T(0)
-                of_v[c] = T(0)
-            begin = chunk * CHUNK
-            for member in range(sizes[2]):
-                h = g * sizes[2] + member
-                slope, head = terms.slope(h, sizes[1]), i32(b * sizes[1] + h)
-                for i in range(first, last):
+                acc_k[c] = T(0)
+                acc_v[c] = T(0)
+            column = chunk * CHUNK
+            for member in range(sizes.group):
+                h = kv_head * sizes.group + member
+                scoring, head = Scoring(scale, softcap, terms.slope(h, sizes.heads)), i32(b * sizes.heads + h)
+                for i in range(begin, end):
                     s = i64(first_row) + i
-                    q_at = image * q_strides[0] + h * q_strides[1] + s * q_strides[2]
-                    do_at = image * do_strides[0] + h * do_strides[1] + s * do_strides[2]
-                    bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3]
-                    mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3]
-                    total = lse[image * lse_strides[0] + h * lse_strides[1] + s * lse_strides[2]]
-                    own = delta[(image * sizes[1] + h) * sizes[3] + s]
-                    slant, _, used = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                          sizes, i, j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale, softcap,
-                                          seed, threshold, factor)
+                    q_row = Vector(q, image * q_strides.batch + h * q_strides.head + s * q_strides.row, q_strides.column)
+                    do_row = Vector(do, image * do_strides.batch + h * do_strides.head + s * do_strides.row, do_strides.column)
+                    bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row + j * bias_strides.column
+                    mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row + j * mask_strides.column
+                    row_lse = lse[image * lse_strides.batch + h * lse_strides.head + s * lse_strides.row]
+                    row_delta = delta[(image * sizes.heads + h) * sizes.rows + s]
+                    ds, _, p = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row, Element(bias, bias_at),
+                                         Element(mask, mask_at), row_lse, row_delta, sizes, scoring, dropout)
                     for c in range(CHUNK):
-                        if begin + c < sizes[5]:
-                            of_k[c] = T(of_k[c] + slant * T(load(q, q_at + (begin + c) * q_strides[3])))
-                        if begin + c < sizes[6]:
-                            of_v[c] = T(of_v[c] + used * T(load(do, do_at + (begin + c) * do_strides[3])))
-            dk_at = image * dk_strides[0] + g * dk_strides[1] + t * dk_strides[2]
-            dv_at = image * dv_strides[0] + g * dv_strides[1] + t * dv_strides[2]
+                        if column + c < sizes.d:
+                            acc_k[c] = T(acc_k[c] + ds * T(load(q, q_row.at + (column + c) * q_strides.column)))
+                        if column + c < sizes.dv:
+                            acc_v[c] = T(acc_v[c] + p * T(load(do, do_row.at + (column + c) * do_strides.column)))
+            dk_at = image * dk_strides.batch + kv_head * dk_strides.head + t * dk_strides.row
+            dv_at = image * dv_strides.batch + kv_head * dv_strides.head + t * dv_strides.row
             for c in range(CHUNK):
-                if begin + c < sizes[5]:
-                    store(dk, dk_at + (begin + c) * dk_strides[3], T(of_k[c] * scale))
-                if begin + c < sizes[6]:
-                    store(dv, dv_at + (begin + c) * dv_strides[3], of_v[c])
+                if column + c < sizes.d:
+                    store(dk, dk_at + (column + c) * dk_strides.column, T(acc_k[c] * scale))
+                if column + c < sizes.dv:
+                    store(dv, dv_at + (column + c) * dv_strides.column, acc_v[c])
     return sdpa_dkv_naive
 
 
 @functools.cache
 def bias_kernel(kind):
-    """An element of the bias's gradient a thread: the sum over all pairs that share it."""
-    terms, pair, T = make_terms(kind), make_pair(kind), kind.real
+    """An element of the bias's gradient per thread: the sum over all pairs that share it."""
+    terms, gradients, T = make_terms(kind), make_gradients(kind), kind.real
     store = element(kind.bias).store
 
     @jit(launch_bounds=(THREADS, 3))
@@ -322,59 +386,60 @@ def bias_kernel(kind):
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                          scale, softcap, seed, offset, threshold, factor):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        seed = terms.seed_of(seed, offset)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
         if index < threads:
-            rest, j0 = divided(index, shape[3])
-            rest, i0 = divided(rest, shape[2])
-            b0, h0 = divided(rest, shape[1])
-            to = b0 * dbias_strides[0] + h0 * dbias_strides[1] + i0 * dbias_strides[2] + j0 * dbias_strides[3]
-            by_bias = T(0)
-            for b in range(b0, b0 + 1 if shape[0] > 1 else sizes[0]):
-                _, rows, _, keys = terms.lengths(i32(b), (of_rows, of_keys, row_step, key_step), sizes[3], sizes[4])
+            rest, j0 = divided(index, shape.keys)
+            rest, i0 = divided(rest, shape.rows)
+            b0, h0 = divided(rest, shape.heads)
+            to = b0 * dbias_strides.batch + h0 * dbias_strides.head + i0 * dbias_strides.row + j0 * dbias_strides.column
+            acc = T(0)
+            for b in range(b0, b0 + 1 if shape.batch > 1 else sizes.batch):
+                _, rows, _, keys = terms.lengths(i32(b), Sequences(of_rows, of_keys, row_step, key_step), sizes.rows, sizes.keys)
                 shift = terms.shift(rows, keys)
-                for h in range(h0, h0 + 1 if shape[1] > 1 else sizes[1]):
-                    slope, head, g = terms.slope(h, sizes[1]), i32(b * sizes[1] + h), h // sizes[2]
-                    for i in range(i0, i0 + 1 if shape[2] > 1 else i64(rows)):
-                        first, last = terms.span(i32(i), rows, keys, bounds)
-                        q_at = b * q_strides[0] + h * q_strides[1] + i * q_strides[2]
-                        do_at = b * do_strides[0] + h * do_strides[1] + i * do_strides[2]
-                        if shape[3] > 1:
-                            first, last = max(first, i32(j0)), min(last, i32(j0 + 1))
-                        for j in range(first, last):
-                            k_at = b * k_strides[0] + g * k_strides[1] + j * k_strides[2]
-                            v_at = b * v_strides[0] + g * v_strides[1] + j * v_strides[2]
-                            bias_at = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3]
-                            mask_at = b * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3]
-                            total = lse[b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2]]
-                            own = delta[(b * sizes[1] + h) * sizes[3] + i]
-                            _, one, _ = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                             sizes, i32(i), j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale,
-                                             softcap, seed, threshold, factor)
-                            by_bias = T(by_bias + one)
-            store(dbias, to, by_bias)
+                for h in range(h0, h0 + 1 if shape.heads > 1 else sizes.heads):
+                    scoring, head = Scoring(scale, softcap, terms.slope(h, sizes.heads)), i32(b * sizes.heads + h)
+                    kv_head = h // sizes.group
+                    for i in range(i0, i0 + 1 if shape.rows > 1 else i64(rows)):
+                        begin, end = terms.key_range(i32(i), rows, keys, bounds)
+                        q_row = Vector(q, b * q_strides.batch + h * q_strides.head + i * q_strides.row, q_strides.column)
+                        do_row = Vector(do, b * do_strides.batch + h * do_strides.head + i * do_strides.row, do_strides.column)
+                        if shape.keys > 1:
+                            begin, end = max(begin, i32(j0)), min(end, i32(j0 + 1))
+                        for j in range(begin, end):
+                            k_row = Vector(k, b * k_strides.batch + kv_head * k_strides.head + j * k_strides.row, k_strides.column)
+                            v_row = Vector(v, b * v_strides.batch + kv_head * v_strides.head + j * v_strides.row, v_strides.column)
+                            bias_at = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row + j * bias_strides.column
+                            mask_at = b * mask_strides.batch + h * mask_strides.head + i * mask_strides.row + j * mask_strides.column
+                            row_lse = lse[b * lse_strides.batch + h * lse_strides.head + i * lse_strides.row]
+                            row_delta = delta[(b * sizes.heads + h) * sizes.rows + i]
+                            _, ds, _ = gradients(Pair(head, i32(i), j, j - i32(i) - shift), q_row, k_row, do_row, v_row,
+                                                 Element(bias, bias_at), Element(mask, mask_at), row_lse, row_delta, sizes, scoring,
+                                                 dropout)
+                            acc = T(acc + ds)
+            store(dbias, to, acc)
     return sdpa_dbias_naive
 
 
 # ---- launches
 
 def sizes_argument(problem, chunks):
-    """Kernel parameter `sizes`: sequences, heads, heads a group, rows, keys, elements of q's and v's heads, threads a row."""
+    """Kernel parameter `sizes`."""
     p = problem
-    return Argument("int64x8", (p.batch, p.heads, p.group, p.rows, p.keys, p.d, p.dv, chunks))
+    return Argument(Sizes, (p.batch, p.heads, p.group, p.rows, p.keys, p.d, p.dv, chunks))
 
 
 def stride_arguments(problem, *tensors):
-    """Strides along batch, heads, rows and elements."""
-    return tuple(Argument("int64x4", problem.strides(t)) for t in tensors)
+    """Kernel parameters, a `Strides` of each tensor."""
+    return tuple(Argument(Strides, problem.strides(t)) for t in tensors)
 
 
 def launch(kernel, threads, arguments):
-    """A thread each."""
+    """So many threads."""
     return Launch(kernel, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 def delta_launch(problem):
-    """The launch that leaves the sums of do * o in the workspace."""
+    """The launch that leaves delta in the workspace."""
     p, pointer, count = problem, element(problem.dtype).pointer, rows_of(problem)
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument(f"{p.compute}*", "workspace"), Argument("int64", count),
                  sizes_argument(p, 1), *stride_arguments(p, p.do, p.o))
@@ -382,12 +447,12 @@ def delta_launch(problem):
 
 
 def bias_launch(problem):
-    """The launch of the bias's gradient, which finds the sums of do * o in the workspace."""
+    """The launch of the bias's gradient, which reads delta from the workspace."""
     p, t = problem, problem.dbias
     shape = (1,) * (4 - t.ndim) + t.shape
     arguments = (*_operands(p), Argument(element(t.dtype).pointer, "dbias"), *_saved(p), Argument("int64", t.size), sizes_argument(p, 1),
-                 *stride_arguments(p, p.q, p.k, p.v, p.do), Argument("int64x4", broadcast_strides(t)), Argument("int64x4", shape),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 *stride_arguments(p, p.q, p.k, p.v, p.do), Argument(Strides, broadcast_strides(t)), Argument(BiasShape, shape),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return launch(bias_kernel(kind_of(p)), t.size, arguments)
 
 
@@ -402,7 +467,7 @@ def _saved(p):
 def build(problem, device, config):
     """One launch; backward three or four, each where its result has elements."""
     p, kind, pointer = problem, kind_of(problem), element(problem.dtype).pointer
-    common = Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p)
+    common = Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p)
     if p.is_forward:
         chunks = chunks_of(p.dv)
         threads = rows_of(p) * chunks

@@ -152,7 +152,8 @@ def make_row_offsets64(dims, arrays):
     def make_split(d):
         @device_function
         def split(row, sizes):
-            return row // sizes[d], row % sizes[d]
+            quotient = row // sizes[d]
+            return quotient, row - quotient * sizes[d]
         return split
     return _row_offsets(dims, arrays, make_split)
 

@@ -1,18 +1,18 @@
 """The Ampere main loop: a ring of stages filled by cp.async, fragments by ldmatrix, products by mma.sync.
 
-    global -- loaders --> ring of `stages` stages -- readers --> fragments, two steps of k -- mma.sync --> accumulators --> sink
+    global memory -- loaders --> ring of `stages` stages -- readers --> fragments, two steps of k -- mma.sync --> accumulators --> sink
 
-- A loader says what a stage holds (`engine.ampere_loaders`), a sink what becomes of the accumulators; matmul, grouped matmul and
+- A loader defines what a stage holds (`engine.ampere_loaders`), a sink what becomes of the accumulators. matmul, grouped matmul and
   convolution bring theirs, captured as device functions in a closure.
 - Everything is counted in bytes of k, so the loop is the same for 16-bit elements, bytes, tf32 and float64;
   `engine.ampere_fragments` has the rest.
-- Fragments are loaded one step of k ahead of their use, into the other half of a double buffer; all indices are constants after unrolling.
-- The copies of a stage are issued during the first step of another one, into the slot that the last barrier freed. That barrier lies
-  before the last step of a stage, whose products cover the first fragments of the next. Row by row, for the long products of float64, it
-  lies before the last two rows, and only the fragments of 16 rows and those of the right operand are there twice.
-- The stage with the remainder of k comes first, zero-filled: the loop has no tail.
-- `slices` warps share one sub-tile: each takes every so many steps of a stage, and they add up their accumulators through shared memory
-  at the end. A tile with few rows so keeps many loads under way without a second launch.
+- Fragments are loaded one step of k ahead of their use, into the other half of a double buffer. All indices are constants once unrolled.
+- The copies of a stage are issued during the first step of another one, into the slot that the last barrier freed. That barrier comes
+  before the last step of a stage, whose products cover the loads of the next stage's first fragments. Row by row, for the long products of
+  float64, it comes before the last two rows, and only the fragments of 16 rows and those of the right operand are double-buffered.
+- The stage with the remainder of k comes first, padded with zeros: the loop has no tail.
+- `slices` warps share one sub-tile, each with its own part of the k of a stage; they add up their accumulators through shared memory at
+  the end. A tile with few rows keeps many loads in flight that way, without a second launch.
 
 Sources: CUTLASS's multistage pipelines, for the ideas.
 """

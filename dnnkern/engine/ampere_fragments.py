@@ -1,8 +1,8 @@
-"""How a stage of an operand lies in shared memory, and how a warp reads it as fragments of mma.sync.
+"""The layout of an operand's stage in shared memory, and how a warp reads it as fragments of mma.sync.
 
-A stage is lines of 16-byte chunks. A line is a row with the stage's k (ALONG_K), or a k with all rows (ALONG_ROWS): the operand as it lies
-in global memory, so that copies are wide and no transposition moves data. Chunk c of line l is at place ``c ^ phase(l)`` of its line, and
-`phase` takes the bits of l in which the lanes of one access differ, so an access of a warp finds every bank as often as it must.
+A stage is lines of 16-byte chunks. A line is a row with the stage's k (ALONG_K), or a k with all rows (ALONG_ROWS): the operand as it is
+in global memory, so that copies are wide and nothing is transposed. Lines are swizzled: chunk c of line l is at ``c ^ phase(l)``. `phase`
+takes the bits of l in which the lanes of one access differ, so that an access has no bank conflicts.
 
 Every dtype has the same fragments: a lane (g, t) = (lane / 4, lane % 4) holds the row g of a group of eight rows and, of a step of k, what
 belongs to t: two slots of 4 bytes (16-bit types, tf32, int8; a step is 32 bytes) or of 8 (float64; 64 bytes). What differs is the load,
@@ -18,7 +18,7 @@ float64     8 bytes                             left: 16 bytes, two rows of one 
 ==========  ==================================  =====================================================================================
 
 A load of `spread` rows gives them to as many groups: row g of group T is row ``T // spread * 8 spread + g spread + T % spread`` of the
-warp. The rows are so permuted, which only the epilogue sees; lanes then hold runs of 2 * `spread` columns of y.
+warp. This permutes the rows, for the epilogue to undo; lanes then hold runs of 2 * `spread` columns of y.
 """
 import functools
 from dataclasses import dataclass

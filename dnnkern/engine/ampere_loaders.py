@@ -1,19 +1,19 @@
-"""How a stage of an operand comes to where `engine.ampere_fragments` wants it, for the Ampere main loop.
+"""Loaders of the Ampere main loop: how a stage of an operand gets into the layout of `engine.ampere_fragments`.
 
-A loader knows at once what it takes of a thread: local arrays of `places` 64-bit values of type `place` and of `words` 32-bit ones, in all
-about so many `registers`; a stage takes so many `accesses` to memory. Its device functions, made by `functions`, share the arrays; `s` is
-the operand's state, a tuple that the kernel passes and only the loader understands:
+A loader needs of each thread local arrays of `places` 64-bit values of type `place` and of `words` 32-bit ones, in all about `registers`
+registers; a stage takes `accesses` loads or copies. Its device functions, made by `functions`, share the arrays; `s` is the operand's
+state, a tuple that the kernel passes and only the loader reads:
 
-    start(at, s, first, tid)            the places the thread copies from, for a stage that begins at k = `first`
-    part(at, hold, to, s, tid, left)    a stage of which only the first `left` k are there; the others become zero
-    whole(at, hold, to, s, tid, ok)     a stage; nothing where `ok` is zero
-    put(hold, to, tid)                  what those two left in registers goes to shared memory
+    start(at, s, first, tid)            the addresses that the thread copies from, for a stage that begins at k = `first`
+    part(at, hold, to, s, tid, left)    a stage with only the first `left` of its k; the others become zero
+    whole(at, hold, to, s, tid, ok)     a stage; nothing if `ok` is zero
+    put(hold, to, tid)                  stores to shared memory what those two left in registers
     advance(at, s, count)               `count` k on
 
-`to` is the shared address of the operand's stage. A convolution brings a loader of its own, whose places are pixels.
+`to` is the shared address of the operand's stage. A convolution brings a loader of its own, which copies from pixels.
 
 For a matrix the state is (p, row, last, stride_row, stride_k): pointer, the tile's first row, the matrix's last, strides in elements. Rows
-beyond the last are read from there: they only reach results that are not stored.
+past the last are read from the last one: they only reach results that are not stored.
 """
 from ..device import cp_async, device_function, i32, i64, u8, u32, u64
 from ..device.fastmath import minimum
@@ -130,7 +130,7 @@ class RegisterLoader:
         self.share = Share(stored, threads, 4)
         self.stored, self.edge = stored, edge
         self.places, self.words, self.place = self.share.lines * self.share.pieces, self.share.lines * self.share.pieces, "int64"
-        self.registers = 2 * self.places + self.words * 4 // stored.item  # all elements are under way together
+        self.registers = 2 * self.places + self.words * 4 // stored.item  # all elements are in flight together
         self.accesses = stored.bytes // stored.item
 
     def functions(self):

@@ -1,4 +1,4 @@
-"""Where a batch index lies in each operand."""
+"""Offsets of a batch index in each operand."""
 import functools
 
 from ..device import device_function, i64

@@ -1,20 +1,20 @@
-"""The Hopper main loop: one warp feeds a ring of stages through TMA, warpgroups multiply out of it, blocks persist.
+"""The Hopper main loop: one producer warp fills a ring of stages through TMA, warpgroups multiply out of it, blocks are persistent.
 
     producer (one lane)        empty[s] -> expect bytes on full[s] -> TMA a, b into stage s
-    consumers (warpgroups)     full[s] -> wgmma over the stage's k -> the stage before is free: arrive on its empty[s]
+    consumers (warpgroups)     full[s] -> wgmma over the stage's k -> the previous stage is free: arrive on its empty[s]
                                -> after the last step: the epilogue, through shared memory and TMA or straight to y
                                while the producer already fills the ring for the next tile
 
-A loader says what a stage holds and a sink what becomes of a tile; matmul, grouped matmul and convolution bring theirs. Both are captured
-as device functions in a closure and cost no call. Tiles go to blocks statically: block (or cluster) i takes tiles i, i + blocks, ...
+A loader defines what a stage holds and a sink what becomes of a tile; matmul, grouped matmul and convolution bring theirs. Both are
+captured as device functions in a closure and cost no call. Block (or cluster) i takes tiles i, i + blocks, ...
 
-In tiles that alternate each warpgroup has whole tiles of its own, every other one: while one works on the results of its tile, the other
-multiplies. One begins when the other has seen its last stage full: the parity that it waits for names no other phase then.
+Ping-pong: each warpgroup has whole tiles of its own, every other one. While one runs the epilogue of its tile, the other multiplies. It
+begins once the first has waited for its last stage, since a phase's parity cannot tell a stage from the same one two rounds later.
 
 Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
 free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
 
-The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms.
+The layout of a stage: rows of 128 bytes, 8 rows per atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms.
 One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192 bytes each: both kinds
 step by 8192 bytes every 64 rows of a tile. A loader may have narrower boxes of b, swizzled by the bytes of their rows.
 
@@ -49,7 +49,7 @@ ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_
 
 @dataclass(frozen=True)
 class Tile:
-    """Shape of a block's tile and how it is worked on.
+    """Shape of a block's tile and how warpgroups share it.
 
     Attributes
     ----------
@@ -58,15 +58,15 @@ class Tile:
     cluster : int
         Blocks along m that share b.
     blocks : int
-        Blocks a multiprocessor holds.
-    alternating : bool
-        Two warpgroups take whole tiles in turn ("ping-pong"), instead of a part of each.
+        Blocks per multiprocessor.
+    ping_pong : bool
+        Two warpgroups take every other tile each, instead of a part of each tile.
     """
     bm: int = 128
     bn: int = 256
     cluster: int = 1
     blocks: int = 1
-    alternating: bool = False
+    ping_pong: bool = False
 
     def __post_init__(self):
         if self.bm not in (64, 128, 192, 256):
@@ -90,12 +90,12 @@ class Tile:
     @property
     def consumers(self):
         """Warpgroups that multiply."""
-        return 2 if self.bm == 256 or self.alternating else self.bm // 64
+        return 2 if self.bm == 256 or self.ping_pong else self.bm // 64
 
     @property
     def sharing(self):
         """Those of them that work on one tile."""
-        return 1 if self.alternating else self.consumers
+        return 1 if self.ping_pong else self.consumers
 
     @property
     def groups(self):
@@ -115,7 +115,7 @@ class Tile:
     @property
     def a_steps(self):
         """Bytes of a from the rows of one warpgroup to the next one's, and from one of a warpgroup's 64 rows to the next."""
-        return 0 if self.alternating else self.groups * GROUP, GROUP
+        return 0 if self.ping_pong else self.groups * GROUP, GROUP
 
     @property
     def threads(self):
@@ -155,8 +155,8 @@ class Tile:
         return producer, min(consumer, 240)
 
     def __str__(self):
-        return f"{self.bm}x{self.bn}" + (f" c{self.cluster}" if self.cluster > 1 else "") + (
-            f" x{self.blocks}" if self.blocks > 1 else "") + (" turns" if self.alternating else "")
+        return f"{self.bm}x{self.bn}" + (f" cluster {self.cluster}" if self.cluster > 1 else "") + (
+            f" {self.blocks} blocks/SM" if self.blocks > 1 else "") + (" ping-pong" if self.ping_pong else "")
 
 
 class Loader(NamedTuple):
@@ -277,7 +277,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
     STAGES, STAGE, A_BYTES, CLUSTER, SHARING, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.sharing, tile.groups
-    TURNS = tile.alternating
+    PING_PONG = tile.ping_pong
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
@@ -331,7 +331,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     @device_function
     def sink_group(g, s):
         acc, group, y_map, staging, tile, thread, out = s
-        part = g * 64 if TURNS else (group * GROUPS + g) * 64
+        part = g * 64 if PING_PONG else (group * GROUPS + g) * 64
         sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, u32(group + 1), out)
     sink_all = unrolled(GROUPS, sink_group)
 
@@ -340,7 +340,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         acc = cuda.local.array(SUMS, scalar)
         state, t, turn = pipe.consumer_start(), first, i32(1)
         handed = group > 0
-        top = 0 if TURNS else group * 64
+        top = 0 if PING_PONG else group * 64
         mine = ring + u32(group) * A_SHARE
         staging = ring + STAGING + u32(group) * STAGING_SHARE
         if PROMOTED:
@@ -351,7 +351,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if end < begin:
                 t = tiles
             t = schedule.next(t, None)
-            if TURNS:
+            if PING_PONG:
                 turn = turn ^ 1
                 if turn != group:  # the other warpgroup's tile: its steps go by
                     if end > begin:
@@ -392,7 +392,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     wait_older(acc)
                     pipe.consumer_release(bars, before, thread)
                 before, state = state, pipe.next(state)
-            if TURNS and t < tiles:
+            if PING_PONG and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
             if end > begin and PROMOTED:
                 sink(total, 0, top, y_map, staging, tile, thread, u32(group + 1), out)

@@ -30,7 +30,7 @@ TILES = {
     Tile(256, 128): (3.49, 1.21, 0.647), Tile(256, 128, cluster=2): (3.61, 1.29, 0.657), Tile(256, 192): (3.60, 1.30, 0.989),
     Tile(64, 64): (1.78, 0.19, 0.155), Tile(64, 128): (2.07, 0.18, 0.220), Tile(64, 192): (2.39, 0.15, 0.281),
     Tile(64, 256): (2.76, 0.80, 0.350), Tile(64, 64, blocks=2): (1.83, 0.00, 0.311), Tile(64, 128, blocks=2): (2.21, 0.57, 0.461),
-    Tile(128, 128, alternating=True): (3.00, 0.30, 0.335), Tile(64, 256, alternating=True): (3.00, 0.50, 0.360),
+    Tile(128, 128, ping_pong=True): (3.00, 0.30, 0.335), Tile(64, 256, ping_pong=True): (3.00, 0.50, 0.360),
 }
 """Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", least relative squares over 1 and 4
 waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the

@@ -1,21 +1,21 @@
-"""How a tile of an operand comes into shared memory, where it lies as [k][row]: `row` runs along m of the left operand or n of the right.
+"""Loaders of the SIMT main loop: a tile of an operand to shared memory as [k][row]; `row` runs along m of a, along n of b.
 
-A loader is made for a tile of ROWS x BK elements and a block of THREADS. It knows at once what it takes: `pitch` of a row of shared memory,
+A loader is made for a tile of ROWS x BK elements and a block of THREADS. It has the `pitch` of a row of shared memory, and the sizes
 `places` and `words` of the thread's local arrays. Its device functions, made by `functions`, share those arrays:
 
-    init(at, base, rest, stride, stride_k, tid)      the places in global memory the thread copies from, into `at`
+    init(at, base, rest, stride, stride_k, tid)      the addresses in global memory that the thread copies from, into `at`
     place(tid)                                       byte offset of the thread's first element in a stage
-    first(at, hold, p, to, stride_k, tid, left)      a stage of which only the first `left` k are there; the others become zero
-    issue(at, hold, p, to, stride_k, ok)             a whole stage; nothing where `ok` is zero
-    put(hold, to)                                    what those two left in registers goes to shared memory
+    first(at, hold, p, to, stride_k, tid, left)      a stage with only the first `left` of its k; the others become zero
+    issue(at, hold, p, to, stride_k, ok)             a whole stage; nothing if `ok` is zero
+    put(hold, to)                                    stores to shared memory what those two left in registers
     advance(at, step)                                `step` elements on
 
-Rows beyond the operand's edge are read from its last rows: they only reach results that are not stored.
+Rows past the operand's edge are read from its last rows: they only reach results that are not stored.
 
-- `AsyncLoader`: elements of 4 or 8 bytes by cp.async. Along rows 16, 8 or 4 bytes a copy; along k one element a copy, which transposes on
-  the way. There the pitch is 16 bytes more than a row, which keeps the elements of a warp's copy in different banks.
-- `StagedLoader`: 16-bit elements through registers, widened to float32 in shared memory: once for each element, where widening after
-  the shared memory would be once for each use.
+- `AsyncLoader`: elements of 4 or 8 bytes by cp.async. Along rows 16, 8 or 4 bytes per copy; along k one element per copy, which transposes
+  on the way. There the pitch is 16 bytes more than a row, which keeps the elements of a warp's copy in different banks.
+- `StagedLoader`: 16-bit elements through registers, widened to float32 in shared memory: once per element, where widening after shared
+  memory would be once per use.
 """
 from ..device import cp_async, device_function, i64, u16, u32, u64
 from ..device.convert import element
@@ -31,7 +31,7 @@ def log2(x):
 
 
 class AsyncLoader:
-    """Copies elements of `item` bytes; `order` is ALONG_ROWS (`vector` elements a copy), ALONG_K or STRIDED (one element a copy)."""
+    """Copies elements of `item` bytes; `order` is ALONG_ROWS (`vector` elements per copy), ALONG_K or STRIDED (one element per copy)."""
 
     def __init__(self, ROWS, BK, THREADS, item, order, vector, edge):
         along_rows = order == ALONG_ROWS
@@ -115,7 +115,7 @@ class AsyncLoader:
 
 
 class StagedLoader:
-    """Loads `vector` 16-bit elements of type `dtype` at a time; `hold` keeps them, two a word, until `put` widens them."""
+    """Loads `vector` 16-bit elements of type `dtype` at a time; `hold` keeps them, two per word, until `put` widens them."""
 
     def __init__(self, ROWS, BK, THREADS, dtype, order, vector, edge):
         along_rows = order == ALONG_ROWS

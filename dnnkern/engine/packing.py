@@ -4,8 +4,8 @@ What TMA cannot address (an odd leading dimension, an address that is no multipl
 operands that are not contiguous along k) is copied to the workspace once. That moves every element twice; the product reads it many more
 times.
 
-Rows that are contiguous along k but begin anywhere: a thread reads the 16 bytes at a multiple of 16 in which its own begin, has the next 16
-from its neighbour, and shifts. All others: 64 x 64 elements a block through shared memory, read along whichever dimension is contiguous.
+Rows contiguous along k with any start: a thread reads the aligned 16 bytes in which its own begin, gets the next 16 from its neighbour, and
+shifts. All others: 64 x 64 elements per block through shared memory, read along whichever dimension is contiguous.
 """
 import functools
 
@@ -17,7 +17,7 @@ from ..device.warp import shuffle_down
 from ..host.launch import Argument, Launch
 
 SIDE, THREADS = 64, 256
-ROWS = 4  # that a warp copies side by side, so that as many loads are on their way
+ROWS = 4  # that a warp copies at a time, so that as many loads are in flight
 
 
 def pitch_of(k, itemsize):

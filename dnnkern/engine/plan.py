@@ -1,7 +1,6 @@
 """Plans of operations that are several launches, matrix products among them: steps in order, and who has which part of the workspace.
 
-An array is seen through dimensions whose meaning is known, and becomes an operand of a product where some of them are one dimension in
-memory (`collapsed`).
+An array has named dimensions, and becomes an operand of a product where some of them are one dimension in memory (`collapsed`).
 """
 import functools
 

@@ -1,15 +1,16 @@
-"""The main loop of the products on ordinary arithmetic units: a block computes a tile of y, a thread tm x tn of it in registers.
+"""The GEMM main loop on CUDA cores: a block computes a tile of y, each thread tm x tn of it in registers.
 
-    global -- loaders --> ring of `stages` stages in shared memory, a and b as [k][row] -- 16 bytes a load --> fragments -- fma --> acc
+    global memory -- loaders --> ring of `stages` stages in shared memory -- 16-byte loads --> fragments -- fma --> accumulators
+                                 a and b as [k][row]
 
-- A warp is a grid of lanes_m x 32/lanes_m threads; a thread's rows come in groups of 16 bytes, the groups of neighbouring threads next to
-  each other: a fragment load is free of bank conflicts and serves several lanes at once (broadcast).
-- Fragments are loaded one step of k ahead of their use, into the other half of a double buffer; all indices are constants after unrolling.
-- `slices` warps share one sub-tile: each takes every so many steps of a stage, and they add up their accumulators at the end. Small
-  products so fill the machine with warps that big tiles would leave idle, at the operand traffic of the big tile.
-- With `early` the barrier at the end of a stage moves that many steps before the end, where there is arithmetic left to cover it: the ring
-  then needs one stage more.
-- The stage with the remainder of k comes first, zero-filled: the loop has no tail.
+- A warp is a grid of lanes_m x 32/lanes_m threads. A thread's rows come in groups of 16 bytes, and neighbouring threads have neighbouring
+  groups: a fragment load has no bank conflicts and serves several lanes at once (broadcast).
+- Fragments are loaded one step of k ahead of their use, into the other half of a double buffer. All indices are constants once unrolled.
+- `slices` warps share one sub-tile, each with its own part of the k of a stage; they add up their accumulators at the end. Small products
+  fill the multiprocessors that way, with the operand traffic of a big tile.
+- With `early` the barrier at the end of a stage comes that many steps sooner, where arithmetic is left to cover it; the ring then needs
+  one stage more.
+- The stage with the remainder of k comes first, padded with zeros: the loop has no tail.
 """
 import functools
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ HALVES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Tile:
-    """Block tile bm x bn x bk, thread tile tm x tn, and how the work is shared; `blocks` are meant to fit on a multiprocessor."""
+    """Block tile bm x bn x bk, thread tile tm x tn, and how warps share it; `blocks` should fit on a multiprocessor."""
     bm: int
     bn: int
     bk: int
@@ -67,7 +68,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Operands:
-    """How the two operands are read: element type, (order, elements of one access) of each, and whether tiles can reach over an edge."""
+    """How the two operands are read: element type, (order, elements per access) of each, and whether tiles can reach past an edge."""
     dtype: str
     a: tuple
     b: tuple
@@ -75,7 +76,7 @@ class Operands:
 
     @property
     def item(self):
-        """Bytes of an element in shared memory; int8 lies there in words of four k."""
+        """Bytes of an element in shared memory; int8 is stored as words of four k."""
         return 8 if self.dtype == "float64" else 4
 
     @property
@@ -85,14 +86,14 @@ class Operands:
 
 
 def shared_bytes(tile, operands):
-    """Dynamic shared memory of a block: the ring, or the accumulators that slices exchange."""
+    """Dynamic shared memory per block: the ring, or the accumulators that slices exchange."""
     loaders = _loaders(tile, operands)
     ring = _stages(tile, operands) * tile.bk * operands.item * (loaders[0].pitch + loaders[1].pitch)
     return max(ring, (tile.slices - 1) * tile.bm * tile.bn * operands.item)
 
 
 def registers_needed(tile, operands):
-    """About how many registers a thread needs: accumulators, two sets of fragments, 64-bit places, and a few."""
+    """About how many registers a thread needs: accumulators, two sets of fragments, 64-bit addresses, and a few."""
     loaders = _loaders(tile, operands)
     values = tile.tm * tile.tn + 2 * (tile.tm + tile.tn)
     return values * operands.item // 4 + 2 * (loaders[0].places + loaders[1].places) + (20 if operands.item == 8 else 14)
@@ -167,37 +168,37 @@ class _OfMatrix:
 
 
 def make_tile_product(tile, operands, la, lb, sink):
-    """Device function ``product(a, b, k_first, k, m, m0, n0, s0, state)``: the tile at (m0, n0) over k_first .. k-1 by any two loaders.
+    """Device function ``product(a, b, k_first, k, m, m0, n0, smem, state)``: the tile at (m0, n0) over k_first .. k-1 by any two loaders.
 
-    A loader knows `pitch`, `places` of the type `place`, and `words`, as those of `engine.loaders`; its device functions share the thread's
-    local arrays, and `s` is the operand's state, here `a` or `b`, which only the loader understands:
+    A loader has `pitch`, `places` of the type `place`, and `words`, as those of `engine.loaders`. Its device functions share the thread's
+    local arrays; `s` is the operand's state, here `a` or `b`, which only the loader reads:
 
-        start(at, s, k_first, tid)          what the thread copies from
+        start(at, s, k_first, tid)          the addresses that the thread copies from
         place(tid)                          byte offset of the thread's first element in a stage
-        part(at, hold, to, s, tid, left)    a stage of which only the first `left` k are there; the others become zero
-        whole(at, hold, to, s, tid, ok)     a whole stage; nothing, or zeros, where `ok` is zero
-        put(hold, to)                       what those two left in registers goes to shared memory
+        part(at, hold, to, s, tid, rest)    a stage with only the first `rest` of its k; the others become zero
+        whole(at, hold, to, s, tid, ok)     a whole stage; nothing, or zeros, if `ok` is zero
+        put(hold, to)                       stores to shared memory what those two left in registers
         advance(at, s, count)               `count` k on
     """
     double, words = operands.dtype == "float64", operands.dtype == "int8"
     T, Acc = (f64, f64) if double else (u32, i32) if words else (f32, f32)
     ITEM, G = operands.item, operands.group
     staged, edge = operands.dtype in HALVES, bool(operands.edge)
-    LM, TM, TN, BK, SLICES = tile.lanes_m, tile.tm, tile.tn, tile.bk, tile.slices
-    LN, WM, WN, CM, CN = 32 // LM, TM * LM, TN * 32 // LM, TM // G, TN // G
-    SHM, SHN, SHT = log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
-    SHK, SHG = log2(BK), log2(G)
-    SUB = tile.threads // SLICES  # threads of a slice
+    LANES_M, TM, TN, BK, SLICES = tile.lanes_m, tile.tm, tile.tn, tile.bk, tile.slices
+    LANES_N, WM, WN, GROUPS_M, GROUPS_N = 32 // LANES_M, TM * LANES_M, TN * 32 // LANES_M, TM // G, TN // G
+    LOG_WARPS_M, LOG_WARPS_N, LOG_WARPS = log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
+    LOG_BK, LOG_G = log2(BK), log2(G)
+    SUB = tile.threads // SLICES  # threads per slice
     stages, early = _stages(tile, operands), 0 if staged else tile.early
     AHEAD = stages - 2 if early else stages - 1
-    KS = BK // SLICES
-    PA, PB, NA, NB, HA, HB = la.pitch, lb.pitch, la.places, lb.places, la.words, lb.words
+    STEPS = BK // SLICES
+    PITCH_A, PITCH_B, NA, NB, HA, HB = la.pitch, lb.pitch, la.places, lb.places, la.words, lb.words
     PlaceA, PlaceB = ({"int64": i64, "uint64": u64, "int32": i32}[loader.place] for loader in (la, lb))
-    SA = PA * BK * ITEM
-    STAGE = SA + PB * BK * ITEM
+    STAGE_A = PITCH_A * BK * ITEM
+    STAGE = STAGE_A + PITCH_B * BK * ITEM
     RING = stages * STAGE
-    NACC, FA, FB = TM * TN, 2 * TM, 2 * TN
-    PORTION = TM // SLICES  # rows of the thread's tile that a slice finishes
+    ACCS, FA, FB = TM * TN, 2 * TM, 2 * TN
+    ROWS = TM // SLICES  # rows of the thread's tile that each slice stores
     wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
     outer = make_outer(TM, TN, bytes4=words)
     load_shared = load_shared_2f64 if double else load_shared_4u32 if words else load_shared_4f32
@@ -220,133 +221,138 @@ def make_tile_product(tile, operands, la, lb, sink):
             store_shared(at, buffer[i], buffer[i + 1])
 
     @device_function
-    def load_fragments(fa, fb, half, ra, rb, kk):
-        for c in range(CM):
-            load_group(fa, half * TM + G * c, ra + u32((kk * PA + c * LM * G) * ITEM))
-        for c in range(CN):
-            load_group(fb, half * TN + G * c, rb + u32((kk * PB + c * LN * G) * ITEM))
+    def load_fragments(frag_a, frag_b, half, read_a, read_b, kk):
+        for c in range(GROUPS_M):
+            load_group(frag_a, half * TM + G * c, read_a + u32((kk * PITCH_A + c * LANES_M * G) * ITEM))
+        for c in range(GROUPS_N):
+            load_group(frag_b, half * TN + G * c, read_b + u32((kk * PITCH_B + c * LANES_N * G) * ITEM))
 
     @device_function
     def step(kk, s):
-        acc, fa, fb, ra, rb, at_a, at_b, hold_a, hold_b, a, b, wa, wb, tid, ok = s
-        load_fragments(fa, fb, (kk + 1) & 1, ra, rb, kk + 1)
+        acc, frag_a, frag_b, read_a, read_b, source_a, source_b, held_a, held_b, a, b, write_a, write_b, tid, ok = s
+        load_fragments(frag_a, frag_b, (kk + 1) & 1, read_a, read_b, kk + 1)
         if kk == 0:
-            a_whole(at_a, hold_a, wa, a, tid, ok)
-            b_whole(at_b, hold_b, wb, b, tid, ok)
-        if early and kk == KS - 1 - early:
+            a_whole(source_a, held_a, write_a, a, tid, ok)
+            b_whole(source_b, held_b, write_b, b, tid, ok)
+        if early and kk == STEPS - 1 - early:
             commit_copies()
             wait()
             cuda.syncthreads()
-        outer(acc, fa, (kk & 1) * TM, fb, (kk & 1) * TN)
-    steps = unrolled(KS - 1, step)
+        outer(acc, frag_a, (kk & 1) * TM, frag_b, (kk & 1) * TN)
+    steps = unrolled(STEPS - 1, step)
 
     @device_function
-    def spread(p, s):
-        """Accumulators of the rows that slice p finishes go to its boxes; a box holds one slice's."""
-        acc, slice_, box = s
-        if slice_ != p:
-            slot = slice_ if slice_ < p else slice_ - 1
-            o = box + (u32(p * (SLICES - 1)) + u32(slot)) * (PORTION * CN * SUB * 16)
-            for i in range(PORTION):
-                for c in range(CN):
-                    store_group(o + u32((i * CN + c) * SUB * 16), acc, (p * PORTION + i) * TN + c * G)
+    def exchange(p, s):
+        """Accumulators of the rows that slice p stores, to its boxes in shared memory; one box for each other slice."""
+        acc, k_slice, box = s
+        if k_slice != p:
+            slot = k_slice if k_slice < p else k_slice - 1
+            o = box + (u32(p * (SLICES - 1)) + u32(slot)) * (ROWS * GROUPS_N * SUB * 16)
+            for i in range(ROWS):
+                for c in range(GROUPS_N):
+                    store_group(o + u32((i * GROUPS_N + c) * SUB * 16), acc, (p * ROWS + i) * TN + c * G)
 
     @device_function
     def finish_row(r, s):
         acc, row0, column0, m, state = s
-        row = row0 + ((r >> SHG) * (LM * G) + (r & (G - 1)))
+        row = row0 + ((r >> LOG_G) * (LANES_M * G) + (r & (G - 1)))
         if not edge or row < m:
-            for c in range(CN):
-                sink(acc, r * TN + c * G, row, column0 + c * (LN * G), state)
-    finish_rows = unrolled(PORTION, finish_row)
+            for c in range(GROUPS_N):
+                sink(acc, r * TN + c * G, row, column0 + c * (LANES_N * G), state)
+    finish_rows = unrolled(ROWS, finish_row)
 
     @device_function
     def finish(p, s):
-        acc, more, slice_, box, row0, column0, m, state = s
-        if SLICES == 1 or slice_ == p:
+        acc, more, k_slice, box, row0, column0, m, state = s
+        if SLICES == 1 or k_slice == p:
             if SLICES > 1:
-                o = box + u32(p * ((SLICES - 1) * PORTION * CN * SUB * 16))
+                o = box + u32(p * ((SLICES - 1) * ROWS * GROUPS_N * SUB * 16))
                 for x in range(SLICES - 1):
-                    for i in range(PORTION):
-                        for c in range(CN):
-                            load_group(more, 0, o + u32(((x * PORTION + i) * CN + c) * SUB * 16))
+                    for i in range(ROWS):
+                        for c in range(GROUPS_N):
+                            load_group(more, 0, o + u32(((x * ROWS + i) * GROUPS_N + c) * SUB * 16))
                             for g in range(G):
-                                acc[(p * PORTION + i) * TN + c * G + g] += Acc(more[g])
-            finish_rows(p * PORTION, (acc, row0, column0, m, state))
-    spread_all, finish_all = unrolled(SLICES, spread), unrolled(SLICES, finish)
+                                acc[(p * ROWS + i) * TN + c * G + g] += Acc(more[g])
+            finish_rows(p * ROWS, (acc, row0, column0, m, state))
+    exchange_all, finish_all = unrolled(SLICES, exchange), unrolled(SLICES, finish)
 
     @device_function
-    def product(a, b, k_first, k, m, m0, n0, s0, state):
+    def product(a, b, k_first, k, m, m0, n0, smem, state):
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
-        # neighbouring lanes share rows and columns alternately: a quarter-warp's loads then touch few different 16 bytes
-        if LM == 4:
-            ln, lm = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        # thread layout: neighbouring lanes share rows and columns in turn, so that a quarter-warp's loads touch few different 16 bytes
+        if LANES_M == 4:
+            lane_n, lane_m = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
         else:
-            lm, ln = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
-        wm = (warp & ((1 << SHM) - 1)) * WM + lm * G
-        wn = ((warp >> SHM) & ((1 << SHN) - 1)) * WN + ln * G
-        slice_ = warp >> SHT
-        fragment_a = u32(wm * ITEM) + u32(slice_ * (KS * PA * ITEM))
-        fragment_b = u32(wn * ITEM) + u32(slice_ * (KS * PB * ITEM)) + SA
-        at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
-        hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
-        a_start(at_a, a, k_first, tid)
-        b_start(at_b, b, k_first, tid)
-        da, db = a_place(tid), b_place(tid) + SA
-        left = k - k_first
-        count = (left + (BK - 1)) >> SHK
-        left = left - (count - 1) * BK
-        # prologue: the stage with the remainder, then whole ones
-        a_part(at_a, hold_a, da + s0, a, tid, left)
-        b_part(at_b, hold_b, db + s0, b, tid, left)
-        a_put(hold_a, da + s0)
-        b_put(hold_b, db + s0)
+            lane_m, lane_n = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        row_in_tile = (warp & ((1 << LOG_WARPS_M) - 1)) * WM + lane_m * G
+        column_in_tile = ((warp >> LOG_WARPS_M) & ((1 << LOG_WARPS_N) - 1)) * WN + lane_n * G
+        k_slice = warp >> LOG_WARPS
+        first_a = u32(row_in_tile * ITEM) + u32(k_slice * (STEPS * PITCH_A * ITEM))
+        first_b = u32(column_in_tile * ITEM) + u32(k_slice * (STEPS * PITCH_B * ITEM)) + STAGE_A
+        source_a, source_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
+        held_a, held_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
+        a_start(source_a, a, k_first, tid)
+        b_start(source_b, b, k_first, tid)
+        copy_a, copy_b = a_place(tid), b_place(tid) + STAGE_A
+        rest = k - k_first
+        count = (rest + (BK - 1)) >> LOG_BK
+        rest = rest - (count - 1) * BK
+
+        # prologue: fill the ring, the stage with the remainder of k first
+        a_part(source_a, held_a, copy_a + smem, a, tid, rest)
+        b_part(source_b, held_b, copy_b + smem, b, tid, rest)
+        a_put(held_a, copy_a + smem)
+        b_put(held_b, copy_b + smem)
         commit_copies()
-        a_advance(at_a, a, left)
-        b_advance(at_b, b, left)
-        write = s0 + STAGE
+        a_advance(source_a, a, rest)
+        b_advance(source_b, b, rest)
+        write = smem + STAGE
         for s in range(1, AHEAD):
             ok = 1 if s < count else 0
-            a_whole(at_a, hold_a, da + write, a, tid, ok)
-            b_whole(at_b, hold_b, db + write, b, tid, ok)
+            a_whole(source_a, held_a, copy_a + write, a, tid, ok)
+            b_whole(source_b, held_b, copy_b + write, b, tid, ok)
             commit_copies()
-            a_advance(at_a, a, BK)
-            b_advance(at_b, b, BK)
+            a_advance(source_a, a, BK)
+            b_advance(source_b, b, BK)
             write = write + STAGE
-        acc, fa, fb = cuda.local.array(NACC, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T)
-        for i in range(NACC):
+
+        # main loop
+        acc, frag_a, frag_b = cuda.local.array(ACCS, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T)
+        for i in range(ACCS):
             acc[i] = Acc(0)
         wait()
         cuda.syncthreads()
-        read, end = s0, s0 + RING
-        load_fragments(fa, fb, 0, read + fragment_a, read + fragment_b, 0)
+        read, end = smem, smem + RING
+        load_fragments(frag_a, frag_b, 0, read + first_a, read + first_b, 0)
         while count > 0:
             ok = 1 if count > AHEAD else 0
-            steps(0, (acc, fa, fb, read + fragment_a, read + fragment_b, at_a, at_b, hold_a, hold_b, a, b, write + da,
-                      write + db, tid, ok))
+            steps(0, (acc, frag_a, frag_b, read + first_a, read + first_b, source_a, source_b, held_a, held_b, a, b, write + copy_a,
+                      write + copy_b, tid, ok))
             if early == 0:
-                a_put(hold_a, write + da)
-                b_put(hold_b, write + db)
+                a_put(held_a, write + copy_a)
+                b_put(held_b, write + copy_b)
                 commit_copies()
                 wait()
                 cuda.syncthreads()
             read = read + STAGE
-            read = s0 if read == end else read
-            load_fragments(fa, fb, KS & 1, read + fragment_a, read + fragment_b, 0)
-            outer(acc, fa, ((KS - 1) & 1) * TM, fb, ((KS - 1) & 1) * TN)
-            a_advance(at_a, a, BK)
-            b_advance(at_b, b, BK)
+            read = smem if read == end else read
+            load_fragments(frag_a, frag_b, STEPS & 1, read + first_a, read + first_b, 0)
+            outer(acc, frag_a, ((STEPS - 1) & 1) * TM, frag_b, ((STEPS - 1) & 1) * TN)
+            a_advance(source_a, a, BK)
+            b_advance(source_b, b, BK)
             write = write + STAGE
-            write = s0 if write == end else write
+            write = smem if write == end else write
             count = count - 1
-        more, box = cuda.local.array(G, T), s0 + u32((tid & (SUB - 1)) * 16)
+
+        # add up the slices' accumulators, store
+        more, box = cuda.local.array(G, T), smem + u32((tid & (SUB - 1)) * 16)
         if SLICES > 1:
             wait_all()
             cuda.syncthreads()
-            spread_all(0, (acc, slice_, box))
+            exchange_all(0, (acc, k_slice, box))
             cuda.syncthreads()
-        finish_all(0, (acc, more, slice_, box, m0 + wm, n0 + wn, m, state))
+        finish_all(0, (acc, more, k_slice, box, m0 + row_in_tile, n0 + column_in_tile, m, state))
     return product
 
 

@@ -1,7 +1,7 @@
-"""The sum of partial products: several blocks computed a tile of y over ranges of k each, and this adds what they left.
+"""The second launch of split-K: adds the partial sums of the K slices, applies the epilogue, stores y.
 
-The workspace holds [range][batch][m][n], rows padded to 16 bytes, of the accumulator's type. The kernel reads it 16 bytes a thread, adds
-ranges in a fixed order, applies the epilogue, and stores: no atomics, so the result repeats exactly.
+The workspace holds [slice][batch][m][n], rows padded to 16 bytes, of the accumulator's type. The kernel reads 16 bytes per thread and adds
+the slices in a fixed order: no atomics, so results are bitwise repeatable.
 """
 import functools
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class RangesConfig:
-    """Configuration of an algorithm that divides k: a tile, and the number of ranges."""
+    """Configuration of split-K: a tile, and the number of K slices."""
     tile: object
     ranges: int
 
     def __post_init__(self):
         if self.ranges < 2:
-            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
+            raise ValueError(f"{self.ranges} K slices; the least is 2")
 
     def __str__(self):
         return f"{self.tile} {self.ranges} ranges"
@@ -37,13 +37,13 @@ class RangesConfig:
 
 @dataclass(frozen=True)
 class SomeRanges:
-    """Configuration of an algorithm that may divide k: a tile, and the number of ranges, 1 for sums as a whole."""
+    """Configuration of an algorithm that may split k: a tile, and the number of K slices, 1 for sums as a whole."""
     tile: object
     ranges: int = 1
 
     def __post_init__(self):
         if not 1 <= self.ranges <= 65535:
-            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
+            raise ValueError(f"{self.ranges} K slices; a grid has 1 to 65535")
 
     def __str__(self):
         return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
@@ -145,7 +145,7 @@ def groups_for(ranges):
 
 @functools.cache
 def sum_kernel(config):
-    """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
+    """y = epilogue(sum over the slices): each thread of a group takes every so many slices of 16 bytes of neighbouring columns."""
     GROUPS, G, DEPENDENT = config.groups, config.vector, config.dependent
     Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
     store = make_group_store(config.epilogue, G, config.store > 1)

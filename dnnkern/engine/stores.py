@@ -1,4 +1,4 @@
-"""How accumulators leave: the epilogue, and one store for a group of neighbouring columns where y allows it."""
+"""Stores of accumulators: the epilogue, and one store for a group of neighbouring columns where y allows it."""
 import functools
 
 from ..device import device_function, i32, u32

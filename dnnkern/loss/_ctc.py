@@ -1,6 +1,6 @@
 """What algorithms of connectionist temporal classification share: states, sums of logarithms, the normalisation of logits.
 
-A target of L labels has 2 L + 1 states, a blank before, between and behind the labels: state s is blank where s is even, else label s // 2.
+A target of L labels has 2 L + 1 states, a blank before, between and after the labels: state s is blank where s is even, else label s // 2.
 An alignment begins in one of the first two states, ends in one of the last two, and from step to step stays, goes on, or skips a blank
 between different labels. Probabilities are logarithms throughout.
 """
@@ -54,12 +54,12 @@ def make_sums(compute) -> Sums:
     @device_function
     def add2(a, b):
         low = shift(maximum(a, b))
-        return Real(low + logarithm(Real(power(Real(a - low)) + power(Real(b - low)))))
+        return low + logarithm(power(a - low) + power(b - low))
 
     @device_function
     def add3(a, b, c):
         low = shift(maximum(maximum(a, b), c))
-        return Real(low + logarithm(Real(Real(power(Real(a - low)) + power(Real(b - low))) + power(Real(c - low)))))
+        return low + logarithm(power(a - low) + power(b - low) + power(c - low))
 
     @device_function
     def ending(row, step, states):
@@ -90,9 +90,45 @@ def make_sums(compute) -> Sums:
     return Sums(add2, add3, power, ending, length, label)
 
 
+class LogitStrides(NamedTuple):
+    """Of logits[t, n, class], and of their gradient."""
+    t: i64
+    n: i64
+    c: i64
+
+
+class TargetStrides(NamedTuple):
+    """Of targets[n, label]."""
+    n: i64
+    label: i64
+
+
+class SavedStrides(NamedTuple):
+    """Of saved[n, t, state]."""
+    n: i64
+    t: i64
+    state: i64
+
+
+class NormaliseStrides(NamedTuple):
+    logits: LogitStrides
+    saved: SavedStrides
+
+
+class Strides(NamedTuple):
+    """`loss` is also the stride of its gradient."""
+    logits: LogitStrides
+    targets: TargetStrides
+    input_lengths: i64
+    target_lengths: i64
+    saved: SavedStrides
+    loss: i64
+    dlogits: LogitStrides
+
+
 @functools.cache
 def normalise_kernel(dtype, lanes):
-    """The logarithm of the sum of exponentials of each step of each sample, `lanes` threads a row."""
+    """The logarithm of the sum of exponentials of each step of each sample, `lanes` threads per row."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, power = TYPES[compute], exp if compute == "float64" else exp_fast
     widest, whole, LOG = make_reduce(maximum, lanes), make_reduce(add, lanes), lanes.bit_length() - 1
@@ -103,17 +139,17 @@ def normalise_kernel(dtype, lanes):
         row, lane = i32(thread >> LOG), i32(thread) & (lanes - 1)
         n = classes if row < rows else 0
         t, sample = divide_remainder(row, by_samples)
-        at = t * strides[0] + sample * strides[1]
+        at = t * strides.logits.t + sample * strides.logits.n
         m = Real(NOTHING)
         for c in range(lane, n, lanes):
-            m = maximum(m, load(logits, at + c * strides[2]))
+            m = maximum(m, load(logits, at + c * strides.logits.c))
         m = widest(m)
         low, total = Real(0) if m == Real(NOTHING) else m, Real(0)
         for c in range(lane, n, lanes):
-            total = Real(total + power(Real(load(logits, at + c * strides[2]) - low)))
+            total += power(load(logits, at + c * strides.logits.c) - low)
         total = whole(total)
         if n > 0 and lane == 0:
-            saved[sample * strides[3] + t * strides[4] + states * strides[5]] = Real(low + log(total))
+            saved[sample * strides.saved.n + t * strides.saved.t + states * strides.saved.state] = low + log(total)
     return ctc_normalise
 
 
@@ -123,7 +159,7 @@ def normalise_launch(problem, lanes):
     kernel = normalise_kernel(p.dtype, lanes)
     arguments = (Argument(element(p.dtype).pointer, "logits"), Argument(f"{p.compute}*", "saved"), Argument("int32", p.steps * p.samples),
                  Argument("uint32x3", divisor(p.samples)), Argument("int32", p.classes), Argument("int32", p.states),
-                 Argument("int64x6", (*p.logits.strides, *p.saved.strides)))
+                 Argument(NormaliseStrides, NormaliseStrides(LogitStrides(*p.logits.strides), SavedStrides(*p.saved.strides))))
     return Launch(kernel, (ceil_div(p.steps * p.samples * lanes, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -136,11 +172,10 @@ def sequence_arguments(problem):
 
 
 def count_arguments(problem):
-    """Kernel parameters `steps`, `samples`, `classes`, `states`, `blank` and `strides`: of logits (0 to 2), targets (3, 4), the lengths
-    (5, 6), saved (7 to 9), loss or dloss (10), and dlogits (11 to 13)."""
+    """Kernel parameters `steps`, `samples`, `classes`, `states`, `blank` and `strides`."""
     p = problem
     loss, last = (p.loss, (0, 0, 0)) if p.is_forward else (p.dloss, p.dlogits.strides)
-    strides = (*p.logits.strides, *p.targets.strides, *p.input_lengths.strides, *p.target_lengths.strides, *p.saved.strides, *loss.strides,
-               *last)
+    strides = Strides(LogitStrides(*p.logits.strides), TargetStrides(*p.targets.strides), *p.input_lengths.strides,
+                      *p.target_lengths.strides, SavedStrides(*p.saved.strides), *loss.strides, LogitStrides(*last))
     return (Argument("int32", p.steps), Argument("int32", p.samples), Argument("int32", p.classes), Argument("int32", p.states),
-            Argument("int32", p.blank), Argument("int64x14", strides))
+            Argument("int32", p.blank), Argument(Strides, strides))

@@ -73,7 +73,7 @@ class _Ctc:
 
     @property
     def states(self):
-        """Labels, and a blank before, between and behind them."""
+        """Labels, and a blank before, between and after them."""
         return 2 * self.labels + 1
 
     @property

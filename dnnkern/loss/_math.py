@@ -9,6 +9,8 @@ from ..device.convert import element
 from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
 
 IGNORED, INVALID = -1, -2  # labels that are no class
+# Names of the arrays that a row has offsets in.
+FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
 NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
 
 
@@ -137,11 +139,11 @@ def make_terms(kind) -> Terms:
 
         @device_function
         def rise(x, low):
-            return exp(Real(x - low))
+            return exp(x - low)
 
         @device_function
         def gap(x, m):
-            return Real(m - x)
+            return m - x
 
         @device_function
         def drop(d):
@@ -149,7 +151,7 @@ def make_terms(kind) -> Terms:
     else:
         @device_function
         def level(m):
-            return Real(m * Real(LOG2E))
+            return m * Real(LOG2E)
 
         @device_function
         def rise(x, low):
@@ -157,7 +159,7 @@ def make_terms(kind) -> Terms:
 
         @device_function
         def gap(x, m):
-            return Real(Real(-fma(x, Real(LOG2E), Real(-Real(m * Real(LOG2E))))) * Real(LN2))
+            return Real(-fma(x, Real(LOG2E), Real(-(m * Real(LOG2E))))) * Real(LN2)
 
         @device_function
         def drop(d):
@@ -171,7 +173,7 @@ def make_terms(kind) -> Terms:
     def merge(m, total, m2, total2, n):
         top = maximum(m, m2)
         low = shift(level(top))
-        return top, Real(total * drop(Real(level(m) - low)) + total2 * drop(Real(level(m2) - low)))
+        return top, total * drop(level(m) - low) + total2 * drop(level(m2) - low)
 
     @device_function
     def anchor(x):
@@ -199,18 +201,18 @@ def make_terms(kind) -> Terms:
         if SOFT:
             q = t
             if SMOOTH:
-                q = Real(Real(keep * t) + share)
+                q = keep * t + share
             if WEIGHTED:
-                q = Real(q * w)
+                q = q * w
         return q
 
     @device_function
     def conclude(label, distance, shared, aimed, sum_aimed, w, keep, share):
         if SOFT:
-            return Real(Real(aimed * shared) - sum_aimed)
-        loss = Real(w * distance)
+            return aimed * shared - sum_aimed
+        loss = w * distance
         if SMOOTH:
-            loss = Real(Real(keep * loss) + Real(share * Real(Real(aimed * shared) - sum_aimed)))
+            loss = keep * loss + share * (aimed * shared - sum_aimed)
         if label == IGNORED:
             loss = Real(0)
         elif label < 0:
@@ -232,21 +234,21 @@ def make_slope(kind):
         target, each, probability = Real(0), Real(0), Real(0)
         if SOFT:
             each = g
-            probability = Real(g * aimed)
+            probability = g * aimed
         else:
             if label == IGNORED:
                 g = Real(0)
                 w = Real(0)
             elif label < 0:
                 g = Real(math.nan)
-            target = Real(g * w)
+            target = g * w
             if SMOOTH:
-                target = Real(target * keep)
-                each = Real(g * share)
+                target = target * keep
+                each = g * share
             if READS:
                 probability = target
                 if SMOOTH:
-                    probability = Real(target + Real(each * aimed))
+                    probability = target + each * aimed
             elif label == INVALID:
                 probability = g
         return probability, target, each

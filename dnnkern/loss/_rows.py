@@ -1,6 +1,6 @@
 """Threads side by side along the classes: a part of a warp, a warp or a block walks a row, or a piece of one; `rows` and `split`.
 
-A thread has several loads of 16 bytes under way (`device.rows` has unaligned edges). Forward it keeps the maximum of what it has seen and
+A thread has several loads of 16 bytes in flight (`device.rows` has unaligned edges). Forward it keeps the maximum of what it has seen and
 the sum of exponentials below it, which is scaled whenever the maximum grows; the group merges these pairs once, at the row's end. Where
 every class has a share of the target there are two more sums. Backward nothing is summed, but for probabilities: an element's gradient
 follows from the logarithm of the sum of exponentials.
@@ -18,10 +18,8 @@ from ..device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_off
 from ..device.vec import advance, pin
 from ..device.warp import make_reduce
 from ..host.launch import Argument
-from ._math import Kind, kind_of, make_inverse, make_slope, make_terms
+from ._math import BACKWARD, FORWARD, Kind, kind_of, make_inverse, make_slope, make_terms
 from ._totals import loss_arguments, totals_arguments, weight_argument, weight_step
-
-FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
 
 
 @dataclass(frozen=True)
@@ -128,8 +126,8 @@ def make_look(kind):
     @device_function
     def finish(loss, loss_at, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
         z = log(total)
-        lse[lse_at] = Real(m + z)
-        value = conclude(label, Real(gap(score, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
+        lse[lse_at] = m + z
+        value = conclude(label, gap(score, m) + z, gap(base, m) + z, aimed, sum_aimed, w, keep, share)
         if EACH:
             loss[loss_at] = value
         return value
@@ -156,7 +154,7 @@ def forward_kernel(config):
     SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
     SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
     merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
-    row_offsets, hold = make_row_offsets(config.dims, 4), pin(WORDS)
+    row_offsets, hold = make_row_offsets(config.dims, FORWARD), pin(WORDS)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
 
@@ -187,14 +185,14 @@ def forward_kernel(config):
         edges, rest_aims = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
-        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
+        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), 0
         if SPLIT:
             row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         n = classes if row < rows else 0
         offsets = row_offsets(row if row < rows else 0, divisors, strides)
-        x, t = advance(logits, offsets[0]), targets
+        x, t = advance(logits, offsets.scores), targets
         if SOFT:
-            t = advance(targets, offsets[1])
+            t = advance(targets, offsets.targets)
         prologue, vectors = vec.split(x, n)
         m, total, aimed, sum_aimed, base = Real(NOTHING), Real(0), Real(0), Real(0), Real(0)
         if SHARES:
@@ -208,15 +206,15 @@ def forward_kernel(config):
                 m = maximum(m, edges[k])
             low = shift(level(m))
             for k in range(EDGES):
-                total = Real(total + rise(edges[k], low))
+                total += rise(edges[k], low)
                 if SHARES:
                     j = lane + k * LANES
                     i = j if j < prologue else j + vectors * E
                     if i < n:
                         q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
                         if COUNTED:
-                            aimed = Real(aimed + q)
-                        sum_aimed = Real(sum_aimed + q * Real(edges[k] - base))
+                            aimed += q
+                        sum_aimed += q * (edges[k] - base)
         end = vectors
         if SPLIT:
             end = min(end, piece * size + size)
@@ -224,19 +222,19 @@ def forward_kernel(config):
             left = vectors - first
             vec.load(words, advance(x, i64(first) * E * logits_step), prologue, left, lane, logits_step)
             if SOFT:
-                load_aims(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
+                load_aims(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             old = level(m)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
             low = shift(level(m))
-            total = Real(total * drop(Real(old - low)))
+            total = total * drop(old - low)
             hold(words)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    total = Real(total + rise(values[e], low))
+                    total += rise(values[e], low)
                 if SHARES:
                     i = lane + c * LANES
                     if i < left:
@@ -246,12 +244,12 @@ def forward_kernel(config):
                         for e in range(E):
                             q = aim(others[e], weigh(weight, (at + e) * weight_step), keep, share)
                             if COUNTED:
-                                aimed = Real(aimed + q)
-                            sum_aimed = Real(sum_aimed + q * Real(values[e] - base))
+                                aimed += q
+                            sum_aimed += q * (values[e] - base)
         label, score, w = i64(0), Real(0), Real(0)
         if not SPLIT:
             if n > 0 and lane == 0:
-                label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+                label, w = look(targets, offsets.targets, weight, weight_step, classes, ignore)
                 if not SOFT:
                     if label >= 0:
                         score = load_one(x, label * logits_step)
@@ -269,7 +267,7 @@ def forward_kernel(config):
             else:
                 if not COUNTED:
                     aimed = Real(classes)
-                value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+                value = finish(loss, offsets.loss, lse, offsets.lse, label, score, w, m, total, base, aimed, sum_aimed, keep, share)
         if TOGETHER:
             if NARROW:
                 value, w = merge_two(value, w, Real(0), scratch, 0)
@@ -295,14 +293,14 @@ def backward_kernel(config):
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH, SUMMED = THREADS // 16 if SOFT and not NARROW else 1, SOFT and not SPLIT
-    row_offsets = make_row_offsets(config.dims, 5)
+    row_offsets = make_row_offsets(config.dims, BACKWARD)
     reduce_narrow, reduce_block = make_reduce(add, min(LANES, 32)), make_block_reduce(add, THREADS)
 
     @device_function
     def combine(total, scratch):
         if NARROW:
             return reduce_narrow(total)
-        return reduce_block(total, scratch, i32(0))
+        return reduce_block(total, scratch, 0)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_bwd_rows(dloss, scores, targets, lse, weight, gradient, totals, partial, rows, classes, pieces, size, scores_step,
@@ -313,58 +311,58 @@ def backward_kernel(config):
         edges, rest_aims = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
-        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
+        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), 0
         if SPLIT:
             row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         n = classes if row < rows else 0
         offsets = row_offsets(row if row < rows else 0, divisors, strides)
-        x, t, y = scores, targets, advance(gradient, offsets[4])
+        x, t, y = scores, targets, advance(gradient, offsets.gradient)
         if READS:
-            x = advance(scores, offsets[1])
+            x = advance(scores, offsets.scores)
         if SOFT:
-            t = advance(targets, offsets[2])
+            t = advance(targets, offsets.targets)
         prologue, vectors = vec.split(y, n)
         # what the row's elements have in common
         label, low, aimed, w = i64(0), Real(0), Real(0), Real(0)
-        g = Real(dloss[offsets[0]] * scale)
+        g = dloss[offsets.dloss] * scale
         if MEAN:
-            g = Real(g * inverse(totals[0]))
+            g = g * inverse(totals[0])
         if not SOFT:
-            label, w = look(targets, offsets[2], weight, weight_step, classes, ignore)
+            label, w = look(targets, offsets.targets, weight, weight_step, classes, ignore)
             if SHARES:
                 aimed = totals[1] if WEIGHTED else Real(classes)
         if SUMMED:
             vec.load_edges(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
-                j = i32(lane + k * LANES)
-                i = j if j < prologue else i32(j + vectors * E)
+                j = lane + k * LANES
+                i = j if j < prologue else j + vectors * E
                 if i < n:
-                    aimed = Real(aimed + aim(rest_aims[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
-            for first in range(i32(0), i32(vectors), TURN):
-                left = i32(vectors - first)
-                vec.load(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
+                    aimed += aim(rest_aims[k], weigh(weight, i * weight_step), keep, share)
+            for first in range(0, vectors, TURN):
+                left = vectors - first
+                vec.load(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
                 for c in range(REGISTERS):
-                    i = i32(lane + c * LANES)
+                    i = lane + c * LANES
                     if i < left:
                         vec.unpack(others, more, c)
-                        at = i32(prologue + i32(first + i) * E)
+                        at = prologue + (first + i) * E
                         for e in range(E):
-                            aimed = Real(aimed + aim(others[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
+                            aimed += aim(others[e], weigh(weight, i64(at + e) * weight_step), keep, share)
             aimed = combine(aimed, scratch)
         if SOFT and SPLIT:
             for k in range(i32(pieces[0])):
-                aimed = Real(aimed + partial[i64(i64(row) * i64(pieces[0]) + i64(k))])
+                aimed += partial[row * i64(pieces[0]) + k]
         probability, target, each = slope(label, g, w, aimed, keep, share)
-        seen = n
+        covered = n
         if READS:
             if label == -1:
-                seen = 0
+                covered = 0
             elif n > 0:
-                low = lse[offsets[3]]
+                low = lse[offsets.lse]
         mark = i32(label)
         if piece == 0:
             if READS:
-                vec.load_edges(edges, x, prologue, vectors, seen, lane)
+                vec.load_edges(edges, x, prologue, vectors, covered, lane)
             if SOFT:
                 vec.load_edges(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
@@ -372,14 +370,14 @@ def backward_kernel(config):
                 i = j if j < prologue else j + vectors * E
                 value = probability
                 if READS:
-                    value = Real(probability * power(Real(edges[k] - low)))
+                    value = probability * power(edges[k] - low)
                 if i < n:
                     if SHARES:
                         q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
-                        value = Real(value - each * q)
+                        value = value - each * q
                     if not SOFT:
                         if i == mark:
-                            value = Real(value - target)
+                            value = value - target
                 edges[k] = value
             vec.store_edges(y, edges, prologue, vectors, n, lane)
         end = vectors
@@ -389,15 +387,15 @@ def backward_kernel(config):
         for first in range(piece * size, end, TURN):
             left = vectors - first
             if READS:
-                vec.load(words, advance(x, i64(first) * E * scores_step), prologue, left if seen > 0 else 0, lane, scores_step)
+                vec.load(words, advance(x, i64(first) * E * scores_step), prologue, left if covered > 0 else 0, lane, scores_step)
             if SOFT:
-                vec.load(more, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
+                vec.load(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
                 at = (first + lane + c * LANES) * E
                 if READS:
                     vec.unpack(values, words, c)
                     for e in range(E):
-                        values[e] = Real(probability * power(Real(values[e] - low)))
+                        values[e] = probability * power(values[e] - low)
                 else:
                     for e in range(E):
                         values[e] = probability
@@ -407,11 +405,11 @@ def backward_kernel(config):
                             vec.unpack(others, more, c)
                         for e in range(E):
                             q = aim(others[e], weigh(weight, (prologue + at + e) * weight_step), keep, share)
-                            values[e] = Real(values[e] - each * q)
+                            values[e] = values[e] - each * q
                 if not SOFT:
                     for e in range(E):
                         if at + e == mark:
-                            values[e] = Real(values[e] - target)
+                            values[e] = values[e] - target
                 vec.pack(words, c, values)
                 vec.store(advance(y, i64(first) * E * gradient_step), words, c, prologue, left, lane, gradient_step)
     return cross_entropy_bwd_rows

@@ -42,13 +42,13 @@ def fold_kernel(compute, weighted, last, threads):
         end = min(first + per, count)
         a, w = Real(0), Real(0)
         for i in range(first + thread, end, i64(THREADS)):
-            a = Real(a + values[i])
+            a += values[i]
             if weighted:
-                w = Real(w + weights[i])
+                w += weights[i]
         a, w = reduce(a, w, Real(0), scratch, 0)
         if thread == 0:
             if last:
-                sums[0] = Real(a * inverse(w)) if weighted else Real(a * scale)
+                sums[0] = a * inverse(w) if weighted else a * scale
             else:
                 sums[block] = a
                 if weighted:
@@ -120,7 +120,7 @@ def weigh_kernel(kind, dims, whole, threads, wide):
     """The sum of the weights of a stretch of rows' labels; with `whole` that of all classes' weights, by the first block."""
     Real, do, reduce = kind.real, make_terms(kind), make_block_reduce(add, threads)
     label, weigh, THREADS, SCRATCH = do.label, do.weigh, threads, threads // 16
-    row_offsets = (make_row_offsets64 if wide else make_row_offsets)(dims, 1)
+    row_offsets = (make_row_offsets64 if wide else make_row_offsets)(dims, ("targets",))
 
     @jit(launch_bounds=THREADS)
     def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
@@ -131,11 +131,11 @@ def weigh_kernel(kind, dims, whole, threads, wide):
         a = Real(0)
         for i in range(first + thread, end, i64(THREADS)):
             offsets = row_offsets(i64(i) if wide else i32(i), divisors, strides)
-            c = label(targets, offsets[0], classes, ignore)
+            c = label(targets, offsets.targets, classes, ignore)
             if c >= 0:
-                a = Real(a + weigh(weight, c * weight_step))
+                a += weigh(weight, c * weight_step)
             elif c != IGNORED:
-                a = Real(a + Real(1))
+                a += Real(1)
         a = reduce(a, scratch, 0)
         if thread == 0:
             sums[block] = a
@@ -143,7 +143,7 @@ def weigh_kernel(kind, dims, whole, threads, wide):
             if block == 0:
                 a = Real(0)
                 for c in range(i64(thread), classes, i64(THREADS)):
-                    a = Real(a + weigh(weight, c * weight_step))
+                    a += weigh(weight, c * weight_step)
                 a = reduce(a, scratch, 1)
                 if thread == 0:
                     total[0] = a

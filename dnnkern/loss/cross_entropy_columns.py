@@ -1,6 +1,6 @@
 """Classes that are not innermost, as those of pixels with channels first: threads along the contiguous dimension, 16 bytes of columns each.
 
-Every column is a row of classes. A thread walks them with several loads under way, for each of its columns a maximum, a sum of exponentials
+Every column is a row of classes. A thread walks them with several loads in flight, for each of its columns a maximum, a sum of exponentials
 and the label's score, which it picks up on the way; backward it writes what it has read. A vector is 16 bytes where columns are aligned to
 that in all arrays, else an element. Nothing is exchanged between threads, so that few columns leave a GPU idle: those are `rows`'s.
 """
@@ -101,7 +101,7 @@ def _blocks(problem, config):
 
 
 def estimate(problem, device, config):
-    """Bytes; short runs of columns; idle threads; loads under way."""
+    """Bytes; short runs of columns; idle threads; loads in flight."""
     kind, itemsize, columns = kind_of(problem), problem.scores.itemsize, _columns(problem).size
     across, blocks = _blocks(problem, config)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
@@ -127,7 +127,7 @@ def forward_kernel(config):
     Real, E, WORDS, NOTHING, BATCH = kind.real, layout.elements, layout.words, -math.inf, config.batch
     SOFT, SHARES, COUNTED = kind.soft, kind.shares, kind.soft or bool(kind.weight)
     MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
-    row_offsets, hold, reduce = make_row_offsets(config.dims, 4), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
+    row_offsets, hold, reduce = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_fwd_columns(logits, targets, weight, loss, weights, lse, classes, groups, across, target_column, loss_column,
@@ -143,16 +143,16 @@ def forward_kernel(config):
         if group < groups:
             offsets = row_offsets(batch, divisors, strides)
             column = i64(group) * E
-            x, t = advance(logits, offsets[0] + column), targets
+            x, t = advance(logits, offsets.scores + column), targets
             if SOFT:
-                t = advance(targets, offsets[1] + column)
+                t = advance(targets, offsets.targets + column)
             for e in range(E):
                 m[e] = Real(NOTHING)
                 total[e] = Real(0)
                 score[e] = Real(0)
                 labels[e] = 0
                 if not SOFT:
-                    label, _ = look(targets, offsets[1] + (column + e) * target_column, weight, i64(0), classes, ignore)
+                    label, _ = look(targets, offsets.targets + (column + e) * target_column, weight, i64(0), classes, ignore)
                     labels[e] = i32(label)
                 if SHARES:
                     base[e] = anchor(load(x, i64(e)))
@@ -161,9 +161,9 @@ def forward_kernel(config):
             for first in range(0, classes, BATCH):
                 for k in range(BATCH):
                     c = first + k
-                    vec.load_vector(words, k, advance(x, c * logits_step), 0, i64(1), c < classes)
+                    vec.load_vector(words, k, advance(x, c * logits_step), 0, 1, c < classes)
                     if SOFT:
-                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, 1, c < classes)
                 for e in range(E):
                     low[e] = level(m[e])
                 for k in range(BATCH):
@@ -173,7 +173,7 @@ def forward_kernel(config):
                             m[e] = maximum(m[e], values[e])
                 for e in range(E):
                     now = shift(level(m[e]))
-                    total[e] = Real(total[e] * drop(Real(low[e] - now)))
+                    total[e] = total[e] * drop(low[e] - now)
                     low[e] = now
                 hold(words)
                 for k in range(BATCH):
@@ -186,15 +186,15 @@ def forward_kernel(config):
                         if SOFT:
                             vec.unpack(aims, more, k)
                         for e in range(E):
-                            total[e] = Real(total[e] + rise(values[e], low[e]))
+                            total[e] += rise(values[e], low[e])
                             if not SOFT:
                                 if c == labels[e]:
                                     score[e] = values[e]
                             if SHARES:
                                 q = aim(aims[e], w, keep, share)
                                 if COUNTED:
-                                    aimed[e] = Real(aimed[e] + q)
-                                sum_aimed[e] = Real(sum_aimed[e] + q * Real(values[e] - base[e]))
+                                    aimed[e] += q
+                                sum_aimed[e] += q * (values[e] - base[e])
             for e in range(E):
                 w, origin, aimed_at, products = Real(0), Real(0), Real(classes), Real(0)
                 if not SOFT:
@@ -204,11 +204,11 @@ def forward_kernel(config):
                     origin, products = base[e], sum_aimed[e]
                     if COUNTED:
                         aimed_at = aimed[e]
-                loss_at, lse_at = offsets[2] + (column + e) * loss_column, offsets[3] + (column + e) * lse_column
+                loss_at, lse_at = offsets.loss + (column + e) * loss_column, offsets.lse + (column + e) * lse_column
                 value = finish(loss, loss_at, lse, lse_at, i64(labels[e]), score[e], w, m[e], total[e], origin, aimed_at, products, keep,
                                share)
-                loss_of_all = Real(loss_of_all + value)
-                weight_of_all = Real(weight_of_all + w)
+                loss_of_all += value
+                weight_of_all += w
         if not EACH:
             scratch = cuda.shared.array(SCRATCH, Real)
             loss_of_all, weight_of_all = reduce(loss_of_all, weight_of_all, Real(0), scratch, 0)
@@ -228,7 +228,7 @@ def backward_kernel(config):
     Real, E, WORDS, BATCH, inverse = kind.real, layout.elements, layout.words, config.batch, make_inverse(kind.compute)
     SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
     MORE = WORDS if SOFT else 1
-    row_offsets = make_row_offsets(config.dims, 5)
+    row_offsets = make_row_offsets(config.dims, BACKWARD)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,
@@ -244,45 +244,45 @@ def backward_kernel(config):
         if group < groups:
             offsets = row_offsets(batch, divisors, strides)
             column = i64(group) * E
-            x, t, y = scores, targets, advance(gradient, offsets[4] + column)
+            x, t, y = scores, targets, advance(gradient, offsets.gradient + column)
             if READS:
-                x = advance(scores, offsets[1] + column)
+                x = advance(scores, offsets.scores + column)
             if SOFT:
-                t = advance(targets, offsets[2] + column)
+                t = advance(targets, offsets.targets + column)
             for e in range(E):
                 each[e] = Real(0)
             if SOFT:
                 for first in range(0, classes, BATCH):
                     for k in range(BATCH):
                         c = first + k
-                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, 1, c < classes)
                     for k in range(BATCH):
                         c = first + k
                         if c < classes:
                             vec.unpack(aims, more, k)
                             w = weigh(weight, c * weight_step)
                             for e in range(E):
-                                each[e] = Real(each[e] + aim(aims[e], w, keep, share))
+                                each[e] += aim(aims[e], w, keep, share)
             factor = inverse(totals[0]) if MEAN else Real(1)
             for e in range(E):
-                g = Real(Real(dloss[offsets[0] + (column + e) * dloss_column] * scale) * factor)
+                g = dloss[offsets.dloss + (column + e) * dloss_column] * scale * factor
                 label, w, aimed = i64(0), Real(0), each[e]
                 if not SOFT:
-                    label, w = look(targets, offsets[2] + (column + e) * target_column, weight, weight_step, classes, ignore)
+                    label, w = look(targets, offsets.targets + (column + e) * target_column, weight, weight_step, classes, ignore)
                     if SHARES:
                         aimed = totals[1] if WEIGHTED else Real(classes)
                 labels[e] = i32(label)
                 probability[e], target[e], each[e] = slope(label, g, w, aimed, keep, share)
                 low[e] = Real(0)
                 if READS:
-                    low[e] = lse[offsets[3] + (column + e) * lse_column]
+                    low[e] = lse[offsets.lse + (column + e) * lse_column]
             for first in range(0, classes, BATCH):
                 for k in range(BATCH):
                     c = first + k
                     if READS:
-                        vec.load_vector(words, k, advance(x, c * scores_step), 0, i64(1), c < classes)
+                        vec.load_vector(words, k, advance(x, c * scores_step), 0, 1, c < classes)
                     if SOFT:
-                        vec.load_vector(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
+                        vec.load_vector(more, k, advance(t, c * targets_step), 0, 1, c < classes)
                 for k in range(BATCH):
                     c = first + k
                     if c < classes:
@@ -296,22 +296,22 @@ def backward_kernel(config):
                         for e in range(E):
                             value = probability[e]
                             if READS:
-                                value = Real(probability[e] * power(Real(values[e] - low[e])))
+                                value = probability[e] * power(values[e] - low[e])
                                 if labels[e] == -1:
                                     value = Real(0)
                             if SHARES:
-                                value = Real(value - each[e] * aim(aims[e], w, keep, share))
+                                value = value - each[e] * aim(aims[e], w, keep, share)
                             if not SOFT:
                                 if c == labels[e]:
-                                    value = Real(value - target[e])
+                                    value = value - target[e]
                             values[e] = value
                         vec.pack(words, k, values)
-                        vec.store_vector(advance(y, c * gradient_step), 0, i64(1), words, k)
+                        vec.store_vector(advance(y, c * gradient_step), 0, 1, words, k)
     return cross_entropy_bwd_columns
 
 
 def build(problem, device, config):
-    """The columns' launch, before or behind those of the totals."""
+    """The columns' launch, before or after those of the totals."""
     p, names = problem, FORWARD if problem.is_forward else BACKWARD
     columns, (across, blocks) = _columns(p), _blocks(p, config)
     order = [p.places_of.index(name) if name in p.places_of else 0 for name in names]

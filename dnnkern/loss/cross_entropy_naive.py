@@ -1,6 +1,6 @@
-"""One thread a row of classes: walks over it for the maximum, for the sums, and backward for the gradient.
+"""One thread per row of classes: walks over it for the maximum, for the sums, and backward for the gradient.
 
-Straight from the definition, for any strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
+Straight from the definition, for arbitrary strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
 coalesced only where rows lie across memory. Sums are of stretches of 256 elements, each added up by itself, which loses less to rounding.
 """
 import functools
@@ -15,7 +15,7 @@ from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ._math import kind_of, make_inverse, make_slope, make_terms
+from ._math import BACKWARD, FORWARD, kind_of, make_inverse, make_slope, make_terms
 from ._totals import (loss_arguments, loss_launches, loss_workspace, totals_arguments, totals_launches, totals_workspace, weight_argument,
                       weight_step)
 
@@ -50,7 +50,7 @@ def forward_kernel(kind, dims):
     level, shift, rise, gap, anchor, label_of, weigh, aim, conclude = (do.level, do.shift, do.rise, do.gap, do.anchor, do.label, do.weigh,
                                                                        do.aim, do.conclude)
     SOFT, SHARES, EACH, MEAN = kind.soft, kind.shares, kind.each, kind.mean
-    row_offsets, NOTHING = make_row_offsets64(dims, 4), -math.inf
+    row_offsets, NOTHING = make_row_offsets64(dims, FORWARD), -math.inf
 
     @jit(launch_bounds=THREADS)
     def cross_entropy_fwd_naive(logits, targets, weight, loss, weights, lse, rows, classes, logits_step, targets_step, weight_step, ignore,
@@ -58,7 +58,7 @@ def forward_kernel(kind, dims):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
-            at, to = offsets[0], offsets[1]
+            at, to = offsets.scores, offsets.targets
             m = Real(NOTHING)
             for c in range(classes):
                 m = maximum(m, load(logits, at + c * logits_step))
@@ -68,28 +68,28 @@ def forward_kernel(kind, dims):
                 part, aims, products = Real(0), Real(0), Real(0)
                 for c in range(first, min(first + STRETCH, classes)):
                     x = load(logits, at + c * logits_step)
-                    part = Real(part + rise(x, low))
+                    part += rise(x, low)
                     if SHARES:
                         t = Real(0)
                         if SOFT:
-                            t = load(targets, i64(to + i64(c) * targets_step))
+                            t = load(targets, to + c * targets_step)
                         q = aim(t, weigh(weight, c * weight_step), keep, share)
-                        aims = Real(aims + q)
-                        products = Real(products + q * Real(x - base))
-                total = Real(total + part)
-                aimed = Real(aimed + aims)
-                sum_aimed = Real(sum_aimed + products)
+                        aims += q
+                        products += q * (x - base)
+                total += part
+                aimed += aims
+                sum_aimed += products
             z = log(total)
-            lse[offsets[3]] = Real(m + z)
+            lse[offsets.lse] = m + z
             label, x, w = i64(0), Real(0), Real(0)
             if not SOFT:
                 label = label_of(targets, to, classes, ignore)
                 if label >= 0:
                     x = load(logits, at + label * logits_step)
                     w = weigh(weight, label * weight_step)
-            value = conclude(label, Real(gap(x, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
+            value = conclude(label, gap(x, m) + z, gap(base, m) + z, aimed, sum_aimed, w, keep, share)
             if EACH:
-                loss[offsets[2]] = value
+                loss[offsets.loss] = value
             else:
                 loss[row] = value
             if MEAN:
@@ -104,7 +104,7 @@ def backward_kernel(kind, dims):
     Real, do, slope = kind.real, make_terms(kind), make_slope(kind)
     power, inverse, label_of, weigh, aim = do.power, make_inverse(kind.compute), do.label, do.weigh, do.aim
     SOFT, SMOOTH, WEIGHTED, MEAN, READS = kind.soft, kind.smooth, bool(kind.weight), kind.mean, kind.reads
-    row_offsets = make_row_offsets64(dims, 5)
+    row_offsets = make_row_offsets64(dims, BACKWARD)
 
     @jit(launch_bounds=THREADS)
     def cross_entropy_bwd_naive(dloss, scores, targets, lse, weight, gradient, totals, rows, classes, scores_step, targets_step,
@@ -112,17 +112,17 @@ def backward_kernel(kind, dims):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
-            at, to, into = offsets[1], offsets[2], offsets[4]
-            g = Real(dloss[offsets[0]] * scale)
+            at, to, into = offsets.scores, offsets.targets, offsets.gradient
+            g = dloss[offsets.dloss] * scale
             if MEAN:
-                g = Real(g * inverse(totals[0]))
+                g = g * inverse(totals[0])
             label, w, low, aimed = i64(0), Real(0), Real(0), Real(0)
             if READS:
-                low = lse[offsets[3]]
+                low = lse[offsets.lse]
             if SOFT:
                 for c in range(classes):
-                    t = load(targets, i64(to + i64(c) * targets_step))
-                    aimed = Real(aimed + aim(t, weigh(weight, i64(i64(c) * weight_step)), keep, share))
+                    t = load(targets, to + c * targets_step)
+                    aimed += aim(t, weigh(weight, c * weight_step), keep, share)
             else:
                 label = label_of(targets, to, classes, ignore)
                 if label >= 0:
@@ -134,21 +134,21 @@ def backward_kernel(kind, dims):
                 value = probability
                 if READS:
                     if label != -1:
-                        value = Real(probability * power(Real(load(scores, at + c * scores_step) - low)))
+                        value = probability * power(load(scores, at + c * scores_step) - low)
                 if SOFT or SMOOTH:
                     t = Real(0)
                     if SOFT:
-                        t = load(targets, i64(to + i64(c) * targets_step))
-                    value = Real(value - each * aim(t, weigh(weight, c * weight_step), keep, share))
+                        t = load(targets, to + c * targets_step)
+                    value = value - each * aim(t, weigh(weight, c * weight_step), keep, share)
                 if not SOFT:
                     if c == label:
-                        value = Real(value - target)
+                        value = value - target
                 store(gradient, into + c * gradient_step, value)
     return cross_entropy_bwd_naive
 
 
 def build(problem, device, config):
-    """The rows' launch, before or behind those of the totals."""
+    """The rows' launch, before or after those of the totals."""
     p, kind = problem, kind_of(problem)
     wanted = ("scores", "targets", "loss", "lse") if p.is_forward else ("dloss", "scores", "targets", "lse", "gradient")
     order = [p.places_of.index(name) if name in p.places_of else 0 for name in wanted]

@@ -1,7 +1,7 @@
-"""A part of a warp, a warp or a block a row of classes, which is read once, whatever its length.
+"""A part of a warp, a warp or one block per row of classes, which is read once, whatever its length.
 
-Forward, threads walk the row with several loads of 16 bytes under way, and keep a maximum and a sum of exponentials each; backward they
-walk it with loads and stores. Nothing waits before the row's end, so that many rows of a multiprocessor are under way at once. Few rows
+Forward, threads walk the row with several loads of 16 bytes in flight, and keep a maximum and a sum of exponentials each; backward they
+walk it with loads and stores. Nothing waits before the row's end, so that many rows of a multiprocessor are in flight at once. Few rows
 leave most of a GPU idle: they are `split`'s.
 """
 from ..device.index import ceil_div
@@ -16,7 +16,7 @@ from ._totals import loss_launches, loss_workspace, needs_totals, totals_launche
 COST = constants("loss/rows")
 
 BLOCKS = (128, 256, 512)  # threads
-NARROW = 16               # vectors a lane that a warp may walk
+NARROW = 16               # vectors per lane that a warp may walk
 
 
 def supports(problem):
@@ -70,7 +70,7 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """The rows' launch, before or behind those of the totals."""
+    """The rows' launch, before or after those of the totals."""
     p = problem
     kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
     grid = _blocks(p, config)

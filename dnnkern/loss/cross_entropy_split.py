@@ -1,13 +1,13 @@
 """Rows cut into pieces, for rows so few that a block each leaves most of a GPU idle.
 
 Forward, blocks leave in the workspace what they have found of a piece: its maximum, its sum of exponentials, and where every class has a
-share of the target two more sums. A warp a row merges the pieces, always in the same order. Backward a piece needs nothing of the others,
-but for probabilities, whose sum over a row the blocks of a first launch leave in pieces.
+share of the target two more sums. One warp per row merges the pieces, always in the same order. Backward a piece needs nothing of the
+others, but for probabilities, whose sum over a row the blocks of a first launch leave in pieces.
 """
 import functools
 import math
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -83,10 +83,10 @@ def estimate(problem, device, config):
 
 @functools.cache
 def merge_kernel(kind, dims):
-    """The loss of each row and the logarithm of its sum of exponentials, a warp a row, from what its pieces left."""
+    """The loss of each row and the logarithm of its sum of exponentials, one warp per row, from what its pieces left."""
     Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
-    row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, 4), -math.inf, 32 * WARPS, kind.each, kind.mean
+    row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, FORWARD), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
 
     @jit(launch_bounds=BLOCK)
@@ -100,21 +100,21 @@ def merge_kernel(kind, dims):
             for k in range(lane, pieces, 32):
                 at = 4 * (row * i64(pieces) + k)
                 m, total = merge(m, total, partial[at], partial[at + 1], Real(0))
-                aimed = Real(aimed + partial[at + 2])
-                sum_aimed = Real(sum_aimed + partial[at + 3])
+                aimed += partial[at + 2]
+                sum_aimed += partial[at + 3]
             m, total = merge_warp(m, total, Real(0), scratch, 0)
             aimed, sum_aimed = merge_two(aimed, sum_aimed, Real(0), scratch, 0)
             if lane == 0:
                 base, score = Real(0), Real(0)
                 if SHARES:
-                    base = anchor(load(logits, offsets[0]))
+                    base = anchor(load(logits, offsets.scores))
                 if not COUNTED:
                     aimed = Real(classes)
-                label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+                label, w = look(targets, offsets.targets, weight, weight_step, classes, ignore)
                 if not SOFT:
                     if label >= 0:
-                        score = load(logits, offsets[0] + label * logits_step)
-                value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+                        score = load(logits, offsets.scores + label * logits_step)
+                value = finish(loss, offsets.loss, lse, offsets.lse, label, score, w, m, total, base, aimed, sum_aimed, keep, share)
                 if not EACH:
                     loss[row] = value
                 if MEAN:
@@ -129,43 +129,43 @@ def aims_kernel(config):
     vec, do, Real, reduce = make_row(layout), make_terms(kind), kind.real, make_block_reduce(add, THREADS)
     weigh, aim = do.weigh, do.aim
     E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
-    row_offsets, TURN = make_row_offsets(config.dims, 1), THREADS * REGISTERS
+    row_offsets, TURN = make_row_offsets(config.dims, ("targets",)), THREADS * REGISTERS
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_aims(targets, weight, partial, classes, pieces, size, targets_step, weight_step, keep, share, divisors, strides):
         scratch, words = cuda.shared.array(SCRATCH, Real), cuda.local.array(WORDS, u32)
         values, edges = cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
-        lane = i32(cuda.threadIdx.x)
-        row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         offsets = row_offsets(row, divisors, strides)
-        t = advance(targets, offsets[0])
+        t = advance(targets, offsets.targets)
         prologue, vectors = vec.split(t, classes)
         aimed = Real(0)
         if piece == 0:
             vec.load_edges(edges, t, prologue, vectors, classes, lane)
             for k in range(EDGES):
-                j = i32(lane + k * THREADS)
-                i = j if j < prologue else i32(j + vectors * E)
+                j = lane + k * THREADS
+                i = j if j < prologue else j + vectors * E
                 if i < classes:
-                    aimed = Real(aimed + aim(edges[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
-        for first in range(i32(piece * size), min(i32(vectors), i32(piece * size + size)), TURN):
-            left = i32(vectors - first)
-            vec.load(words, advance(t, i64(i64(first) * E) * targets_step), prologue, left, lane, targets_step)
+                    aimed += aim(edges[k], weigh(weight, i * weight_step), keep, share)
+        for first in range(piece * size, min(vectors, piece * size + size), TURN):
+            left = vectors - first
+            vec.load(words, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
             for c in range(REGISTERS):
-                i = i32(lane + c * THREADS)
+                i = lane + c * THREADS
                 if i < left:
                     vec.unpack(values, words, c)
-                    at = i32(prologue + i32(first + i) * E)
+                    at = prologue + (first + i) * E
                     for e in range(E):
-                        aimed = Real(aimed + aim(values[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
-        aimed = reduce(aimed, scratch, i32(0))
+                        aimed += aim(values[e], weigh(weight, i64(at + e) * weight_step), keep, share)
+        aimed = reduce(aimed, scratch, 0)
         if lane == 0:
             partial[i64(cuda.blockIdx.x)] = aimed
     return cross_entropy_aims
 
 
 def build(problem, device, config):
-    """The pieces' launch; forward that of the rows behind it, backward for probabilities that of their sums before it."""
+    """The pieces' launch; forward that of the rows after it, backward for probabilities that of their sums before it."""
     p, kind, config, numbers = problem, kind_of(problem), _config(problem), f"{problem.compute}*"
     pieces, size = _pieces(p, device)
     grid, block = (p.rows * pieces, 1, 1), (THREADS, 1, 1)

@@ -1,11 +1,11 @@
-"""A block a sample, a thread a state or a few: steps follow each other by one barrier, through two rows of states in shared memory.
+"""One block per sample, a state or a few per thread: steps follow each other by one barrier, through two rows of states in shared memory.
 
 The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. What a thread reads of the next
-few steps is under way while it computes these, and not touched before; what it leaves for the gradient is written on the way.
+few steps is in flight while it computes these, and not touched before; what it leaves for the gradient is written on the way.
 
-Backward a sample's block turns the recursion round and leaves the probability of each state at each step; then a block a step and sample
-writes the row of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence and
-follows the others, in their order.
+Backward a sample's block turns the recursion round and leaves the probability of each state at each step; then one block per step and
+sample writes the row of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence
+and follows the others, in their order.
 """
 import functools
 import math
@@ -102,11 +102,11 @@ def make_chunk(config):
         for j in range(AHEAD_OF):
             at = t + toward * j
             if at >= 0 and at < times:
-                lses[j] = row[at * strides[8] + states * strides[9]]
+                lses[j] = row[at * strides.saved.t + states * strides.saved.state]
                 for k in range(HELD):
                     score = Real(math.nan)
                     if classes_of[k] >= 0:
-                        score = Real(load(x, at * strides[0] + classes_of[k] * strides[2]))
+                        score = Real(load(x, at * strides.logits.t + classes_of[k] * strides.logits.c))
                     scores[j * HELD + k] = score
 
     @device_function
@@ -118,13 +118,13 @@ def make_chunk(config):
                 for k in range(HELD):
                     s = thread + k * THREADS
                     if s < own:
-                        found[j * HELD + k] = row[at * strides[8] + s * strides[9]]
+                        found[j * HELD + k] = row[at * strides.saved.t + s * strides.saved.state]
 
     @device_function
     def take(scores, later, lses):
         for j in range(AHEAD_OF):
             for k in range(HELD):
-                scores[j * HELD + k] = Real(later[j * HELD + k] - lses[j])
+                scores[j * HELD + k] = later[j * HELD + k] - lses[j]
     return fetch, reached, take
 
 
@@ -143,11 +143,11 @@ def forward_kernel(config):
         scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
         thread, n, width = cuda.threadIdx.x, cuda.blockIdx.x, states + 2
-        times, fits = length(input_lengths, n * strides[5], steps)
-        count, fits_too = length(target_lengths, n * strides[6], states >> 1)
-        own, first = 2 * count + 1, n * strides[3]
-        x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
-        # state s lies at s + 2, behind two that never are; before the first step all is in the first state
+        times, fits = length(input_lengths, n * strides.input_lengths, steps)
+        count, fits_too = length(target_lengths, n * strides.target_lengths, states >> 1)
+        own, first = 2 * count + 1, n * strides.targets.n
+        x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
+        # state s lies at s + 2, after two that never are; before the first step all is in the first state
         if thread < 2:
             line[thread] = Real(NOTHING)
             line[width + thread] = Real(NOTHING)
@@ -156,9 +156,9 @@ def forward_kernel(config):
             classes_of[k] = -1
             skips[k] = 0
             if s < own:
-                classes_of[k] = label(targets, first, strides[4], s, classes, blank)
+                classes_of[k] = label(targets, first, strides.targets.label, s, classes, blank)
                 if s > 1:
-                    if label(targets, first, strides[4], s - 2, classes, blank) != classes_of[k]:
+                    if label(targets, first, strides.targets.label, s - 2, classes, blank) != classes_of[k]:
                         skips[k] = 1
             if s < states:
                 line[s + 2] = Real(0) if s == 0 else Real(NOTHING)
@@ -180,15 +180,15 @@ def forward_kernel(config):
                                 d = Real(NOTHING)
                                 if skips[k]:
                                     d = line[old + s]
-                                value = Real(scores[j * HELD + k] + add3(line[old + s + 2], line[old + s + 1], d))
+                                value = scores[j * HELD + k] + add3(line[old + s + 2], line[old + s + 1], d)
                                 line[new + s + 2] = value
-                            row[t * strides[8] + s * strides[9]] = value
+                            row[t * strides.saved.t + s * strides.saved.state] = value
                     cuda.syncthreads()
         for t in range(times, steps):
             for k in range(HELD):
                 s = thread + k * THREADS
                 if s < states:
-                    row[t * strides[8] + s * strides[9]] = Real(NOTHING)
+                    row[t * strides.saved.t + s * strides.saved.state] = Real(NOTHING)
         if thread == 0:
             last = (times & 1) * width + own + 1
             total = line[last]
@@ -200,7 +200,7 @@ def forward_kernel(config):
                     value = Real(0)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            loss[n * strides[10]] = value
+            loss[n * strides.loss] = value
     return ctc_fwd_block
 
 
@@ -221,21 +221,21 @@ def backward_kernel(config):
         before, coming = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
         thread, n, width = cuda.threadIdx.x, cuda.blockIdx.x, states + 2
-        times, _ = length(input_lengths, n * strides[5], steps)
-        count, _ = length(target_lengths, n * strides[6], states >> 1)
-        own, first = 2 * count + 1, n * strides[3]
-        x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
+        times, _ = length(input_lengths, n * strides.input_lengths, steps)
+        count, _ = length(target_lengths, n * strides.target_lengths, states >> 1)
+        own, first = 2 * count + 1, n * strides.targets.n
+        x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
         into = advance(occupied, n * i64(steps) * states)
         next_of, lead_of = advance(follow, n * i64(states >> 1)), advance(leads, n * i64(states >> 1))
-        # state s lies at s, before two that never are; behind the last step all is in the last state
+        # state s lies at s, before two that never are; after the last step all is in the last state
         for k in range(HELD):
             s = thread + k * THREADS
             classes_of[k] = -1
             skips[k] = 0
             if s < own:
-                classes_of[k] = label(targets, first, strides[4], s, classes, blank)
+                classes_of[k] = label(targets, first, strides.targets.label, s, classes, blank)
                 if s + 2 < own:
-                    if label(targets, first, strides[4], s + 2, classes, blank) != classes_of[k]:
+                    if label(targets, first, strides.targets.label, s + 2, classes, blank) != classes_of[k]:
                         skips[k] = 1
         for s in range(thread, width, THREADS):
             line[s] = Real(0) if s == own - 1 else Real(NOTHING)
@@ -246,11 +246,11 @@ def backward_kernel(config):
             lead_of[j] = 1
         total = Real(0)
         if times > 0:
-            total = ending(advance(row, (times - 1) * strides[8]), strides[9], own)
+            total = ending(advance(row, (times - 1) * strides.saved.t), strides.saved.state, own)
         cuda.syncthreads()
         for j in range(thread, count, THREADS):
-            c, i = label(targets, first, strides[4], 2 * j + 1, classes, blank), j + 1
-            while i < count and label(targets, first, strides[4], 2 * i + 1, classes, blank) != c:
+            c, i = label(targets, first, strides.targets.label, 2 * j + 1, classes, blank), j + 1
+            while i < count and label(targets, first, strides.targets.label, 2 * i + 1, classes, blank) != c:
                 i = i + 1
             next_of[j] = i
             if i < count:
@@ -273,15 +273,15 @@ def backward_kernel(config):
                             if skips[k]:
                                 d = line[old + s + 2]
                             rest = add3(line[old + s], line[old + s + 1], d)
-                            line[new + s] = Real(rest + scores[j * HELD + k])
-                            into[t * i64(states) + s] = power(Real(Real(before[j * HELD + k] + rest) - total))
+                            line[new + s] = rest + scores[j * HELD + k]
+                            into[t * i64(states) + s] = power(before[j * HELD + k] + rest - total)
                     cuda.syncthreads()
     return ctc_bwd_block
 
 
 @functools.cache
 def gradient_kernel(dtype, threads):
-    """A row of the gradient, a block a step of a sample."""
+    """A row of the gradient, one block per step of a sample."""
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     Real, do, reduce = TYPES[compute], make_sums(compute), make_block_reduce(add, threads)
     power, ending, length, label = do.power, do.ending, do.length, do.label
@@ -292,16 +292,16 @@ def gradient_kernel(dtype, threads):
                           strides, occupied, follow, leads, zero, by_samples):
         scratch, thread = cuda.shared.array(SCRATCH, Real), cuda.threadIdx.x
         t, n = divide_remainder(cuda.blockIdx.x, by_samples)
-        times, fits = length(input_lengths, n * strides[5], steps)
-        count, fits_too = length(target_lengths, n * strides[6], states >> 1)
-        x = advance(logits, t * strides[0] + n * strides[1])
-        y = advance(dlogits, t * strides[11] + n * strides[12])
-        row, first = advance(saved, n * strides[7]), n * strides[3]
+        times, fits = length(input_lengths, n * strides.input_lengths, steps)
+        count, fits_too = length(target_lengths, n * strides.target_lengths, states >> 1)
+        x = advance(logits, t * strides.logits.t + n * strides.logits.n)
+        y = advance(dlogits, t * strides.dlogits.t + n * strides.dlogits.n)
+        row, first = advance(saved, n * strides.saved.n), n * strides.targets.n
         g, lse = Real(0), Real(0)
         if t < times:
-            lse = row[t * strides[8] + states * strides[9]]
-            total = ending(advance(row, (times - 1) * strides[8]), strides[9], 2 * count + 1)
-            g = dloss[n * strides[10]]
+            lse = row[t * strides.saved.t + states * strides.saved.state]
+            total = ending(advance(row, (times - 1) * strides.saved.t), strides.saved.state, 2 * count + 1)
+            g = dloss[n * strides.loss]
             if total != total or total == Real(NOTHING) and not zero:
                 g = Real(math.nan)
             elif total == Real(NOTHING):
@@ -310,30 +310,30 @@ def gradient_kernel(dtype, threads):
             g = Real(math.nan)
         if g == Real(0) or g != g:  # the same everywhere, whatever the logits are
             for c in range(thread, classes, threads):
-                store(y, c * strides[13], g)
+                store(y, c * strides.dlogits.c, g)
         else:
             for c in range(thread, classes, threads):
-                value = power(Real(load(x, c * strides[2]) - lse))
-                store(y, c * strides[13], Real(g * value))
+                value = power(load(x, c * strides.logits.c) - lse)
+                store(y, c * strides.dlogits.c, g * value)
             state = advance(occupied, (n * i64(steps) + t) * states)
             blanks = Real(0)
             for s in range(thread, 2 * count + 1, threads):
-                if label(targets, first, strides[4], s, classes, blank) == blank:
-                    blanks = Real(blanks + state[s])
+                if label(targets, first, strides.targets.label, s, classes, blank) == blank:
+                    blanks += state[s]
             blanks = reduce(blanks, scratch, 0)
             if thread == 0:
-                value = power(Real(load(x, blank * strides[2]) - lse))
-                store(y, blank * strides[13], Real(g * Real(value - blanks)))
+                value = power(load(x, blank * strides.logits.c) - lse)
+                store(y, blank * strides.dlogits.c, g * (value - blanks))
             labels = n * i64(states >> 1)
             for j in range(thread, count, threads):
-                c = label(targets, first, strides[4], 2 * j + 1, classes, blank)
+                c = label(targets, first, strides.targets.label, 2 * j + 1, classes, blank)
                 if c >= 0 and c != blank and leads[labels + j]:
-                    value, k = power(Real(load(x, c * strides[2]) - lse)), j
+                    value, k = power(load(x, c * strides.logits.c) - lse), j
                     inside = Real(0)
                     while k < count:
-                        inside = Real(inside + state[2 * k + 1])
+                        inside += state[2 * k + 1]
                         k = follow[labels + k]
-                    store(y, c * strides[13], Real(g * Real(value - inside)))
+                    store(y, c * strides.dlogits.c, g * (value - inside))
     return ctc_gradient_rows
 
 

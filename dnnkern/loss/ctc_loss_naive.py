@@ -1,4 +1,4 @@
-"""One thread a sample walks steps and states; backward one thread an element of the gradient adds up the states of its class.
+"""One thread per sample walks steps and states; backward one thread per element of the gradient adds up the states of its class.
 
 Straight from Graves's recursions (Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification", 2006), for labels of
 any length. The samples' threads wait for memory at every state.
@@ -50,51 +50,51 @@ def forward_kernel(dtype):
     def ctc_fwd_naive(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
         n = cuda.blockIdx.x * WARP + cuda.threadIdx.x
         if n < samples:
-            times, fits = length(input_lengths, n * strides[5], steps)
-            count, fits_too = length(target_lengths, n * strides[6], states >> 1)
-            own, first = 2 * count + 1, n * strides[3]
-            x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
+            times, fits = length(input_lengths, n * strides.input_lengths, steps)
+            count, fits_too = length(target_lengths, n * strides.target_lengths, states >> 1)
+            own, first = 2 * count + 1, n * strides.targets.n
+            x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
             for t in range(steps):
-                lse = row[states * strides[9]]
+                lse = row[states * strides.saved.state]
                 for s in range(states):
                     value = Real(NOTHING)
                     if t < times and s < own:
-                        c = label(targets, first, strides[4], s, classes, blank)
+                        c = label(targets, first, strides.targets.label, s, classes, blank)
                         if c < 0:
                             value = Real(math.nan)
                         else:
-                            score = Real(load(x, t * strides[0] + c * strides[2]) - lse)
+                            score = load(x, t * strides.logits.t + c * strides.logits.c) - lse
                             a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
                             if t == 0:
                                 if s < 2:
                                     a = Real(0)
                             else:
-                                old = advance(row, -strides[8])
-                                a = old[s * strides[9]]
+                                old = advance(row, -strides.saved.t)
+                                a = old[s * strides.saved.state]
                                 if s > 0:
-                                    b = old[(s - 1) * strides[9]]
+                                    b = old[(s - 1) * strides.saved.state]
                                 if s > 1:
-                                    if label(targets, first, strides[4], s - 2, classes, blank) != c:
-                                        d = old[(s - 2) * strides[9]]
-                            value = Real(score + add3(a, b, d))
-                    row[s * strides[9]] = value
-                row = advance(row, strides[8])
+                                    if label(targets, first, strides.targets.label, s - 2, classes, blank) != c:
+                                        d = old[(s - 2) * strides.saved.state]
+                            value = score + add3(a, b, d)
+                    row[s * strides.saved.state] = value
+                row = advance(row, strides.saved.t)
             total = Real(0) if own == 1 else Real(NOTHING)
             if times > 0:
-                total = ending(advance(saved, n * strides[7] + (times - 1) * strides[8]), strides[9], own)
+                total = ending(advance(saved, n * strides.saved.n + (times - 1) * strides.saved.t), strides.saved.state, own)
             value = Real(-total)
             if zero:
                 if value == Real(math.inf):
                     value = Real(0)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            loss[n * strides[10]] = value
+            loss[n * strides.loss] = value
     return ctc_fwd_naive
 
 
 @functools.cache
 def backward_kernel(dtype):
-    """The probability of being in each state at each step, given the target, from the alignments behind it."""
+    """The probability of being in each state at each step, given the target, from the alignments after it."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, do = TYPES[compute], make_sums(compute)
     add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label
@@ -104,21 +104,21 @@ def backward_kernel(dtype):
                       occupied):
         n = cuda.blockIdx.x * WARP + cuda.threadIdx.x
         if n < samples:
-            times, _ = length(input_lengths, n * strides[5], steps)
-            count, _ = length(target_lengths, n * strides[6], states >> 1)
-            own, first = 2 * count + 1, n * strides[3]
-            x, alpha = advance(logits, n * strides[1]), advance(saved, n * strides[7])
+            times, _ = length(input_lengths, n * strides.input_lengths, steps)
+            count, _ = length(target_lengths, n * strides.target_lengths, states >> 1)
+            own, first = 2 * count + 1, n * strides.targets.n
+            x, alpha = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
             beta = advance(behind, n * i64(states))
             total = Real(0)
             if times > 0:
-                total = ending(advance(alpha, (times - 1) * strides[8]), strides[9], own)
+                total = ending(advance(alpha, (times - 1) * strides.saved.t), strides.saved.state, own)
             for k in range(times):
                 t = times - 1 - k
-                row = advance(alpha, t * strides[8])
-                lse = row[states * strides[9]]
+                row = advance(alpha, t * strides.saved.t)
+                lse = row[states * strides.saved.state]
                 into = advance(occupied, (n * i64(steps) + t) * states)
                 for s in range(own):
-                    c = label(targets, first, strides[4], s, classes, blank)
+                    c = label(targets, first, strides.targets.label, s, classes, blank)
                     a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
                     if k == 0:
                         if s >= own - 2:
@@ -128,13 +128,13 @@ def backward_kernel(dtype):
                         if s + 1 < own:
                             b = beta[s + 1]
                         if s + 2 < own:
-                            if label(targets, first, strides[4], s + 2, classes, blank) != c:
+                            if label(targets, first, strides.targets.label, s + 2, classes, blank) != c:
                                 d = beta[s + 2]
                     rest, score = add3(a, b, d), Real(math.nan)
-                    into[s] = power(Real(Real(row[s * strides[9]] + rest) - total))
+                    into[s] = power(row[s * strides.saved.state] + rest - total)
                     if c >= 0:
-                        score = Real(load(x, t * strides[0] + c * strides[2]) - lse)
-                    beta[s] = Real(rest + score)
+                        score = load(x, t * strides.logits.t + c * strides.logits.c) - lse
+                    beta[s] = rest + score
     return ctc_bwd_naive
 
 
@@ -154,26 +154,26 @@ def gradient_kernel(dtype):
             c = i32(i - row * classes)
             t = i32(row // samples)
             n = i32(row - t * i64(samples))
-            times, fits = length(input_lengths, n * strides[5], steps)
-            count, fits_too = length(target_lengths, n * strides[6], states >> 1)
+            times, fits = length(input_lengths, n * strides.input_lengths, steps)
+            count, fits_too = length(target_lengths, n * strides.target_lengths, states >> 1)
             value = Real(0)
             if t < times:
-                own, alpha = 2 * count + 1, advance(saved, n * strides[7])
-                total = ending(advance(alpha, (times - 1) * strides[8]), strides[9], own)
+                own, alpha = 2 * count + 1, advance(saved, n * strides.saved.n)
+                total = ending(advance(alpha, (times - 1) * strides.saved.t), strides.saved.state, own)
                 if not zero or total != Real(NOTHING):
-                    lse = alpha[t * strides[8] + states * strides[9]]
-                    x = load(logits, t * strides[0] + n * strides[1] + c * strides[2])
-                    value = power(Real(x - lse))
+                    lse = alpha[t * strides.saved.t + states * strides.saved.state]
+                    x = load(logits, t * strides.logits.t + n * strides.logits.n + c * strides.logits.c)
+                    value = power(x - lse)
                     own_row = advance(occupied, (n * i64(steps) + t) * states)
                     for s in range(own):
-                        if label(targets, n * strides[3], strides[4], s, classes, blank) == c:
-                            value = Real(value - own_row[s])
-                    value = Real(value * dloss[n * strides[10]])
+                        if label(targets, n * strides.targets.n, strides.targets.label, s, classes, blank) == c:
+                            value = value - own_row[s]
+                    value = value * dloss[n * strides.loss]
                     if total == Real(NOTHING) or total != total:
                         value = Real(math.nan)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            store(dlogits, t * strides[11] + n * strides[12] + c * strides[13], value)
+            store(dlogits, t * strides.dlogits.t + n * strides.dlogits.n + c * strides.dlogits.c, value)
     return ctc_gradient_naive
 
 

@@ -1,6 +1,6 @@
-"""One thread an element, wherever it lies; where losses are added, a few hundred elements a thread, and one number a block.
+"""One thread per element, wherever it lies; where losses are added, a few hundred elements per thread, and one number per block.
 
-Each element's place is computed by division, for any strides and any number of elements.
+Each element's place is computed by division, for arbitrary strides and any number of elements.
 """
 import functools
 
@@ -51,7 +51,7 @@ def estimate(problem, device, config):
 def kernel(dtype, compute, each, forward, dims):
     """Losses, or gradients, of elements."""
     load, store, Real = element(dtype).load, element(dtype).store, f64 if compute == "float64" else f32
-    arrays, reduce = 2 + each + (not forward), make_block_reduce(add, THREADS)
+    arrays, reduce = ("x", "target", *("loss",) * each, *("dx",) * (not forward)), make_block_reduce(add, THREADS)
     row_offsets, STEP = make_row_offsets64(dims, arrays), THREADS if forward and not each else 0
 
     @jit(launch_bounds=THREADS)
@@ -62,14 +62,14 @@ def kernel(dtype, compute, each, forward, dims):
         i, total = first + cuda.threadIdx.x, Real(0)
         while i < end:
             offsets = row_offsets(i, sizes, strides)
-            d = Real(load(x, offsets[0]) - load(target, offsets[1]))
+            d = load(x, offsets.x) - load(target, offsets.target)
             if forward:
                 if each:
-                    loss[offsets[2]] = Real(d * d)
-                total = Real(total + d * d)
+                    loss[offsets.loss] = d * d
+                total += d * d
             else:
-                g = loss[offsets[2]] if each else loss[0]
-                store(dx, offsets[2 + each], Real(Real(g * scale) * d))
+                g = loss[offsets.loss] if each else loss[0]
+                store(dx, offsets.dx, g * scale * d)
             i = i + THREADS
         if STEP:
             total = reduce(total, scratch, 0)

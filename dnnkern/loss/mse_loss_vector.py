@@ -1,4 +1,4 @@
-"""Arrays that lie alike: several loads of 16 bytes a thread under way, of each array.
+"""Arrays that have the same layout: several loads of 16 bytes per thread in flight, of each array.
 
 Where all arrays are one run of memory in the same order an element's place needs no arithmetic. Elementwise results take a grid that covers
 everything once; where losses are added, blocks walk the arrays with the grid's stride and leave one number each.
@@ -102,7 +102,7 @@ def kernel(dtype, compute, each, forward, config):
         thread, units, total, g = cuda.threadIdx.x, size // VECTOR, Real(0), Real(scale)
         if not forward:
             if not each:
-                g = Real(loss[0] * scale)
+                g = loss[0] * scale
         first = i64(cuda.blockIdx.x) * TURN + thread
         while first < units:
             for u in range(COUNT):
@@ -120,30 +120,30 @@ def kernel(dtype, compute, each, forward, config):
                     if READS:
                         unpack_loss(slopes, 0, losses, u * NUMBERS)
                     for v in range(VECTOR):
-                        d = Real(some[v] - others[v])
+                        d = some[v] - others[v]
                         if forward:
-                            some[v] = Real(d * d)
+                            some[v] = d * d
                             if added:
-                                total = Real(total + some[v])
+                                total += some[v]
                         elif each:
-                            some[v] = Real(Real(slopes[v] * g) * d)
+                            some[v] = slopes[v] * g * d
                         else:
-                            some[v] = Real(g * d)
+                            some[v] = g * d
                     if not forward:
                         put(advance(dx, i * VECTOR), 0, some, 0)
                     elif each:
                         put_loss(advance(loss, i * VECTOR), 0, some, 0)
             first = first + i64(cuda.gridDim.x) * TURN
-        if VECTOR > 1:  # elements behind the last unit
+        if VECTOR > 1:  # elements after the last unit
             i = units * VECTOR + thread
             if cuda.blockIdx.x == 0 and i < size:
-                d = Real(load(x, i) - load(target, i))
+                d = load(x, i) - load(target, i)
                 if not forward:
-                    store(dx, i, Real(Real(loss[i] * g if each else g) * d))
+                    store(dx, i, Real(loss[i] * g if each else g) * d)
                 elif each:
-                    loss[i] = Real(d * d)
+                    loss[i] = d * d
                 else:
-                    total = Real(total + d * d)
+                    total += d * d
         if added:
             scratch = cuda.shared.array(SCRATCH, Real)
             total = reduce(total, scratch, 0)

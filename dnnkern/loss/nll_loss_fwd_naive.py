@@ -1,6 +1,6 @@
-"""One thread a row, which reads its target and then the one element that counts.
+"""One thread per row, which reads its target and then the one element that counts.
 
-There is nothing to share between rows and nothing to read twice: a sector of 32 bytes a row is what memory moves, whoever asks for it.
+There is nothing to share between rows and nothing to read twice: a sector of 32 bytes per row is what memory moves, whoever asks for it.
 """
 import functools
 
@@ -40,19 +40,20 @@ def estimate(problem, device, config):
 def kernel(kind, dims):
     """The loss of a row, a row a thread."""
     load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
-    conclude, EACH, MEAN, row_offsets = make_terms(kind).conclude, kind.each, kind.mean, make_row_offsets64(dims, 3)
+    row_offsets = make_row_offsets64(dims, ("logp", "targets", "loss"))
+    conclude, EACH, MEAN = make_terms(kind).conclude, kind.each, kind.mean
 
     @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
-            label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+            label, w = look(targets, offsets.targets, weight, weight_step, classes, ignore)
             score = Real(0)
             if label >= 0:
-                score = load(logp, offsets[0] + label * logp_step)
+                score = load(logp, offsets.logp + label * logp_step)
             value = conclude(label, Real(-score), Real(0), Real(0), Real(0), w, Real(1), Real(0))
-            loss[offsets[2] if EACH else row] = value
+            loss[offsets.loss if EACH else row] = value
             if MEAN:
                 weights[row] = w
     return nll_loss_fwd_naive

@@ -1,7 +1,7 @@
 """The grouped product: rows of a in groups, each with a matrix of its own; what a mixture of experts multiplies.
 
-Algorithms see ``y[m, n] = epilogue(sum_k a[m, k] * b[g, k, n])`` for the rows m from offsets[g] to offsets[g+1] - 1, with element strides
-for every index. The offsets are on the device and only the kernels read them: the host knows how many rows and groups there are at most.
+Algorithms receive ``y[m, n] = epilogue(sum_k a[m, k] * b[g, k, n])`` for the rows m from offsets[g] to offsets[g+1] - 1, with element
+strides for every index. Only the kernels read the offsets: the host knows how many rows and groups there are at most.
 """
 import functools
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Which group a row or a tile belongs to: kernels find out from the offsets, which the host never sees.
+"""The group of a row or a tile: kernels find it in the offsets, which only the device reads.
 
-Whatever the offsets hold, what these functions answer lies within the arrays; rows that no group has belong to none.
+Whatever the offsets hold, results lie within the arrays; rows may belong to no group.
 """
 import functools
 from dataclasses import replace
@@ -24,7 +24,7 @@ def group_roles(problem) -> Roles:
 
 
 def most_tiles(problem, bm):
-    """The most tiles of `bm` rows that groups can need: each group may begin a tile of its own and leave its last one unfilled."""
+    """The most tiles of `bm` rows that groups can need: each group begins a tile of its own and may leave its last one unfilled."""
     return (problem.m_total + min(problem.groups, problem.m_total) * (bm - 1)) // bm
 
 

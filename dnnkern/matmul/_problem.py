@@ -1,7 +1,7 @@
 """The matrix-product problem: validation, shapes, and the canonical form that algorithms read.
 
-Algorithms see ``y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])`` with element strides for every index, whatever the operands' shapes,
-transpositions and broadcasts were; `z` runs over at most a few merged batch dimensions.
+Algorithms receive ``y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])`` with element strides for every index, whatever the operands'
+shapes, transpositions and broadcasts were; `z` runs over at most a few merged batch dimensions.
 """
 import functools
 import math
@@ -285,7 +285,7 @@ class MatmulProblem:
         return sum(t.nbytes for t in self._tensors)
 
     def epilogue_arguments(self) -> tuple:
-        """The kernel parameters that make up the epilogue's tuple, in its order, but for the scales: those are `scales.arguments()`."""
+        """The kernel parameters of `EpilogueParams`; those of scales are `scales.arguments()`."""
         return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend_name)
 
     def batch_arguments(self) -> tuple:

@@ -1,11 +1,11 @@
-"""The register tiles of `matmul_blocked` on groups of rows: a block finds its tile in the offsets, as in `grouped_matmul_tiled`.
+"""The register tiles of `matmul_blocked` over groups of rows: a block finds its tile in the offsets, as in `grouped_matmul_tiled`.
 
-Inside a group nothing is new: the group's first row is where a and y begin, its number of rows is M. What the host cannot know is where
-tiles reach over the end of a group, so all are made for edges: rows beyond are read from the group's last one and not stored.
+Inside a group it is an ordinary GEMM: a and y begin at the group's first row, M is its number of rows. The host cannot know which tiles
+reach past the end of a group, so all check their edges: rows past it are read from the group's last one and not stored.
 
-Large tiles are for groups of hundreds of rows, small ones for the few rows a group has when one token at a time is generated; the estimate
-takes the groups for about equal. Blocks are as many as the worst offsets can need. Exact arithmetic on the ordinary units: the choice for
-float32 and float64; for 16-bit types and int8 where there are no tensor cores.
+Large tiles are for groups of hundreds of rows, small ones for the few rows per group of one token at a time; the estimate assumes groups
+of about equal size. There are as many blocks as the worst offsets can need. Exact arithmetic on CUDA cores: the choice for float32 and
+float64, and for 16-bit types and int8 on devices without tensor cores.
 """
 import functools
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch, a block a tile that groups can need."""
+    """One launch, one block per tile that groups can need."""
     parts = group_roles(problem)
     operands = operands_of(parts, config)
     full = Config(config, operands, store_width(parts, operands.group), parts.epilogue)

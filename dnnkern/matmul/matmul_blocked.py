@@ -1,13 +1,13 @@
-"""A block computes a tile of y from shared memory, a thread a smaller one in registers, with exact arithmetic on the ordinary units.
+"""GEMM on CUDA cores: a block computes a tile of y out of shared memory, each thread a smaller one in registers. Exact arithmetic.
 
 `engine.simt` has the main loop: cp.async into a ring of stages, fragments of 16 bytes double-buffered in registers, tm x tn multiply-adds
-for tm + tn elements loaded. 16-bit operands are widened to float32 on their way into shared memory; int8 operands lie there in words of
-four k and are multiplied by dp4a; float64 works as float32 does, with half the elements in 16 bytes.
+per tm + tn elements loaded. 16-bit operands are widened to float32 on their way into shared memory; int8 operands are stored there as
+words of four k and multiplied by dp4a; float64 works as float32 does, with half the elements in 16 bytes.
 
-The configurations are a ladder of tiles: 128x256 for products that fill the machine many times over, down to 32x16 for those that would
-leave most of it idle; the small ones split the k of a stage among warps. It wins for float32 from about 256**3 on, where only tensor cores
-with reduced precision are faster; for 16-bit types until K and N reward tensor cores. Where y has few tiles and k is long `split_k` wins,
-with M or N up to 8 `gemv`.
+Tiles go from 128x256, for products that fill the multiprocessors many times over, down to 32x16 for those that would leave most of them
+idle; the small ones split the k of a stage among warps. It wins for float32 from about 256**3 on, where only tensor cores with reduced
+precision are faster; for 16-bit types until K and N reward tensor cores. Where y has few tiles and k is long `split_k` wins, with M or N
+up to 8 `gemv`.
 """
 import functools
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """One tile of y a block."""
+    """One tile of y per block."""
     tile = config.tile
     BM, BN = tile.bm, tile.bn
     store = make_group_store(config.epilogue, config.operands.group, config.store > 1)
@@ -89,7 +89,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch, a block a tile."""
+    """One launch, one block per tile."""
     parts = stored_by_rows(problem)
     operands = operands_of(parts, config)
     full = Config(config, operands, store_width(parts, operands.group), len(parts.batch), parts.epilogue)

@@ -1,21 +1,21 @@
-"""Products with up to eight rows (or columns): every weight is read once, by 16-byte loads, and no tile is padded.
+"""GEMV: products with up to eight rows (or columns). Every weight is read once, by 16-byte loads, and no tile is padded.
 
-y[m, n] = sum_k x[m, k] w[k, n] with M up to 8; with few columns instead of rows the transposed product is computed. Reading w is all the
-time there is, so the loads of a thread are wide, independent of each other and issued together, and arithmetic must fit beside them:
+y[m, n] = sum_k x[m, k] w[k, n] with M up to 8; with few columns instead of rows the transposed product is computed. Reading w takes all the
+time, so each thread's loads are wide, independent and issued together, and the arithmetic has to fit beside them:
 
-- w contiguous along k (`weights @ x`, linear layers): a block owns `rows` columns n, its lanes run along k, `unroll` chunks a lane at a
+- w contiguous along k (`weights @ x`, linear layers): a block owns `rows` columns n, its lanes run along k, each `unroll` chunks at a
   time. A chunk of x serves all `rows`, so x costs M loads for `rows` loads of w; the sums over lanes are formed once, at the end.
 - w contiguous along n: a thread owns the columns of one chunk and as many consecutive k as a chunk has elements; `lanes` neighbours make
   whole sectors, the other lanes and the warps take other k.
 
-x and w stay packed in registers and are widened a word at a time, between the multiply-adds: unpacked up front they would take the
-registers that keep loads under way. int8 is multiplied by dp4a; 8-bit floats, whose two operands may be of two types, become float32 by way
-of float16. Wins for M or N up to 8; from 16 on tensor cores or tiles.
+A chunk is one load. x and w stay packed in registers and are widened word by word, between the multiply-adds: unpacked up front they would
+take the registers that loads in flight need. int8 is multiplied by dp4a; 8-bit floats, whose two operands may differ in type, become
+float32 by way of float16. Wins for M or N up to 8; from 16 on tensor cores or tiles do.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, jit, u8, u32
+from ..device import cuda, device_function, f32, f64, i32, jit, u8, u32
 from ..device.convert import element
 from ..device.dot import dot4
 from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
@@ -25,19 +25,18 @@ from ..device.numeric import bits_float, words_double
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
-from ..engine.batch import make_batch_offsets
 from ..engine.roles import operand_strides, roles, widest
 from ..engine.scales import FP8
 from ..engine.simt import HALVES
 from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
+from ._parameters import AStrides, BStrides, YStrides
 from ._reduce import make_halving
 
 COST = constants("matmul/gemv")
-
-
 MOST_ROWS = 8
 
 
@@ -45,8 +44,8 @@ MOST_ROWS = 8
 class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
-    rows, unroll, warps: see the module; `lanes`: threads side by side along n; `blocks` are meant to fit on a multiprocessor; `whole`: no
-    load lies beyond the end of k; `edge`: the last block's rows reach beyond n.
+    rows, unroll, warps: see the module; `lanes`: neighbouring threads along n; `blocks` should fit on a multiprocessor; `whole`: no load
+    reaches past the end of k; `edge`: the last block's rows reach past n.
     """
     dtype: str
     dtype_w: str
@@ -121,7 +120,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The bytes of w, blocks, or arithmetic: the instructions of multiply-adds, of packed halves too."""
+    """The bytes of w, blocks, or arithmetic: multiply-adds, and unpacking 16-bit elements."""
     parts = _parts(problem)
     per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.bits16)
     rate = COST.rate * device.fp32_rate / 2
@@ -170,20 +169,20 @@ def _carried(n, body):
 
 
 def _rows_of_x(config):
-    """Device function ``load(wx, row, sxm, sxk, left, ok)``: a chunk of every row of x, from `row` on."""
+    """Device function ``load(x_words, row, x_stride, left, ok)``: a chunk of every row of x, from `row` on."""
     M, W = config.m, config.words
     load_x = _words_of_x(config)
 
     @device_function
     def load_row(m, row, s):
-        wx, sxm, sxk, left, ok = s
-        load_x(wx, m * W, row, sxk, left, ok)
-        return advance(row, sxm)
+        x_words, x_stride, left, ok = s
+        load_x(x_words, m * W, row, x_stride.k, left, ok)
+        return advance(row, x_stride.m)
     load_rows = _carried(M, load_row)
 
     @device_function
-    def load(wx, row, sxm, sxk, left, ok):
-        load_rows(0, row, (wx, sxm, sxk, left, ok))
+    def load(x_words, row, x_stride, left, ok):
+        load_rows(0, row, (x_words, x_stride, left, ok))
     return load
 
 
@@ -191,37 +190,35 @@ def _words_of_x(config):
     """Device function ``load(into, slot, p, stride, left, ok)``: a chunk of x: p[0], p[stride] ..., zero from `left` on."""
     W, E = config.words, config.elements
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
-    halves, double, single, packed = config.dtype in HALVES, config.dtype == "float64", config.dtype == "float32", bool(config.x_packed)
+    short, double, single, packed = config.dtype in HALVES, config.dtype == "float64", config.dtype == "float32", bool(config.x_packed)
 
     @device_function
     def load(into, slot, p, stride, left, ok):
         if packed:
             load_words(into, slot, as_u32(p), 0, ok)
-        elif halves:
+        elif short:
             for w in range(W):
                 low = u32(load1_nc_if(p, 2 * w * stride, 1 if 2 * w < left else 0))
                 high = u32(load1_nc_if(p, (2 * w + 1) * stride, 1 if 2 * w + 1 < left else 0))
                 into[slot + w] = low | (high << 16)
         elif double:
             for e in range(E):
-                load2_nc_if_into(into, slot + 2 * e, as_u32(advance(p, e * stride)), 0,
-                                 1 if e < left else 0)
+                load2_nc_if_into(into, slot + 2 * e, as_u32(advance(p, e * stride)), 0, 1 if e < left else 0)
         elif single:
             for e in range(E):
-                load1_nc_if_into(into, slot + e, as_u32(advance(p, e * stride)), 0,
-                                 1 if e < left else 0)
+                load1_nc_if_into(into, slot + e, as_u32(advance(p, e * stride)), 0, 1 if e < left else 0)
         else:
             for w in range(W):
                 word = u32(0)
                 for j in range(4):
-                    if i32(4 * w + j) < left:
-                        word = u32(word | u32(u32(u8(p[i64(i64(4 * w + j) * stride)])) << u32(8 * j)))
+                    if 4 * w + j < left:
+                        word |= u32(u8(p[(4 * w + j) * stride])) << (8 * j)
                 into[slot + w] = word
     return load
 
 
 def _kernel_along_k(config):
-    """A warp `rows` columns n, lanes along k."""
+    """`rows` columns n per block, lanes along k."""
     M, R, W, U, WARPS, E = config.m, config.rows, config.words, config.unroll, config.warps, config.elements
     bytes4, WHOLE, EDGE = config.dtype == "int8", config.whole, config.edge
     widen_x, P, WQ, Acc = (None, 1, 1, i32) if bytes4 else _scalars(config.dtype)
@@ -236,81 +233,85 @@ def _kernel_along_k(config):
 
     @device_function
     def multiply(m, s):
-        acc, wf, xf, wx, bw, q, u = s
+        acc, w_values, x_values, x_words, w_words, q, u = s
         if bytes4:
             for r in range(R):
-                acc[r * M + m] = dot4(wx[m * W + q], bw[(u * R + r) * W + q], acc[r * M + m])
+                acc[r * M + m] = dot4(x_words[m * W + q], w_words[(u * R + r) * W + q], acc[r * M + m])
         else:
-            widen_x(xf, 0, wx, m * W + q * WQ)
+            widen_x(x_values, 0, x_words, m * W + q * WQ)
             for r in range(R):
                 for p in range(P):
-                    acc[r * M + m] += xf[p] * wf[r * P + p]
+                    acc[r * M + m] += x_values[p] * w_values[r * P + p]
     all_m = unrolled(M, multiply)
 
     @device_function
     def widen_row(r, s):
-        wf, bw, q, u = s
-        widen_w(wf, r * P, bw, (u * R + r) * W + q * WQ)
+        w_values, w_words, q, u = s
+        widen_w(w_values, r * P, w_words, (u * R + r) * W + q * WQ)
     widen_rows = unrolled(R, widen_row)
 
     @device_function
     def word(q, s):
-        acc, wf, xf, wx, bw, u = s
+        acc, w_values, x_values, x_words, w_words, u = s
         if not bytes4:
-            widen_rows(0, (wf, bw, q, u))
-        all_m(0, (acc, wf, xf, wx, bw, q, u))
+            widen_rows(0, (w_values, w_words, q, u))
+        all_m(0, (acc, w_values, x_values, x_words, w_words, q, u))
     all_words = unrolled(W // WQ, word)
 
     @device_function
     def chunk(u, s):
-        acc, wf, xf, wx, bw, x, sxm, sxk, c, k = s
+        acc, w_values, x_values, x_words, w_words, x, x_stride, c, k = s
         at = (c + u * 32) * E
         ok = 1
         if not WHOLE:
             ok = 1 if at < k else 0
-        load_x(wx, advance(x, at * sxk), sxm, sxk, k - at, ok)
-        all_words(0, (acc, wf, xf, wx, bw, u))
+        load_x(x_words, advance(x, at * x_stride.k), x_stride, k - at, ok)
+        all_words(0, (acc, w_values, x_values, x_words, w_words, u))
     all_chunks = unrolled(U, chunk)
 
     @device_function
     def load_row(r, row, s):
-        bw, u, n0, n, swn, ok = s
-        load_words(bw, (u * R + r) * W, as_u32(row), 0, ok)
-        # NOTE: from row to row by addition; R offsets of their own would be kept in 2R registers through the loop
+        w_words, u, n0, n, w_stride, ok = s
+        load_words(w_words, (u * R + r) * W, as_u32(row), 0, ok)
+        # NOTE: from row to row by addition; R separate offsets would be kept in 2R registers through the loop
         if not EDGE or n0 + r + 1 < n:
-            row = advance(row, swn)
+            row = advance(row, w_stride.n)
         return row
     load_rows = _carried(R, load_row)
 
     @device_function
     def load_chunk(u, s):
-        bw, w, n0, n, swn, c, k = s
+        w_words, w, n0, n, w_stride, c, k = s
         at = (c + u * 32) * E
         ok = 1
         if not WHOLE:
             ok = 1 if at < k else 0
-        load_rows(0, advance(w, i64(at)), (bw, u, n0, n, swn, ok))
+        load_rows(0, advance(w, at), (w_words, u, n0, n, w_stride, ok))
     load_chunks = unrolled(U, load_chunk)
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
+    def matmul_gemv_k(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
         z, group = divide_remainder(cuda.blockIdx.x, groups)
         n0 = group * R
-        x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        x, w = advance(x, x_at), advance(w, w_at + n0 * swn)
-        bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
-        acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
+        x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
+        x, w = advance(x, x_at), advance(w, w_at + n0 * w_stride.n)
+        w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
+        acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
             acc[i] = Acc(0)
-        chunk_ = warp * (32 * U) + lane
-        while (chunk_ - lane) * E < k:  # the same for the whole warp
-            load_chunks(0, (bw, w, n0, n, swn, chunk_, k))
-            all_chunks(0, (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
-            chunk_ = chunk_ + WARPS * U * 32
+
+        # multiply: the warps of a block interleave along k
+        chunk0 = warp * (32 * U) + lane
+        while (chunk0 - lane) * E < k:  # the same for the whole warp
+            load_chunks(0, (w_words, w, n0, n, w_stride, chunk0, k))
+            all_chunks(0, (acc, w_values, x_values, x_words, w_words, x, x_stride, chunk0, k))
+            chunk0 = chunk0 + WARPS * U * 32
+
+        # reduce across lanes, then across warps
         halve(acc, lane)
         first = first_of(lane)
         for i in range(LEFT):
@@ -322,19 +323,19 @@ def _kernel_along_k(config):
         while e < NA:
             total = scratch[e]
             for j in range(1, WARPS):
-                total = Acc(total + scratch[j * NA + e])
+                total += scratch[j * NA + e]
             r = e // M
             m, column = e - r * M, n0 + r
             if column < n:
                 params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
-                                      scale_strides.a_row, scale_strides.b_column)
-                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
+                                      scale_stride.a_row, scale_stride.b_column)
+                y[y_at + m * y_stride.m + column * y_stride.n] = epilogue(total, m, column, params)
             e = e + THREADS
     return matmul_gemv_k
 
 
 def _kernel_along_n(config):
-    """A thread one chunk of columns and E consecutive k at a time."""
+    """One chunk of columns and E consecutive k per thread and step."""
     M, W, WARPS, E, LANES, U = config.m, config.words, config.warps, config.elements, config.lanes, config.unroll
     (widen_x, P, WQ, Acc), widen_w = _scalars(config.dtype), _scalars(config.dtype_w)[0]
     NA, COLUMNS, BITS = M * E, LANES * E, 5 - (LANES.bit_length() - 1)
@@ -350,70 +351,74 @@ def _kernel_along_n(config):
 
     @device_function
     def multiply(m, s):
-        acc, wf, xf, wx, q = s
-        widen_x(xf, 0, wx, m * W + q * WQ)
+        acc, w_values, x_values, x_words, q = s
+        widen_x(x_values, 0, x_words, m * W + q * WQ)
         for p in range(P):
             for e in range(E):
-                acc[m * E + e] += xf[p] * wf[p * E + e]
+                acc[m * E + e] += x_values[p] * w_values[p * E + e]
     all_m = unrolled(M, multiply)
 
     @device_function
     def word(q, s):
-        acc, wf, xf, wx, bw, u = s
+        acc, w_values, x_values, x_words, w_words, u = s
         for p in range(P):
             for v in range(QW):
-                widen_w(wf, p * E + v * P, bw, (u * E + q * P + p) * W + v * WQ)
-        all_m(0, (acc, wf, xf, wx, q))
+                widen_w(w_values, p * E + v * P, w_words, (u * E + q * P + p) * W + v * WQ)
+        all_m(0, (acc, w_values, x_values, x_words, q))
     all_words = unrolled(E // P, word)
 
     @device_function
     def step(u, s):
-        acc, wf, xf, wx, bw, x, sxm, sxk, k0, k = s
+        acc, w_values, x_values, x_words, w_words, x, x_stride, k0, k = s
         at = k0 + u * (GROUPS * E)
         ok = 1
         if not WHOLE:
-            ok = i32(1) if at < k else i32(0)
-        load_x(wx, advance(x, at * sxk), sxm, sxk, k - at, ok)
-        all_words(0, (acc, wf, xf, wx, bw, u))
+            ok = 1 if at < k else 0
+        load_x(x_words, advance(x, at * x_stride.k), x_stride, k - at, ok)
+        all_words(0, (acc, w_values, x_values, x_words, w_words, u))
     all_steps = unrolled(U, step)
 
     @device_function
     def load_row(j, row, s):
-        bw, u, k0, k, swk = s
+        w_words, u, k0, k, w_stride = s
         ok = 1
         if not WHOLE:
-            ok = i32(1) if i32(k0 + u * (GROUPS * E) + j) < k else i32(0)
-        load_words(bw, (u * E + j) * W, as_u32(row), 0, ok)
-        return advance(row, swk)
+            ok = 1 if k0 + u * (GROUPS * E) + j < k else 0
+        load_words(w_words, (u * E + j) * W, as_u32(row), 0, ok)
+        return advance(row, w_stride.k)
     load_rows = _carried(E, load_row)
 
     @device_function
     def load_step(u, s):
-        bw, w, k0, k, swk = s
-        load_rows(0, advance(w, (k0 + u * (GROUPS * E)) * swk), (bw, u, k0, k, swk))
+        w_words, w, k0, k, w_stride = s
+        load_rows(0, advance(w, (k0 + u * (GROUPS * E)) * w_stride.k), (w_words, u, k0, k, w_stride))
     load_steps = unrolled(U, load_step)
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
+    def matmul_gemv_n(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
         z, group = divide_remainder(cuda.blockIdx.x, groups)
         n0 = group * COLUMNS
-        side, own = tid & (LANES - 1), tid >> SHIFT
-        x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        group_n, group_k = tid & (LANES - 1), tid >> SHIFT
+        x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
         x = advance(x, x_at)
-        w = advance(w, w_at + minimum(n0 + side * E, n - E))
-        bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
-        acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
+        w = advance(w, w_at + minimum(n0 + group_n * E, n - E))
+        w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
+        acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
             acc[i] = Acc(0)
-        k0 = own * E
+
+        # multiply: groups of lanes, and warps, interleave along k
+        k0 = group_k * E
         while k0 < k:
-            load_steps(0, (bw, w, k0, k, swk))
-            all_steps(0, (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
+            load_steps(0, (w_words, w, k0, k, w_stride))
+            all_steps(0, (acc, w_values, x_values, x_words, w_words, x, x_stride, k0, k))
             k0 = k0 + GROUPS * E * U
+
+        # reduce across lanes, then across warps
         halve(acc, lane)
         first = first_of(lane)
         for i in range(LEFT):
@@ -421,31 +426,31 @@ def _kernel_along_n(config):
                 if lane < LANES or first_of(lane - LANES) != first:
                     e = first + i
                     m = e // E
-                    scratch[warp * OUT + m * COLUMNS + side * E + (e - m * E)] = acc[i]
+                    scratch[warp * OUT + m * COLUMNS + group_n * E + (e - m * E)] = acc[i]
         cuda.syncthreads()
         o = tid
         while o < OUT:
             total = scratch[o]
             for j in range(1, WARPS):
-                total = Acc(total + scratch[j * OUT + o])
+                total += scratch[j * OUT + o]
             m = o // COLUMNS
             column = n0 + (o - m * COLUMNS)
             if column < n:
                 params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
-                                      scale_strides.a_row, scale_strides.b_column)
-                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
+                                      scale_stride.a_row, scale_stride.b_column)
+                y[y_at + m * y_stride.m + column * y_stride.n] = epilogue(total, m, column, params)
             o = o + THREADS
     return matmul_gemv_n
 
 
 @functools.cache
 def kernel(config):
-    """A group of columns of y a block."""
+    """A group of columns of y per block."""
     return (_kernel_along_k if config.along_k else _kernel_along_n)(config)
 
 
 def _shape(problem, device):
-    """The configuration for a problem: measured for M of 1 and for float32, for more rows of halves by counted instructions."""
+    """The configuration for a problem: measured for M of 1 and for float32, for more rows of 16-bit elements by counted instructions."""
     parts = _parts(problem)
     along_k, words = _weights(parts)
     itemsize = parts.a.itemsize
@@ -471,7 +476,7 @@ def _shape(problem, device):
 
 
 def _columns(config):
-    """Of a block."""
+    """Columns of y per block."""
     return config.rows if config.along_k else config.lanes * config.elements
 
 
@@ -480,7 +485,8 @@ def build(problem, device, config):
     parts, config = _parts(problem), _shape(problem, device)
     groups = ceil_div(parts.n, _columns(config))
     arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n),
-                 Argument("int32", parts.k), *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)),
+                 Argument("int32", parts.k), Argument(AStrides, AStrides(*parts.a_strides)),
+                 Argument(BStrides, BStrides(*parts.b_strides)), Argument(YStrides, YStrides(*parts.y_strides)),
                  *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),
                  *parts.epilogue_arguments())
     return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)

@@ -1,14 +1,14 @@
 """Tensor cores by mma.sync: every dtype, every layout, from sm_80 on.
 
-The main loop is `engine.ampere`'s; this file says which tiles fit a problem, what they cost, and where blocks work. Operands are read as
-they lie, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not. float32 is rounded to tf32,
+The main loop is `engine.ampere`'s; this file has the tiles that fit a problem, their cost, and the tile of each block. Operands are read
+in place, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not. float32 is rounded to tf32,
 which the problem has to allow; float64 is exact.
 
-With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns then waste nothing, and
-the weights' bytes under way are what counts. Where y has few tiles, blocks divide k among them, in `ranges` that `engine.split_k` adds up.
+With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns waste nothing, and bytes
+of weights in flight are what counts. Where y has few tiles, blocks split k (split-K), and `engine.split_k` adds the partial sums.
 
-It wins for float64, for operands that TMA cannot address, for bytes that are not contiguous along k, on architectures without wgmma,
-and for few rows or columns. A big product of halves on sm_90a belongs to wgmma.
+It wins for float64, for operands that TMA cannot address, for 8-bit operands that are not contiguous along k, on architectures without
+wgmma, and for few rows or columns. Large products of 16-bit elements on sm_90a belong to wgmma.
 """
 import functools
 from dataclasses import dataclass, replace

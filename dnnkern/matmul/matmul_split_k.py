@@ -1,11 +1,11 @@
-"""Several blocks share a tile of y, each with its own range of k; a second kernel adds their partial sums.
+"""Split-K on CUDA cores: several blocks share a tile of y, each with its own slice of k; a second kernel adds their partial sums.
 
-`blocked` gives a tile to one block: an output of 128x128 occupies one multiprocessor however long k is. Here tile t and range s belong to
-block (t, s), which runs the main loop of `engine.simt` over its range and stores its accumulators, untouched, to the workspace, as
-`engine.split_k` reads them: in a fixed order and without atomics, so the result repeats exactly.
+`blocked` gives a tile to one block: an output of 128x128 occupies one multiprocessor however long k is. Here tile t and slice s belong to
+block (t, s), which runs the main loop of `engine.simt` over its slice and stores its accumulators to the workspace; `engine.split_k` adds
+them in a fixed order and without atomics, so results are bitwise repeatable.
 
-The ranges are as many as give each multiprocessor one, two or four blocks. It wins where y has fewer tiles than the device
-multiprocessors and k is some thousands; it pays with a second launch and 2 * ranges * M * N elements of traffic, mostly in the L2.
+The slices are as many as give each multiprocessor one, two or four blocks. It wins where y has fewer tiles than the device has
+multiprocessors and k is some thousands; it pays with a second launch and 2 * slices * M * N elements of traffic, mostly in the L2.
 """
 import functools
 

@@ -1,12 +1,12 @@
-"""Tensor cores of Hopper where the tiles of y do not fill whole waves: tiles of full waves at once, those of the last one divided along k.
+"""Stream-K on Hopper's tensor cores: tiles of full waves as a whole, those of the last wave in K slices.
 
 `wgmma` leaves multiprocessors idle in its last wave: 320 tiles on 132 of them take three waves for the work of 2.42. Here the first 264 are
-computed as there, and the other 56 in ranges of k, as many as fill the multiprocessors for a part of a wave. Their accumulators go to the
-workspace, and a second launch adds the ranges of each tile in a fixed order and applies the epilogue. The persistent blocks of the main
+computed as there, and the other 56 in K slices, as many as fill the multiprocessors for a part of a wave. Their accumulators go to the
+workspace, and a second launch adds the slices of each tile in a fixed order and applies the epilogue. The persistent blocks of the main
 loop (`engine.hopper`) go from one kind of work to the other without a pause.
 
 It wins where the last wave is poorly filled and k is long: it saves up to a wave of tiles, and pays with a launch and two passes over
-ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in its hybrid form, with ranges of equal length.
+slices * tiles * bm * bn * 4 bytes, in the L2. Source: Stream-K (Osama et al., 2023), the hybrid form, with slices of equal length.
 """
 import functools
 from dataclasses import dataclass

@@ -4,18 +4,29 @@ A warp has a statistic, or a block where there are few with many items. The orde
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..device import cuda, device_function, i64, jit
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ._channel_view import statistic_strides
 from ._moments import make_inverses, make_meeting, make_merge, make_sum
 
 THREADS = 128
-FLIGHT = 4  # items that a thread has under way
+FLIGHT = 4  # items that a thread has in flight
+
+
+class SlabSizes(NamedTuple):
+    """Values of a tile, tiles of a slab, how many slabs have one more, the slab of the last tile, and values that this tile lacks."""
+    tile: i32
+    tiles: i32
+    larger: i32
+    last: i32
+    missing: i32
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Items:
 
     @property
     def bytes(self):
-        """Of the two numbers of all items, and of two numbers a statistic behind them."""
+        """Of the two numbers of all items, and of two numbers per statistic after them."""
         return 2 * (self.count + self.statistics) * ITEMSIZE[self.compute]
 
     def pointers(self, what="workspace"):
@@ -77,10 +88,10 @@ class Items:
         return tuple(Argument(f"{self.compute}*", what, offset=k * size) for k in at)
 
     def sizes(self):
-        """Argument: what `make_count` needs."""
+        """Kernel parameter: what `slab_values` needs."""
         tiles = ceil_div(self.values, self.tile)
         whole, more = divmod(tiles, self.slabs)
-        return Argument("int32x5", (self.tile, whole, more, (tiles - 1) % self.slabs, tiles * self.tile - self.values))
+        return Argument(SlabSizes, SlabSizes(self.tile, whole, more, (tiles - 1) % self.slabs, tiles * self.tile - self.values))
 
 
 def slabs_of(tiles, wanted):
@@ -91,9 +102,9 @@ def slabs_of(tiles, wanted):
 @device_function
 def slab_values(slab, sizes):
     """Values of a slab; `sizes` from `Items.sizes`."""
-    tiles = sizes[1] + 1 if slab < sizes[2] else sizes[1]
-    count = tiles * sizes[0]
-    return count - sizes[4] if slab == sizes[3] else count
+    tiles = sizes.tiles + 1 if slab < sizes.larger else sizes.tiles
+    count = tiles * sizes.tile
+    return count - sizes.missing if slab == sizes.last else count
 
 
 def _lanes(items):
@@ -117,7 +128,7 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
 
     @jit(launch_bounds=THREADS)
     def channel_norm_statistics(first, second, mean, rstd, running_mean, running_var, eps, momentum, statistics, length, slabs, sizes,
-                                groups, mean_steps, rstd_steps, running_mean_step, running_var_step):
+                                groups, mean_strides, rstd_strides, running_mean_step, running_var_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         if dependent:
             wait_for_previous_grid()
@@ -142,8 +153,8 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
         a, b, n = meet(a, b, n, scratch)
         if there and lane == 0:
             image, group = divide_remainder(k, groups)
-            mean[image * mean_steps[0] + group * mean_steps[1]] = a
-            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = inverse_root(b * inverse(n) + eps)
+            mean[image * mean_strides.image + group * mean_strides.group] = a
+            rstd[image * rstd_strides.image + group * rstd_strides.group] = inverse_root(b * inverse(n) + eps)
             if RUNNING_MEAN:
                 at = group * running_mean_step
                 store_mean(running_mean, at, (Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a)
@@ -166,7 +177,7 @@ def statistics_launch(problem, view, items, dependent):
     arguments = (first, second, Argument(f"{items.compute}*", "mean"), Argument(f"{items.compute}*", "rstd"), *pointers,
                  Argument(items.compute, "eps"), momentum, Argument("int32", items.statistics), Argument("int32", items.per_statistic),
                  Argument("uint32x3", divisor(items.slabs)), items.sizes(), Argument("uint32x3", divisor(view.channels // view.per)),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")), *(Argument("int64", s) for s in steps))
+                 *statistic_strides(view, "mean", "rstd"), *(Argument("int64", s) for s in steps))
     return Launch(statistics_kernel(items.compute, lanes, *dtypes, dependent), (ceil_div(items.statistics * lanes, THREADS), 1, 1),
                   (THREADS, 1, 1), arguments, dependent=dependent)
 

@@ -1,17 +1,42 @@
 """An image as images of channels of values, with one step between neighbours of each; and how partial results of it lie in the workspace.
 
-Batch normalisation has one image where pixels of all images are evenly apart, and merges all images' values into a mean otherwise. Group
-normalisation has as many as x. A block or a group of threads takes a *slab* of a channel's values and leaves a pair of numbers, an *item*:
-a mean and squared distances to it, or two sums. All items of a statistic lie side by side, slabs fastest, so that whoever merges them reads
-in order: (channels, images, slabs) for batch, (images, channels, slabs) for group normalisation.
+Batch normalisation has one image where pixels of all images are at a constant stride, and merges all images' values into a mean otherwise.
+Group normalisation has as many as x. A block or a group of threads takes a *slab* of a channel's values and leaves a pair of numbers, an
+*item*: a mean and squared distances to it, or two sums. All items of a statistic lie side by side, slabs fastest, so that whoever merges
+them reads in order: (channels, images, slabs) for batch, (images, channels, slabs) for group normalisation.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ..device import i64
 from ..device.rows import Dim, merged
+from ..host.launch import Argument
 from ._channel_problem import WEIGHT, WHOLE
 
 MOST = 2 ** 31 - 2 ** 20
+
+
+class StatisticStrides(NamedTuple):
+    """Of a mean or a variance[image, group]."""
+    image: i64
+    group: i64
+
+
+@functools.cache
+def _strides_type(names):
+    return NamedTuple("ArrayStrides", [(name, i64) for name in names])
+
+
+def array_strides(names, strides):
+    """Kernel parameter: a stride of each of these arrays."""
+    kind = _strides_type(tuple(names))
+    return Argument(kind, kind(*strides))
+
+
+def statistic_strides(view, *names):
+    """Kernel parameters: strides of these statistics."""
+    return tuple(Argument(StatisticStrides, StatisticStrides(*view.statistic[name])) for name in names)
 
 
 @dataclass(frozen=True)

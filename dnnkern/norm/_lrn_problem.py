@@ -67,12 +67,12 @@ class LrnProblem:
         return RowForm((dims.pop(axis),), merged(dims) or (Dim(1, (0,) * len(self.arrays)),))
 
     @property
-    def behind(self):
+    def before(self):
         """Channels of a window before its own."""
         return self.size // 2
 
     @property
-    def ahead(self):
+    def after(self):
         return (self.size - 1) // 2
 
     @property

@@ -124,7 +124,7 @@ def make_pool(Real, lanes, layer=True, even=False):
 @functools.cache
 def make_block_pool(Real, warps, layer=True):
     """Device function ``pool(a, b, n, scratch)``: `make_pool` over the warps of a block, in every thread; `scratch` is a shared array of 3
-    numbers a warp, which nothing else uses until the next barrier."""
+    numbers per warp, which nothing else uses until the next barrier."""
     whole = make_pool(Real, warps, layer)
 
     @device_function

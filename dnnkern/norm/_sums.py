@@ -1,7 +1,7 @@
 """Sums of the rows of matrices: what blocks have left of dgamma and dbeta in a workspace, added in a fixed order.
 
 The workspace holds [blocks][1 or 2][length] partial sums. Threads of a block have 8 or 32 neighbouring columns side by side and divide
-the rows, eight loads under way in each; what they have meets in shared memory.
+the rows, eight loads in flight in each; what they have meets in shared memory.
 """
 import functools
 

@@ -8,7 +8,7 @@ or to `planes`, which reads them twice.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function
 from ..device.index import ceil_div, divide, divide_remainder, divisor
@@ -18,9 +18,9 @@ from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ..host.launch import Argument, Launch
-from ._channel_view import MOST, View, view_of
+from ._channel_view import MOST, View, array_strides, statistic_strides, view_of
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
-from .planes.kernel import Planes, make_places
+from .planes.kernel import Planes, make_position
 
 COST = constants("norm/group")
 
@@ -53,7 +53,7 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor should hold: 64 registers a thread hold seven vectors, and the weights of one channel besides."""
+        """Blocks that a multiprocessor should hold: 64 registers per thread hold seven vectors, and the weights of one channel besides."""
         threads = RESIDENT * 5 // 8 if self.split else RESIDENT
         return max(1, min(threads // self.planes.threads, self.shared_per_sm // (self.shared_bytes + 2048) if self.shared else RESIDENT))
 
@@ -154,7 +154,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate that those under way sustain; the grid's last blocks."""
+    """Bytes at the rate that those in flight sustain; the grid's last blocks."""
     planes, (length, vector_bytes, _) = config.planes, _row(problem)
     rows = view_of(problem).images * view_of(problem).groups
     size = problem.x.itemsize
@@ -171,7 +171,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """y and the statistics, a row a group of threads."""
     planes, layout = config.planes, config.layout
-    vec, places = make_row(layout, planes.threads), make_places(planes)
+    vec, position = make_row(layout, planes.threads), make_position(planes)
     act = activation_function(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS, LANES = planes.registers, planes.lanes
@@ -207,19 +207,19 @@ def kernel(config):
                 some[e] = act((some[e] - a) * scale + shift)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, images, steps, gamma_step,
-                             beta_step, mean_steps, rstd_steps):
+    def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, image_strides,
+                             channel_strides, gamma_step, beta_step, mean_strides, rstd_strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
-        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
-        image, group, _, size, lane = places(rows, one, groups, length, length)
-        x = advance(x, image * images[0] + group * steps[0])
-        y = advance(y, image * images[1] + group * steps[1])
+        part, base, count = cuda.local.array(PART, u32), u32(0), 0
+        image, group, _, size, lane = position(rows, one, groups, length, length)
+        x = advance(x, image * image_strides.x + group * channel_strides.x)
+        y = advance(y, image * image_strides.y + group * channel_strides.y)
         prologue, vectors = vec.split(x, size)
         if SHARED:
             base = shared_address(dynamic, 0) + 16 * u32(cuda.threadIdx.x)
             vec.copy_overflow(base, x, prologue, vectors, lane)
-        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load(words, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, x, prologue, vectors, size, lane)
         a, b = Real(0), Real(0)
         mine = max((vectors - lane + (LANES - 1)) >> LOG, 0)
@@ -243,8 +243,8 @@ def kernel(config):
         a, b, n = in_block(a, b, n, scratch)
         r = inverse_root(b * inverse(Real(length)) + eps)
         if lane == 0 and size > 0:
-            mean[image * mean_steps[0] + group * mean_steps[1]] = a
-            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = r
+            mean[image * mean_strides.image + group * mean_strides.group] = a
+            rstd[image * rstd_strides.image + group * rstd_strides.group] = r
         hold(words)
         first = group * per
         for c in range(REGISTERS):
@@ -253,7 +253,7 @@ def kernel(config):
                 vec.unpack(some, words, c)
                 finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
                 vec.pack(words, c, some)
-                vec.store(y, words, c, prologue, vectors, lane, i64(1))
+                vec.store(y, words, c, prologue, vectors, lane, 1)
         if SHARED:
             for c in range(count):
                 vec.load_overflow(part, base, c)
@@ -285,10 +285,10 @@ def build(problem, device, config):
     pointers = [problem.pointer(name) for name in ("x", "y", "gamma", "beta", "mean", "rstd")]
     arguments = (*pointers, Argument(problem.compute, "eps"), Argument("int32", rows), Argument("uint32x3", divisor(1)),
                  Argument("uint32x3", divisor(view.groups)), Argument("int32", length), Argument("uint32x3", divisor(view.values)),
-                 Argument("int32", view.per), Argument("int64x2", tuple(s[0] for s in wholes)),
-                 Argument("int64x2", tuple(s[1] * view.per for s in wholes)),
+                 Argument("int32", view.per), array_strides(("x", "y"), (s[0] for s in wholes)),
+                 array_strides(("x", "y"), (s[1] * view.per for s in wholes)),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")))
+                 *statistic_strides(view, "mean", "rstd"))
     return (Launch(kernel(config), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments,
                    shared=config.shared_bytes),)
 

@@ -1,4 +1,4 @@
-"""One thread an element, straight from the definition: it reads its window, backward the windows of all that see it. Any strides."""
+"""One thread per element, straight from the definition: it reads its window, backward the windows of all that see it. Any strides."""
 import functools
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ class Config:
     dtype: str
     dims: int
     across: bool
-    behind: int
-    ahead: int
+    before: int
+    after: int
 
 
 def supports(problem):
@@ -39,7 +39,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, and a window's instructions an element; backward its square."""
+    """Bytes, and a window's instructions per element; backward its square."""
     reads = problem.size if problem.op == "lrn_fwd" else problem.size ** 2
     return LAUNCH + overlap(memory=2 * memory_seconds(problem.bytes, device),
                             issue=issue_seconds(problem.x.size, COST.element + COST.window * reads, device))
@@ -47,13 +47,13 @@ def estimate(problem, device, config):
 
 def _make_sum(config, Real):
     """Device function ``s(x, first, c, channels, step, scale, k)`` of channel c."""
-    load, BEHIND, AHEAD = element(config.dtype).load, config.behind, config.ahead
+    load, BEFORE, AFTER = element(config.dtype).load, config.before, config.after
 
     @device_function
     def s(x, first, c, channels, step, scale, k):
         total = Real(0)
-        low = c - BEHIND if c > BEHIND else i64(0)
-        high = c + AHEAD + 1 if c + AHEAD + 1 < channels else channels
+        low = c - BEFORE if c > BEFORE else i64(0)
+        high = c + AFTER + 1 if c + AFTER + 1 < channels else channels
         for j in range(low, high):
             v = load(x, first + j * step)
             total += v * v
@@ -101,15 +101,15 @@ def backward_kernel(config):
     """dx, an element a thread."""
     e = element(config.dtype)
     load, store, Real = e.load, e.store, f64 if config.dtype == "float64" else f32
-    s_of, position, BEHIND, AHEAD = _make_sum(config, Real), _make_position(config, ("dy", "x", "y", "dx")), config.behind, config.ahead
+    s_of, position, BEFORE, AFTER = _make_sum(config, Real), _make_position(config, ("dy", "x", "y", "dx")), config.before, config.after
 
     @jit(launch_bounds=THREADS)
     def lrn_bwd_naive(dy, x, y, dx, alpha, beta, k, share, channels, outer, steps, sizes, strides):
         c, first = position(channels, outer, sizes, strides)
         if c >= 0:
             scale, total = alpha * share, Real(0)
-            low = c - AHEAD if c > AHEAD else i64(0)
-            high = c + BEHIND + 1 if c + BEHIND + 1 < channels else channels
+            low = c - AFTER if c > AFTER else i64(0)
+            high = c + BEFORE + 1 if c + BEFORE + 1 < channels else channels
             for j in range(low, high):
                 s = s_of(x, first.x, j, channels, steps.x, scale, k)
                 total += load(dy, first.dy + j * steps.dy) * load(y, first.y + j * steps.y) / s
@@ -124,7 +124,7 @@ def build(problem, device, config):
     """One launch."""
     p, (channel,), outer = problem, problem.form.row, problem.form.outer
     across = abs(channel.strides[-1]) <= abs(outer[-1].strides[-1])
-    config = Config(p.dtype, len(outer), across, p.behind, p.ahead)
+    config = Config(p.dtype, len(outer), across, p.before, p.after)
     sizes, strides = row_arguments64(outer, len(p.arrays))
     steps = ForwardSteps if p.op == "lrn_fwd" else BackwardSteps
     arguments = (*(Argument(element(p.dtype).pointer, name) for name, _ in p.arrays),

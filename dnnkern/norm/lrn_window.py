@@ -1,8 +1,8 @@
 """A thread has several channels of its own and, in registers, those that their windows reach: x is read about once.
 
 Channels last, a thread owns 16 bytes of channels and loads as many units on both sides as a window reaches. Channels first, it owns a few
-channels of neighbouring pixels and loads the channels before and behind. What neighbours load twice comes from the cache. All loads are
-under way before the first is used; sums are made of each window anew, so that nothing cancels. Backward, the window of x is twice as wide.
+channels of neighbouring pixels and loads the channels before and after. What neighbours load twice comes from the cache. All loads are
+in flight before the first is used; sums are made of each window anew, so that nothing cancels. Backward, the window of x is twice as wide.
 """
 import functools
 import math
@@ -44,7 +44,7 @@ class Config:
         Elements of a load, and 32-bit words of its accesses, 0: element by element.
     own : int
         Loads that a thread has results for.
-    behind, ahead : int
+    before, after : int
         Channels of a window beside its own.
     dims : int
         Dimensions besides the channels, and besides the pixels where these lie side by side; 1 at least.
@@ -54,8 +54,8 @@ class Config:
     count: int
     words: int
     own: int
-    behind: int
-    ahead: int
+    before: int
+    after: int
     dims: int
 
     @property
@@ -92,7 +92,7 @@ def _config(problem):
     others = form.outer if last else (channel, *form.outer[:-1])
     words = min(access_words(t, count, [d.strides[k] for d in others if d.size > 1]) for k, t in enumerate(tensors))
     own = 1 if last else max(1, OWN[problem.op] * 5 // max(5, problem.size) // (1 + (problem.compute == "float64")))
-    return Config(problem.dtype, last, count, words, own, problem.behind, problem.ahead,
+    return Config(problem.dtype, last, count, words, own, problem.before, problem.after,
                   max(1, len(form.outer) - (not last)))
 
 
@@ -115,9 +115,9 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes, what neighbours load twice from the cache; a window's instructions an element."""
+    """Bytes, what neighbours load twice from the cache; a window's instructions per element."""
     narrow = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.element_rate}[config.words]
-    reach = problem.behind if problem.op == "lrn_fwd" else 2 * problem.behind
+    reach = problem.before if problem.op == "lrn_fwd" else 2 * problem.before
     twice = 1 + COST.twice * 2 * config.lead(reach) / config.own
     windows = problem.size * (1 if problem.op == "lrn_fwd" else COST.bwd)
     issue = issue_seconds(problem.x.size, COST.element + COST.window * windows, device)
@@ -179,8 +179,8 @@ def _make_position(config, arrays):
 def forward_kernel(config):
     """y."""
     Real, LANES, CHANNELS, OWN_LOADS = scalar_of(config.dtype), config.lanes, config.channels, config.own
-    COUNT, BEHIND, SIZE = config.count, config.behind, config.behind + config.ahead + 1
-    LENGTH, BASE, load = _make_load(config, config.behind)
+    COUNT, BEFORE, SIZE = config.count, config.before, config.before + config.after + 1
+    LENGTH, BASE, load = _make_load(config, config.before)
     put, position, power = make_writer(config.dtype, COUNT, config.words), _make_position(config, ("x", "y")), _make_power(Real)
 
     @jit(launch_bounds=(THREADS, 4))
@@ -194,7 +194,7 @@ def forward_kernel(config):
                 for v in range(LANES):
                     s = Real(0)
                     for j in range(SIZE):
-                        w = values[(BASE + t * CHANNELS + i + j - BEHIND) * LANES + v]
+                        w = values[(BASE + t * CHANNELS + i + j - BEFORE) * LANES + v]
                         s += w * w
                     own = values[(BASE + t * CHANNELS + i) * LANES + v]
                     result[i * LANES + v] = own * power(k + scale * s, Real(-beta))
@@ -208,13 +208,13 @@ def forward_kernel(config):
 def backward_kernel(config):
     """dx."""
     Real, LANES, CHANNELS, OWN_LOADS = scalar_of(config.dtype), config.lanes, config.channels, config.own
-    COUNT, BEHIND, AHEAD, SIZE = config.count, config.behind, config.ahead, config.behind + config.ahead + 1
-    X_LENGTH, X_BASE, load_x = _make_load(config, BEHIND + AHEAD)
-    LENGTH, BASE, load = _make_load(config, BEHIND)
+    COUNT, BEFORE, AFTER, SIZE = config.count, config.before, config.after, config.before + config.after + 1
+    X_LENGTH, X_BASE, load_x = _make_load(config, BEFORE + AFTER)
+    LENGTH, BASE, load = _make_load(config, BEFORE)
     put, position, power = make_writer(config.dtype, COUNT, config.words), _make_position(config, ("dy", "x", "y", "dx")), _make_power(Real)
     OWN_CHANNELS, (inverse, _) = OWN_LOADS * CHANNELS, make_inverses(Real)
-    MINE, SEEN = OWN_CHANNELS * LANES, OWN_CHANNELS + SIZE - 1
-    SHARES = SEEN * LANES
+    MINE, COVERED = OWN_CHANNELS * LANES, OWN_CHANNELS + SIZE - 1
+    SHARES = COVERED * LANES
 
     @jit(launch_bounds=(THREADS, 3))
     def lrn_bwd_window(dy, x, y, dx, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
@@ -227,21 +227,21 @@ def backward_kernel(config):
         load(dys, advance(dy, offsets.dy + pixel), steps.dy, channel, last)
         load(ys, advance(y, offsets.y + pixel), steps.y, channel, last)
         scale, q = alpha * share, advance(dx, offsets.dx + pixel)
-        for i in range(SEEN):
+        for i in range(COVERED):
             for v in range(LANES):
                 total = Real(0)
                 for j in range(SIZE):
-                    w = xs[(X_BASE + i - AHEAD + j - BEHIND) * LANES + v]
+                    w = xs[(X_BASE + i - AFTER + j - BEFORE) * LANES + v]
                     total += w * w
                 s[i * LANES + v] = k + scale * total
         for i in range(OWN_CHANNELS):
             for v in range(LANES):
-                own[i * LANES + v] = dys[(BASE + i) * LANES + v] * power(s[(AHEAD + i) * LANES + v], Real(-beta))
+                own[i * LANES + v] = dys[(BASE + i) * LANES + v] * power(s[(AFTER + i) * LANES + v], Real(-beta))
         # of each channel in whose window an own one is; where there is no channel s may be 0
-        for i in range(SEEN):
-            at = channel + (i - AHEAD)
+        for i in range(COVERED):
+            at = channel + (i - AFTER)
             for v in range(LANES):
-                product = dys[(BASE + i - AHEAD) * LANES + v] * ys[(BASE + i - AHEAD) * LANES + v]
+                product = dys[(BASE + i - AFTER) * LANES + v] * ys[(BASE + i - AFTER) * LANES + v]
                 s[i * LANES + v] = product * inverse(s[i * LANES + v]) if at >= 0 and at < last else Real(0)
         factor = Real(2) * scale * beta
         for t in range(OWN_LOADS):

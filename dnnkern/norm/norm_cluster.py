@@ -1,10 +1,10 @@
 """Rows beyond a block's registers, still read once: the blocks of a cluster hold one together, or one block has a part in shared memory.
 
-Forward, two to eight blocks have up to eight 16-byte vectors a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that.
-After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
-cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. A single block holds 64 Ki float32
-as well, where shared memory has room: its threads bring further vectors there by cp.async and read them back one at a time. Backward,
-clusters of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
+Forward, two to eight blocks have up to eight 16-byte vectors per thread: 128 Ki float32 or 256 Ki 16-bit elements, with a residual half of
+that. After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
+cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. A single block holds 64 Ki float32 as
+well, where shared memory has room: its threads bring further vectors there by cp.async and read them back one at a time. Backward, clusters
+of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
 from ..device import ring
 from ..device.index import ceil_div
@@ -67,7 +67,7 @@ def backward_supports(problem):
 
 
 def backward_configs(problem, device):
-    """Clusters of which not half is idle, each with several numbers of rows under way."""
+    """Clusters of which not half is idle, each with several numbers of rows in flight."""
     count, most, found = _backward_config.vectors(problem), _backward_config.max_vectors(problem), []
     for lanes in LANES:
         for blocks in ring.cluster_sizes(device):

@@ -1,8 +1,9 @@
 """Rows that come through a ring in shared memory: blocks, or clusters of them, go through the rows and keep their columns' weights.
 
 The other algorithms hold a row and read nothing while its threads meet; and their blocks read gamma and beta from the L2 for every row,
-which for layer normalisation is twice what they read of x. Here each block has its columns for good, gamma and beta of them in registers,
-and bulk copies bring later rows while this one's moments meet (`device.ring`). Rows are read once from memory, and twice from the ring.
+which for layer normalisation is twice what they read of x. Here each block has its columns for the whole kernel, gamma and beta of them in
+registers, and bulk copies bring later rows while this one's moments meet (`device.ring`). Rows are read once from memory, and twice from
+the ring.
 """
 import functools
 from dataclasses import dataclass
@@ -189,23 +190,23 @@ def kernel(config):
                                 a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
                     a, b, n = in_warp(a, b, n)
                     if thread & 31 == 0:
-                        place = half + 3 * (WARPS * k) + 3 * (thread >> 5)
-                        scratch[place] = a
-                        scratch[place + 1] = b
-                        scratch[place + 2] = n
+                        slot = half + 3 * (WARPS * k) + 3 * (thread >> 5)
+                        scratch[slot] = a
+                        scratch[slot + 1] = b
+                        scratch[slot + 2] = n
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
                     start(base, bars, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides)
                 if thread < 32:
                     for k in range(ROWS):
-                        place = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
-                        a, b, n = in_block(scratch[place], scratch[place + 1], scratch[place + 2])
+                        slot = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
+                        a, b, n = in_block(scratch[slot], scratch[slot + 1], scratch[slot + 2])
                         sums[k * VALUES] = b
                         if LAYER:
                             sums[k * VALUES + 1] = a
                     send(sums, slots, met, turn)
             if turn > 0 and row - stride < rows:
-                place = wait(met, turn - 1) + other * SENT
+                slot = wait(met, turn - 1) + other * SENT
                 if SCALED:
                     hold_gamma(gammas)
                 if SHIFTED:
@@ -213,9 +214,9 @@ def kernel(config):
                 for k in range(ROWS):
                     line = row - stride + k * step
                     if ROWS == 1 or line < rows:
-                        a, b = Real(0), slots[place + k * VALUES]
+                        a, b = Real(0), slots[slot + k * VALUES]
                         if LAYER:
-                            a = slots[place + k * VALUES + 1]
+                            a = slots[slot + k * VALUES + 1]
                         a, b, n = in_cluster(a, b, n_other)
                         scale = inverse_root(b * n_inverse + eps)
                         offsets = row_offsets(line, divisors, strides)

@@ -1,8 +1,8 @@
-"""Threads side by side along kept elements that are contiguous, while what is reduced lies across: columns of a matrix.
+"""Reductions across contiguous elements: the columns of a matrix, each reduced; neighbouring threads have neighbouring columns.
 
-A thread has up to 16 bytes of neighbouring columns, a state for each, and a flight of loads under way, one a row. The threads of a block
-that share columns take every so many-th row; their states meet by shuffles, where they are in one warp, and in shared memory, from where
-results are stored side by side. Kept dimensions outside the columns are further blocks.
+A thread has up to 16 bytes of neighbouring columns, a state for each, and four loads in flight, one per row. The threads of a block that
+share columns take every so many-th row; their states are merged by shuffles within a warp, else through shared memory, from where results
+are stored in order. Kept dimensions outside the columns are further blocks.
 """
 import functools
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
     flight = make_flight(dtype, words, COUNT, compute)
     BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
-    STATES, PLACES = VECTOR * f.parts, VECTOR if f.indexed else 1
+    STATES, POSITIONS = VECTOR * f.parts, VECTOR if f.indexed else 1
     WIDTH, HEIGHT, SHIFT = across * VECTOR, THREADS // across, across.bit_length() - 1
     gather, column, SIZE = make_meeting(fold, compute, across, THREADS, VECTOR)
     SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
@@ -80,11 +80,11 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     store = make_store(fold, out, compute, kept, partial)
 
     @jit(launch_bounds=THREADS)
-    def reduce_columns(x, numbers, places, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
+    def reduce_columns(x, numbers, positions, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
                        kept_divisors, y_strides, factor):
-        all_numbers, all_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
+        all_numbers, all_positions = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
-        own_numbers, own_places = cuda.local.array(STATES, T), cuda.local.array(PLACES, i32)
+        own_numbers, own_positions = cuda.local.array(STATES, T), cuda.local.array(POSITIONS, i32)
         t = cuda.threadIdx.x
         rest, block = divide_remainder(cuda.blockIdx.x, blocks)
         batch, split = divide_remainder(rest, splits)
@@ -99,7 +99,7 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
         if mine >= columns:
             last = 0
         for v in range(VECTOR):
-            put(own_numbers, own_places, v, VECTOR, begin(first if first < last else NOWHERE))
+            put(own_numbers, own_positions, v, VECTOR, begin(first if first < last else NOWHERE))
         for n in range(first, last, COUNT * HEIGHT):
             for u in range(COUNT):
                 k = n + u * HEIGHT
@@ -113,16 +113,16 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
                 if ALWAYS or n + u * HEIGHT < last:
                     values(some, buffer, u)
                     for v in range(VECTOR):
-                        state = push(get(own_numbers, own_places, v, VECTOR), some[v], n + u * HEIGHT)
-                        put(own_numbers, own_places, v, VECTOR, state)
+                        state = push(get(own_numbers, own_positions, v, VECTOR), some[v], n + u * HEIGHT)
+                        put(own_numbers, own_positions, v, VECTOR, state)
         if dependent:
             launch_dependent_grids()
-        gather(all_numbers, all_places, own_numbers, own_places)
+        gather(all_numbers, all_positions, own_numbers, own_positions)
         cuda.syncthreads()
         for c in range(t, WIDTH, THREADS):
             if left + c < columns:
-                store(numbers, places, batch * columns + left + c, split, outputs, i32(splits[0]), kept_divisors, y_strides, factor,
-                      column(all_numbers, all_places, c))
+                store(numbers, positions, batch * columns + left + c, split, outputs, i32(splits[0]), kept_divisors, y_strides, factor,
+                      column(all_numbers, all_positions, c))
     return reduce_columns
 
 

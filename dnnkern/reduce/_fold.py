@@ -1,4 +1,4 @@
-"""What a mode does with elements: the running state of a reduction, and how states become one.
+"""The modes of reduction: the running state of each, and how states are merged.
 
 A state is a tuple: one number of the type that is computed with for most modes, two for logsumexp (the maximum m so far, the sum of
 exp(x - m)), three for norm2 (sums of squares of elements as they are, made small and made large, of which the one that neither overflows
@@ -19,7 +19,7 @@ from ._problem import ARG
 NOWHERE = 2 ** 31 - 1  # the position of a state without elements
 NEUTRAL = {"add": 0, "mul": 1, "min": math.inf, "max": -math.inf, "amax": 0, "avg": 0, "norm1": 0, "norm2": 0, "mul_no_zeros": 1,
            "sum_square": 0, "logsumexp": -math.inf, "argmin": math.inf, "argmax": -math.inf}
-# Modes to which another 0 makes no difference: what was not loaded need not be told from what was.
+# Modes that another 0 does not change: elements that were not loaded need no mask.
 IGNORES_ZEROS = ("add", "avg", "amax", "norm1", "norm2", "sum_square", "mul_no_zeros")
 # Powers of two: what scales elements down and up, and between which bounds the sum of plain squares is good. Sums of 2**31 squares stay
 # below the largest number where elements are scaled for their size, and squares that underflow are lost in the rounding of the others.
@@ -34,7 +34,7 @@ class Fold(NamedTuple):
     parts : int
         Numbers in a state.
     indexed : bool
-        A position is behind them.
+        A position follows them.
     begin : ``begin(at)``
         A state without elements, for a walk that meets its first one at position `at`.
     empty : ``empty()``
@@ -48,7 +48,7 @@ class Fold(NamedTuple):
         Positions times `scale` plus `shift`.
     finish : ``finish(state, factor)``
         The result; `factor` is 1 over the number of elements.
-    put, get, swap : ``put(numbers, places, at, plane, state)``, ``get(numbers, places, at, plane)``, ``swap(state, lanes)``
+    put, get, swap : ``put(numbers, positions, at, plane, state)``, ``get(numbers, positions, at, plane)``, ``swap(state, lanes)``
         A state in memory, parts `plane` elements apart; that of the lane whose number differs in the bits `lanes`.
     """
     parts: int
@@ -123,7 +123,7 @@ def _one_part(START, T, change, join, average=False):
 
 @functools.cache
 def make_absorb(mode, compute, vector):
-    """(states of a thread, device function ``absorb(numbers, places, some, at)``): the `vector` elements of load number `at` into them.
+    """(states of a thread, device function ``absorb(numbers, positions, some, at)``): the `vector` elements of load number `at` into them.
 
     A state for each element of a load; of logsumexp one, which the maximum of all changes once.
     """
@@ -133,9 +133,9 @@ def make_absorb(mode, compute, vector):
     push, put, get = f.push, f.put, f.get
 
     @device_function
-    def absorb(numbers, places, some, at):
+    def absorb(numbers, positions, some, at):
         for v in range(vector):
-            put(numbers, places, v, vector, push(get(numbers, places, v, vector), some[v], at))
+            put(numbers, positions, v, vector, push(get(numbers, positions, v, vector), some[v], at))
     return vector, absorb
 
 
@@ -145,7 +145,7 @@ def _absorb_exponentials(compute, vector):
     LARGEST = math.inf
 
     @device_function
-    def absorb(numbers, places, some, at):
+    def absorb(numbers, positions, some, at):
         m, top = numbers[0], some[0]
         for v in range(1, vector):
             top = fmax(top, some[v])
@@ -216,11 +216,11 @@ def _moves(parts):
     """put, get and swap of states of so many numbers."""
     if parts == 1:
         @device_function
-        def put(numbers, places, at, plane, state):
+        def put(numbers, positions, at, plane, state):
             numbers[at] = state[0]
 
         @device_function
-        def get(numbers, places, at, plane):
+        def get(numbers, positions, at, plane):
             return (numbers[at],)
 
         @device_function
@@ -228,11 +228,11 @@ def _moves(parts):
             return (shuffle_xor(state[0], lanes),)
     elif parts == 2:
         @device_function
-        def put(numbers, places, at, plane, state):
+        def put(numbers, positions, at, plane, state):
             numbers[at], numbers[at + plane] = state[0], state[1]
 
         @device_function
-        def get(numbers, places, at, plane):
+        def get(numbers, positions, at, plane):
             return numbers[at], numbers[at + plane]
 
         @device_function
@@ -240,11 +240,11 @@ def _moves(parts):
             return shuffle_xor(state[0], lanes), shuffle_xor(state[1], lanes)
     else:
         @device_function
-        def put(numbers, places, at, plane, state):
+        def put(numbers, positions, at, plane, state):
             numbers[at], numbers[at + plane], numbers[at + 2 * plane] = state[0], state[1], state[2]
 
         @device_function
-        def get(numbers, places, at, plane):
+        def get(numbers, positions, at, plane):
             return numbers[at], numbers[at + plane], numbers[at + 2 * plane]
 
         @device_function
@@ -367,10 +367,10 @@ def _arg(mode, T, START):
 
     @device_function
     def push(state, value, at):
-        best, place = state
+        best, position = state
         if best == best and not (better(value, best) or value == best):  # NaN is neither
-            best, place = T(value), at
-        return best, place
+            best, position = T(value), at
+        return best, position
 
     @device_function
     def merge(state, other):
@@ -388,22 +388,22 @@ def _arg(mode, T, START):
 
     @device_function
     def settle(state, scale, shift):
-        best, place = state
-        if place != NOWHERE:
-            place = place * scale + shift
-        return best, place
+        best, position = state
+        if position != NOWHERE:
+            position = position * scale + shift
+        return best, position
 
     @device_function
     def finish(state, factor):
         return state[0]
 
     @device_function
-    def put(numbers, places, at, plane, state):
-        numbers[at], places[at] = state[0], state[1]
+    def put(numbers, positions, at, plane, state):
+        numbers[at], positions[at] = state[0], state[1]
 
     @device_function
-    def get(numbers, places, at, plane):
-        return numbers[at], places[at]
+    def get(numbers, positions, at, plane):
+        return numbers[at], positions[at]
 
     @device_function
     def swap(state, lanes):

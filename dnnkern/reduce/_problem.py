@@ -1,7 +1,7 @@
 """The problems of reductions: validation, shapes, and the form that algorithms read.
 
-Whatever the ranks, axes and strides were, algorithms see a few dimensions that are kept and a few that are reduced. Those of size 1 are
-gone, neighbours that x steps through evenly are one, and steps are positive wherever the order of elements does not count.
+Whatever the ranks, axes and strides were, algorithms receive a few kept and a few reduced dimensions. Those of size 1 are dropped,
+neighbours with a constant stride in x are merged, and strides are positive wherever the order of elements does not count.
 """
 import functools
 import operator
@@ -162,7 +162,7 @@ class ReduceProblem(_Reduction):
 
 @dataclass(frozen=True)
 class ArgReduceProblem(_Reduction):
-    """``value[kept], index[kept] = the extreme along an axis of x, and the first place where it is``.
+    """``value[kept], index[kept] = the extreme along an axis of x, and its first position``.
 
     Attributes
     ----------

@@ -1,9 +1,9 @@
-"""Threads side by side along the reduced elements: a part of a warp, a warp or a block has a row, or a split of one.
+"""Reductions along contiguous elements: a part of a warp, a warp or a block reduces a row, or a split of one.
 
-A thread has a flight of loads of 16 bytes under way and a state for each element of a load; at the end these become one, and those of the
-row's threads by shuffles and, in a block, through shared memory. Where a row begins off a multiple of 16 bytes or ends off one, a few
-elements at either end are loaded one by one. Rows of several dimensions are walked as one, with a division by an invariant a load;
-their loads are as wide as all their pieces are aligned. Steps other than 1 are walked by elements.
+    16-byte loads, four in flight per thread -> a state per element of a load -> merged in the thread -> shuffles -> shared memory (a block)
+
+Unaligned elements at the beginning and the end of a row are loaded one by one. Rows of several dimensions are walked as one, with a
+division by an invariant per load; their loads are as wide as all their pieces are aligned. Strides other than 1 are walked by elements.
 """
 import functools
 from dataclasses import dataclass
@@ -96,9 +96,9 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     flight = make_flight(dtype, words, COUNT, compute)
     BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
     STATES, absorb = make_absorb(fold, compute, VECTOR)
-    NUMBERS, PLACES = STATES * f.parts, STATES if f.indexed else 1
+    NUMBERS, POSITIONS = STATES * f.parts, STATES if f.indexed else 1
     ROWS, SHIFT, WARPS = threads // width, width.bit_length() - 1, threads // 32
-    SHARED, SHARED_PLACES = WARPS * f.parts, WARPS if f.indexed else 1
+    SHARED, SHARED_POSITIONS = WARPS * f.parts, WARPS if f.indexed else 1
     IN_WARP, ACROSS, BETWEEN = min(SHIFT, 5), max(0, SHIFT - 5), width > 32
     ALWAYS = fold in IGNORES_ZEROS
     SIZE_SHIFT, VECTOR_SHIFT = ITEMSIZE[dtype].bit_length() - 1, VECTOR.bit_length() - 1
@@ -108,10 +108,10 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     store = make_store(fold, out, compute, kept, partial)
 
     @jit(launch_bounds=threads)
-    def reduce_rows(x, numbers, places, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
+    def reduce_rows(x, numbers, positions, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
                     factor):
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
-        own_numbers, own_places = cuda.local.array(NUMBERS, T), cuda.local.array(PLACES, i32)
+        own_numbers, own_positions = cuda.local.array(NUMBERS, T), cuda.local.array(POSITIONS, i32)
         t = cuda.threadIdx.x
         group, split = divide_remainder(cuda.blockIdx.x, splits)
         lane, row = t & (width - 1), group * ROWS + (t >> SHIFT)
@@ -129,7 +129,7 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
         if last > units:
             last = units
         for v in range(STATES):
-            put(own_numbers, own_places, v, STATES, begin(first if first < last else NOWHERE))
+            put(own_numbers, own_positions, v, STATES, begin(first if first < last else NOWHERE))
         for n in range(first, last, COUNT * width):
             for u in range(COUNT):
                 k = n + u * width
@@ -142,13 +142,13 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
             for u in range(COUNT):
                 if ALWAYS or n + u * width < last:
                     values(some, buffer, u)
-                    absorb(own_numbers, own_places, some, n + u * width)
+                    absorb(own_numbers, own_positions, some, n + u * width)
         if dependent:
             launch_dependent_grids()
         # states of the thread, elements at the ends, states of the row
-        state = settle(get(own_numbers, own_places, 0, STATES), VECTOR, head)
+        state = settle(get(own_numbers, own_positions, 0, STATES), VECTOR, head)
         for v in range(1, STATES):
-            state = merge(state, settle(get(own_numbers, own_places, v, STATES), VECTOR, head + v))
+            state = merge(state, settle(get(own_numbers, own_positions, v, STATES), VECTOR, head + v))
         if ragged:
             if split == 0:
                 for e in range(lane, head, width):
@@ -159,15 +159,15 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
         for s in range(IN_WARP):
             state = merge(state, swap(state, HALF >> s))
         if BETWEEN:
-            shared, shared_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
+            shared, shared_positions = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_POSITIONS, i32)
             if t & 31 == 0:
-                put(shared, shared_places, t >> 5, WARPS, state)
+                put(shared, shared_positions, t >> 5, WARPS, state)
             cuda.syncthreads()
-            state = get(shared, shared_places, t & (WARPS - 1), WARPS)
+            state = get(shared, shared_positions, t & (WARPS - 1), WARPS)
             for s in range(ACROSS):
                 state = merge(state, swap(state, WARPS >> s + 1))
         if lane == 0 and mine:
-            store(numbers, places, row, split, outputs, i32(splits[0]), divisors, y_strides, factor, state)
+            store(numbers, positions, row, split, outputs, i32(splits[0]), divisors, y_strides, factor, state)
     return reduce_rows
 
 

@@ -1,8 +1,8 @@
-"""What kernels of this family have in common: where results go, states that meet in a block, and the launch that merges partial states.
+"""What the kernels of this family share: where results go, merging states within a block, and the launch that merges partial states.
 
-A result's state is finished and stored where it belongs; where several blocks have a part of it, each leaves its state in the workspace,
-number ``split * outputs + output`` of each plane: a plane of numbers for each part of a state, and one of positions behind them. The
-second launch merges them in the order of the splits.
+A result's state is finished and stored. Where several blocks have a part of it, each writes its state to the workspace, at
+``split * outputs + output`` of each plane: a plane of numbers for each part of a state, then one of positions. The second launch merges
+them in the order of the splits.
 """
 import functools
 
@@ -17,7 +17,7 @@ from ..host.launch import Argument, Launch
 from ._fold import make_fold
 
 THREADS = 256
-LIMIT = 2 ** 31 - 2 ** 20  # of counters that go beyond what they count by less than a block's threads and loads
+LIMIT = 2 ** 31 - 2 ** 20  # of counters, which overshoot by less than a block's threads and loads
 
 
 def fold_of(problem):
@@ -27,30 +27,30 @@ def fold_of(problem):
 
 @functools.cache
 def make_store(fold, out, compute, kept, partial):
-    """Device function ``store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state)``: the result number
+    """Device function ``store(numbers, positions, output, split, outputs, splits, divisors, strides, factor, state)``: the result number
     `output` to the arrays of results, of dtype `out` and of `kept` dimensions, or, `partial`, its state to the workspace."""
     f = make_fold(fold, compute)
     put, finish, indexed, narrow = f.put, f.finish, f.indexed, element(out, compute).store
     offsets = make_offsets(kept, True)
 
     @device_function
-    def store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state):
+    def store(numbers, positions, output, split, outputs, splits, divisors, strides, factor, state):
         if partial:
-            put(numbers, places, split * outputs + output, splits * outputs, state)
+            put(numbers, positions, split * outputs + output, splits * outputs, state)
         else:
             y_at, index_at = offsets(output, divisors, strides)
             narrow(numbers, y_at, finish(state, factor))
             if indexed:
-                places[index_at] = state[1]
+                positions[index_at] = state[1]
     return store
 
 
 @functools.cache
 def make_meeting(fold, compute, across, threads, vector):
-    """How the states of threads that work on the same columns meet, `across` of them side by side with `vector` columns each::
+    """How states of threads with the same columns are merged; `across` threads lie next to each other, with `vector` columns each::
 
-        gather(numbers, places, own_numbers, own_places)     the thread's own states go to shared memory; no barrier
-        column(numbers, places, c)                           the state of the block's column c, behind a barrier
+        gather(numbers, positions, own_numbers, own_positions)     the thread's own states go to shared memory; no barrier
+        column(numbers, positions, c)                              the state of the block's column c, after a barrier
 
     and the number of states in shared memory.
     """
@@ -61,21 +61,21 @@ def make_meeting(fold, compute, across, threads, vector):
     SIZE, SHIFT, PLANE = layers * width, across.bit_length() - 1, vector
 
     @device_function
-    def gather(numbers, places, own_numbers, own_places):
+    def gather(numbers, positions, own_numbers, own_positions):
         t = cuda.threadIdx.x
         tx, layer = t & (across - 1), t >> SHIFT if wide else t >> 5
         for v in range(vector):
-            state = get(own_numbers, own_places, v, PLANE)
+            state = get(own_numbers, own_positions, v, PLANE)
             for s in range(steps):
                 state = merge(state, swap(state, 16 >> s))
             if wide or t & 31 < across:
-                put(numbers, places, layer * width + tx * vector + v, SIZE, state)
+                put(numbers, positions, layer * width + tx * vector + v, SIZE, state)
 
     @device_function
-    def column(numbers, places, c):
-        state = get(numbers, places, c, SIZE)
+    def column(numbers, positions, c):
+        state = get(numbers, positions, c, SIZE)
         for h in range(1, layers):
-            state = merge(state, get(numbers, places, h * width + c, SIZE))
+            state = merge(state, get(numbers, positions, h * width + c, SIZE))
         return state
     return gather, column, SIZE
 
@@ -90,12 +90,12 @@ def kept_arguments(form):
 
 
 def target_arguments(problem, splits):
-    """Kernel parameters `numbers` and `places`: the results, or where there are several splits the workspace."""
+    """Kernel parameters `numbers` and `positions`: the results, or where there are several splits the workspace."""
     fold = fold_of(problem)
     if splits > 1:
         planes = splits * problem.form.outputs * fold.parts * ITEMSIZE[problem.compute]
         return Argument(f"{problem.compute}*", "workspace"), Argument("int32*", "workspace", planes if fold.indexed else 0)
-    numbers, *places = problem.outputs
+    numbers, *positions = problem.outputs
     pointer = element(numbers.dtype, problem.compute).pointer
     first = Argument(pointer, "value" if fold.indexed else "y", problem.form.y_first * numbers.itemsize)
     if fold.indexed:
@@ -127,14 +127,14 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
     f, T = make_fold(fold, compute), SCALARS[compute]
     empty, merge, put, get = f.empty, f.merge, f.put, f.get
     gather, column, SIZE = make_meeting(fold, compute, across, threads, 1)
-    NUMBERS, PLACES, PARTS = SIZE * f.parts, SIZE if f.indexed else 1, f.parts
+    NUMBERS, POSITIONS, PARTS = SIZE * f.parts, SIZE if f.indexed else 1, f.parts
     SHIFT, HEIGHT = across.bit_length() - 1, threads // across
     store = make_store(fold, out, compute, kept, False)
 
     @jit(launch_bounds=threads)
-    def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
-        all_numbers, all_places = cuda.shared.array(NUMBERS, T), cuda.shared.array(PLACES, i32)
-        own_numbers, own_places = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
+    def reduce_finish(partial, partial_positions, numbers, positions, outputs, splits, divisors, y_strides, factor):
+        all_numbers, all_positions = cuda.shared.array(NUMBERS, T), cuda.shared.array(POSITIONS, i32)
+        own_numbers, own_positions = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
         t = cuda.threadIdx.x
         first = cuda.blockIdx.x * across
         output = first + (t & (across - 1))
@@ -143,12 +143,12 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
             wait_for_previous_grid()
         if output < outputs:
             for s in range(t >> SHIFT, splits, HEIGHT):
-                state = merge(state, get(partial, partial_places, s * outputs + output, plane))
-        put(own_numbers, own_places, 0, 1, state)
-        gather(all_numbers, all_places, own_numbers, own_places)
+                state = merge(state, get(partial, partial_positions, s * outputs + output, plane))
+        put(own_numbers, own_positions, 0, 1, state)
+        gather(all_numbers, all_positions, own_numbers, own_positions)
         cuda.syncthreads()
         if t < across and first + t < outputs:
-            store(numbers, places, first + t, 0, outputs, splits, divisors, y_strides, factor, column(all_numbers, all_places, t))
+            store(numbers, positions, first + t, 0, outputs, splits, divisors, y_strides, factor, column(all_numbers, all_positions, t))
     return reduce_finish
 
 

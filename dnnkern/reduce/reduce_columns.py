@@ -1,8 +1,7 @@
-"""Threads side by side along what is kept: the columns of a matrix, each reduced.
+"""Reductions across contiguous elements: the columns of a matrix, each reduced.
 
-Neighbouring threads read neighbouring groups of columns, 16 bytes each, and walk down the rows with four loads under way; nothing is
-exchanged before the end. It is for leading dimensions that are reduced. Few columns leave most multiprocessors without work
-(`two_stage`).
+Neighbouring threads read neighbouring groups of columns, 16 bytes each, and walk down the rows with four loads in flight; nothing is
+exchanged before the end. For leading dimensions that are reduced. Few columns leave most multiprocessors idle (`two_stage`).
 """
 from ..dispatch import Algorithm
 from ._choice import columns_ways, seconds

@@ -1,7 +1,7 @@
-"""One thread a result, straight from the definition.
+"""One thread per result, straight from the definition.
 
-The thread walks over the elements of its result, 256 at a time: each stretch by itself first, which loses less to rounding, then what
-there was. Any strides, any number of elements; each coordinate costs a division of 64-bit integers. It is for few elements a result.
+The thread walks over the elements of its result, 256 at a time: each stretch is summed by itself first, which loses less to rounding.
+Arbitrary strides, any number of elements; each coordinate costs a division of 64-bit integers. For few elements per result.
 """
 import functools
 from dataclasses import dataclass
@@ -58,14 +58,14 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """numbers[output], places[output] = the result of an output, a thread each."""
+    """numbers[output], positions[output] = a result, one thread each."""
     f = make_fold(config.fold, config.compute)
     empty, lift, merge, finish, indexed = f.empty, f.lift, f.merge, f.finish, f.indexed
     load, narrow = element(config.dtype, config.compute).load, element(config.out, config.compute).store
     kept, reduced = make_offsets64(config.kept), make_offsets64(config.reduced)
 
     @jit(launch_bounds=THREADS)
-    def reduce_naive(x, numbers, places, outputs, length, sizes, x_strides, y_strides, walk_sizes, walk_strides, factor):
+    def reduce_naive(x, numbers, positions, outputs, length, sizes, x_strides, y_strides, walk_sizes, walk_strides, factor):
         output = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if output < outputs:
             x_at, _ = kept(output, sizes, x_strides)
@@ -79,7 +79,7 @@ def kernel(config):
                 total = merge(total, part)
             narrow(numbers, y_at, finish(total, factor))
             if indexed:
-                places[index_at] = total[1]
+                positions[index_at] = total[1]
     return reduce_naive
 
 

@@ -1,8 +1,8 @@
-"""Threads side by side along the reduced elements: a part of a warp, a warp or a block a result.
+"""Reductions along contiguous elements: a part of a warp, a warp or a block per result.
 
-Loads of 16 bytes, four under way in a thread, whatever rows begin and end at; states meet by shuffles, and in a block through shared
-memory, so a short row takes no barrier. It is for dimensions that are contiguous in x and reduced, and results in plenty: where there are
-only a few, most multiprocessors have nothing to do (`two_stage`).
+Loads of 16 bytes, four in flight per thread, whatever the alignment of the rows; states are merged by shuffles, and in a block through
+shared memory, so a short row needs no barrier. For dimensions that are contiguous in x and reduced, and many results: few of them leave
+most multiprocessors idle (`two_stage`).
 """
 from ..dispatch import Algorithm
 from ._choice import rows_ways, seconds

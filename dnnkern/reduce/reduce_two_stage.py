@@ -1,8 +1,8 @@
-"""Many blocks share a result: each leaves the state of its part, and a second launch merges the states in a fixed order.
+"""Many blocks share a result: each writes the state of its part, and a second launch merges the states in a fixed order.
 
-The first launch is that of `rows` or `columns`, whichever fits how x lies, with every row or column cut into `splits`; the states lie in
-the workspace, those of neighbouring results next to each other. It is for few results of very many elements each, up to the sum of a
-whole array. There are no atomics, and what the second launch reads is small.
+The first launch is that of `rows` or `columns`, whichever fits the layout of x, with every row or column cut into `splits`; the states are
+in the workspace, those of neighbouring results next to each other. For few results of very many elements each, up to the sum of a whole
+array. There are no atomics, and the second launch reads little.
 """
 from ..dispatch import Algorithm
 from ._choice import seconds, split_ways

@@ -16,7 +16,7 @@ RESET, UPDATE, NEW, NEW_RECURRENT = range(4)      # slots of a GRU: two gates, a
 
 
 class Cell(NamedTuple):
-    """Device functions of a cell and type. `sums` are those of a unit's gates, input and recurrent halves and biases together, GRU's
+    """Device functions of a cell and type. `sums` are those of a unit's gates, input and recurrent parts and biases together, GRU's
     fourth the recurrent half of n; `kept` its slots in a reserve; all are local arrays.
 
     forward(sums, state) -> (state, h)

@@ -96,7 +96,7 @@ def drop_kernel(dtype, seed_array, offset_array):
 
 
 def drop_launch(problem, layer):
-    """Dropout behind a layer of a forward pass: what `dropout_fwd` would do with the offset and the layer's number added to it."""
+    """Dropout after a layer of a forward pass: what `dropout_fwd` would do with the offset and the layer's number added to it."""
     p, spec = problem, problem.spec
     elements, (threshold, factor) = p.steps * p.samples * spec.output_size, drawn(spec.dropout)
     arguments = (layer.output.pointer(p.dtype), pointer(Place("reserve", p.region("kept", layer.number)), p.dtype),

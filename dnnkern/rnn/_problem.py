@@ -29,7 +29,7 @@ def regions(spec, steps, samples):
     kept           (T, N, output)         of a layer but the last, with dropout: 1 or 0
     =============  =====================  =====================================================================================
 
-    All are 0 behind a sequence's end.
+    All are 0 after a sequence's end.
     """
     found, first, rows = {}, 0, steps * samples
     for layer in range(spec.num_layers):

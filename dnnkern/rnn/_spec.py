@@ -221,8 +221,8 @@ class RnnSpec:
         Parameters
         ----------
         named : dict of str to array
-            What `views` has, and no more; of one framework, any strides and float dtypes: they are converted to the spec's. PyTorch's own
-            names, ``weight_ih_l0`` and ``bias_ih_l0``, will do too, so that a module's ``named_parameters`` can be given.
+            What `views` has, and no more; of one framework, arbitrary strides and float dtypes: they are converted to the spec's. PyTorch's
+            own names, ``weight_ih_l0`` and ``bias_ih_l0``, will do too, so that a module's ``named_parameters`` can be given.
         stream : as `dnnkern.matmul`'s
 
         Returns

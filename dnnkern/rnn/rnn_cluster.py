@@ -1,4 +1,4 @@
-"""One launch a layer: recurrent weights stay in the registers of a cluster, which has some sequences to itself.
+"""One launch per layer: recurrent weights stay in the registers of a cluster, which has some sequences to itself.
 
 As `persistent`, whose kernel it is, but the blocks that share sequences are a cluster, and meet at its barrier instead of in global memory.
 Clusters share nothing, so that any number of sequences is solved, in as many waves as it takes; what limits it is the size of the state,

@@ -1,9 +1,16 @@
-"""Axes that are not innermost: threads along the contiguous dimension, each with 16 bytes of columns.
+"""Softmax along an axis that is not innermost: threads along the contiguous dimension, 16 bytes of columns each.
 
-`width` threads of a block have neighbouring columns, and its `height` rows of threads divide the axis; each thread keeps a maximum and a
-sum for each of its columns, which the rows of threads merge through shared memory. An axis short enough stays in registers between its
-statistics and the results and is read once; a longer one is read twice, with the sum following the growing maximum. A vector is 16 bytes
-where columns are aligned to that in all arrays, else an element.
+::
+
+                    columns (contiguous)
+            x thread 0 | x thread 1 | ...  width
+    axis    y thread 0 |            |               a thread has `registers` vectors of each of its columns in flight,
+      |     y thread 1 |            |               `height` elements of the axis apart
+      v     height     |            |
+
+A thread keeps a maximum and a sum for each of its columns; the rows of threads merge these through shared memory. A short axis stays in
+registers between its statistics and the results and is read once; a longer one is read twice, and the sum is rescaled whenever the maximum
+grows. A vector is 16 bytes where columns are aligned to that in all arrays, else an element. Wins for every axis but the innermost.
 """
 import functools
 import math
@@ -155,66 +162,70 @@ def forward_kernel(config):
     def fetch(words, x, first, length, step):
         for k in range(REGISTERS):
             at = first + k * HEIGHT
-            vec.load_vector(words, k, advance(x, at * step), 0, i64(1), at < length)
+            vec.load_vector(words, k, advance(x, at * step), 0, 1, at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_fwd_columns(x, y, length, batches, groups, across, x_step, y_step, divisors, strides):
         maxima, sums = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         words = cuda.local.array(WORDS, u32)
-        values, low = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        m, total = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        values, old_max = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        row_max, row_sum = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        # the columns of this thread, and its part of the axis
         thread = cuda.threadIdx.x
-        across_thread, down = thread & (WIDTH - 1), thread >> LOG
+        x_thread, y_thread = thread & (WIDTH - 1), thread >> LOG
         batch, part = divide_remainder(cuda.blockIdx.x, across)
-        group = part * WIDTH + across_thread
+        group = part * WIDTH + x_thread
         n = length if group < groups else 0
         offsets = row_offsets(batch, divisors, strides)
         column = i64(group if n > 0 else 0) * E
         x, y = advance(x, offsets.x + column), advance(y, offsets.y + column)
+        # online softmax: maximum, and sum of exponentials below it
         for e in range(E):
-            m[e] = Real(NOTHING)
-            total[e] = Real(0)
+            row_max[e] = Real(NOTHING)
+            row_sum[e] = Real(0)
         for b in range(1 if WHOLE else batches):
-            first = down + b * STEP
+            first = y_thread + b * STEP
             fetch(words, x, first, n, x_step)
             for e in range(E):
-                low[e] = m[e]
+                old_max[e] = row_max[e]
             for k in range(REGISTERS):
                 if first + k * HEIGHT < n:
                     vec.unpack(values, words, k)
                     for e in range(E):
-                        m[e] = maximum(m[e], values[e])
+                        row_max[e] = maximum(row_max[e], values[e])
             for e in range(E):
-                now = softmax.finite_max(m[e])
-                total[e] = total[e] * softmax.exp(low[e] - now)
-                low[e] = now
+                now = softmax.finite_max(row_max[e])
+                row_sum[e] = row_sum[e] * softmax.exp(old_max[e] - now)
+                old_max[e] = now
             hold(words)
             for k in range(REGISTERS):
                 if first + k * HEIGHT < n:
                     vec.unpack(values, words, k)
                     for e in range(E):
-                        total[e] += softmax.exp(values[e] - low[e])
+                        row_sum[e] += softmax.exp(values[e] - old_max[e])
+        # merge the rows of threads
         if HEIGHT > 1:
             for e in range(E):
-                at = down * SPAN + e * WIDTH + across_thread
-                maxima[at] = m[e]
-                sums[at] = total[e]
+                at = y_thread * SPAN + e * WIDTH + x_thread
+                maxima[at] = row_max[e]
+                sums[at] = row_sum[e]
             cuda.syncthreads()
             for e in range(E):
-                at = e * WIDTH + across_thread
-                top = maxima[at]
+                at = e * WIDTH + x_thread
+                merged_max = maxima[at]
                 for k in range(1, HEIGHT):
-                    top = maximum(top, maxima[at + k * SPAN])
-                base, whole = softmax.finite_max(top), Real(0)
+                    merged_max = maximum(merged_max, maxima[at + k * SPAN])
+                base, merged_sum = softmax.finite_max(merged_max), Real(0)
                 for k in range(HEIGHT):
-                    whole += sums[at + k * SPAN] * softmax.exp(maxima[at + k * SPAN] - base)
-                m[e] = top
-                total[e] = whole
+                    merged_sum += sums[at + k * SPAN] * softmax.exp(maxima[at + k * SPAN] - base)
+                row_max[e] = merged_max
+                row_sum[e] = merged_sum
+        # normalise and store
         for e in range(E):
-            total[e] = softmax.normaliser(total[e])
+            row_sum[e] = softmax.normaliser(row_sum[e])
         hold(words)
         for b in range(1 if WHOLE else batches):
-            first = down + b * STEP
+            first = y_thread + b * STEP
             if not WHOLE:
                 fetch(words, x, first, n, x_step)
             for k in range(REGISTERS):
@@ -222,9 +233,9 @@ def forward_kernel(config):
                 if at < n:
                     vec.unpack(values, words, k)
                     for e in range(E):
-                        values[e] = softmax.result(values[e], m[e], total[e])
+                        values[e] = softmax.result(values[e], row_max[e], row_sum[e])
                     vec.pack(words, k, values)
-                    vec.store_vector(advance(y, at * y_step), 0, i64(1), words, k)
+                    vec.store_vector(advance(y, at * y_step), 0, 1, words, k)
     return softmax_fwd_columns
 
 
@@ -240,59 +251,63 @@ def backward_kernel(config):
     row_offsets, hold = make_row_offsets(config.dims, ("dy", "y", "dx")), pin(WORDS)
 
     @device_function
-    def fetch(a, b, dy, y, first, length, dy_step, y_step):
+    def fetch(dy_words, y_words, dy, y, first, length, dy_step, y_step):
         for k in range(REGISTERS):
             at = first + k * HEIGHT
-            vec.load_vector(a, k, advance(dy, at * dy_step), 0, i64(1), at < length)
-            vec.load_vector(b, k, advance(y, at * y_step), 0, i64(1), at < length)
+            vec.load_vector(dy_words, k, advance(dy, at * dy_step), 0, 1, at < length)
+            vec.load_vector(y_words, k, advance(y, at * y_step), 0, 1, at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_bwd_columns(dy, y, dx, length, batches, groups, across, dy_step, y_step, dx_step, divisors, strides):
         sums = cuda.shared.array(SHARED, Real)
-        a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
-        values, others, total = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        dy_words, y_words = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        dy_values, y_values, row_sum = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        # the columns of this thread, and its part of the axis
         thread = cuda.threadIdx.x
-        across_thread, down = thread & (WIDTH - 1), thread >> LOG
+        x_thread, y_thread = thread & (WIDTH - 1), thread >> LOG
         batch, part = divide_remainder(cuda.blockIdx.x, across)
-        group = part * WIDTH + across_thread
+        group = part * WIDTH + x_thread
         n = length if group < groups else 0
         offsets = row_offsets(batch, divisors, strides)
         column = i64(group if n > 0 else 0) * E
         dy, y = advance(dy, offsets.dy + column), advance(y, offsets.y + column)
         dx = advance(dx, offsets.dx + column)
+        # sum of y * dy
         for e in range(E):
-            total[e] = Real(0)
+            row_sum[e] = Real(0)
         for k in range(1 if WHOLE else batches):
-            fetch(a, b, dy, y, down + k * STEP, n, dy_step, y_step)
+            fetch(dy_words, y_words, dy, y, y_thread + k * STEP, n, dy_step, y_step)
             for c in range(REGISTERS):
-                vec.unpack(values, a, c)
-                vec.unpack(others, b, c)
+                vec.unpack(dy_values, dy_words, c)
+                vec.unpack(y_values, y_words, c)
                 for e in range(E):
-                    total[e] += softmax.product(values[e], others[e])
+                    row_sum[e] += softmax.product(dy_values[e], y_values[e])
+        # merge the rows of threads
         if HEIGHT > 1:
             for e in range(E):
-                sums[down * SPAN + e * WIDTH + across_thread] = total[e]
+                sums[y_thread * SPAN + e * WIDTH + x_thread] = row_sum[e]
             cuda.syncthreads()
             for e in range(E):
-                whole = Real(0)
+                merged_sum = Real(0)
                 for k in range(HEIGHT):
-                    whole += sums[k * SPAN + e * WIDTH + across_thread]
-                total[e] = whole
-        hold(a)
-        hold(b)
+                    merged_sum += sums[k * SPAN + e * WIDTH + x_thread]
+                row_sum[e] = merged_sum
+        # gradient
+        hold(dy_words)
+        hold(y_words)
         for k in range(1 if WHOLE else batches):
-            first = down + k * STEP
+            first = y_thread + k * STEP
             if not WHOLE:
-                fetch(a, b, dy, y, first, n, dy_step, y_step)
+                fetch(dy_words, y_words, dy, y, first, n, dy_step, y_step)
             for c in range(REGISTERS):
                 at = first + c * HEIGHT
                 if at < n:
-                    vec.unpack(values, a, c)
-                    vec.unpack(others, b, c)
+                    vec.unpack(dy_values, dy_words, c)
+                    vec.unpack(y_values, y_words, c)
                     for e in range(E):
-                        values[e] = softmax.gradient(values[e], others[e], total[e])
-                    vec.pack(a, c, values)
-                    vec.store_vector(advance(dx, at * dx_step), 0, i64(1), a, c)
+                        dy_values[e] = softmax.gradient(dy_values[e], y_values[e], row_sum[e])
+                    vec.pack(dy_words, c, dy_values)
+                    vec.store_vector(advance(dx, at * dx_step), 0, 1, dy_words, c)
     return softmax_bwd_columns
 
 

@@ -1,8 +1,8 @@
-"""One thread a row, three walks over it: the maximum, the sum, the results.
+"""One thread per row, three passes over it: the maximum, the sum, the results.
 
-Straight from the definition, for any strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
-coalesced only where rows lie across memory. The gradient takes two walks. Sums are of stretches of 256 elements, each added up by itself,
-which loses less to rounding.
+Straight from the definition, with arbitrary strides and any number of rows. Neighbouring threads read neighbouring rows, so loads are
+coalesced only where rows are not contiguous themselves. The gradient takes two passes. The sum is of partial sums of 256 elements, which
+loses less to rounding. Wins only where nothing else applies: it waits for memory at every element.
 """
 import functools
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ._math import arithmetic
 COST = constants("softmax/naive")
 
 THREADS = 128
-STRETCH = 256
+CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def forward_kernel(config):
-    """y = softmax(x), a row a thread."""
+    """y = softmax(x), one thread per row."""
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
     Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
@@ -63,24 +63,23 @@ def forward_kernel(config):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
-            at, to = offsets.x, offsets.y
-            m, total = load(x, at), Real(0)
+            row_max, row_sum = load(x, offsets.x), Real(0)
             for i in range(1, length):
-                m = maximum(m, load(x, at + i * x_step))
-            for first in range(0, length, STRETCH):
+                row_max = maximum(row_max, load(x, offsets.x + i * x_step))
+            for first in range(0, length, CHUNK):
                 part = Real(0)
-                for i in range(first, min(first + STRETCH, length)):
-                    part += softmax.exp(load(x, at + i * x_step) - m)
-                total += part
-            z = softmax.normaliser(total)
+                for i in range(first, min(first + CHUNK, length)):
+                    part += softmax.exp(load(x, offsets.x + i * x_step) - row_max)
+                row_sum += part
+            norm = softmax.normaliser(row_sum)
             for i in range(length):
-                store(y, to + i * y_step, softmax.result(load(x, at + i * x_step), m, z))
+                store(y, offsets.y + i * y_step, softmax.result(load(x, offsets.x + i * x_step), row_max, norm))
     return softmax_fwd_naive
 
 
 @functools.cache
 def backward_kernel(config):
-    """dx from dy and y, a row a thread."""
+    """dx from dy and y, one thread per row."""
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
     Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
@@ -91,16 +90,15 @@ def backward_kernel(config):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
-            at, mid, to = offsets.dy, offsets.y, offsets.dx
-            total = Real(0)
-            for first in range(0, length, STRETCH):
+            row_sum = Real(0)
+            for first in range(0, length, CHUNK):
                 part = Real(0)
-                for i in range(first, min(first + STRETCH, length)):
-                    part += softmax.product(load(dy, at + i * dy_step), load(y, mid + i * y_step))
-                total += part
+                for i in range(first, min(first + CHUNK, length)):
+                    part += softmax.product(load(dy, offsets.dy + i * dy_step), load(y, offsets.y + i * y_step))
+                row_sum += part
             for i in range(length):
-                value = softmax.gradient(load(dy, at + i * dy_step), load(y, mid + i * y_step), total)
-                store(dx, to + i * dx_step, value)
+                value = softmax.gradient(load(dy, offsets.dy + i * dy_step), load(y, offsets.y + i * y_step), row_sum)
+                store(dx, offsets.dx + i * dx_step, value)
     return softmax_bwd_naive
 
 

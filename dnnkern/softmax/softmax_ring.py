@@ -1,7 +1,14 @@
-"""Rows that come through a ring in shared memory: blocks, or clusters of them, go through the rows.
+"""Rows through a ring in shared memory: persistent blocks, or clusters of them, loop over the rows.
 
-`block` and `cluster` hold a row, and read nothing while its threads meet. Here bulk copies bring later rows meanwhile (`device.ring`), and
-what the blocks of a cluster tell each other is a step old when it is used. Rows are read once from memory, and twice from the ring.
+::
+
+    global memory   row n + 3 | row n + 2 | row n + 1 | row n | row n - 1
+    ring (TMA)      in flight   in flight   reduced     sums     written
+                                            by threads  sent to the cluster
+
+`block` and `cluster` hold a row, and read nothing while its threads wait for each other. Here bulk copies load later rows meanwhile
+(`device.ring`), and the sums that the blocks of a cluster exchange are used one step later. Rows are read once from global memory, twice
+from the ring. Wins for long rows and many of them; needs rows of whole 16-byte vectors.
 """
 import functools
 import math
@@ -102,71 +109,71 @@ def kernel(config):
     SCRATCH = 2 * HALF
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     row_offsets, hold = make_row_offsets(config.dims, ("a", "out") if FORWARD else ("a", "b", "out")), pin(WORDS)
-    widest = make_reduce(maximum)
+    warp_max = make_reduce(maximum)
 
-    def make_meeting(lanes):
-        """Device function ``meet(m, total)``: maxima, and sums of exponentials below them, of aligned lanes as of all, in every lane;
-        backward sums alone."""
-        top_of, whole = make_reduce(maximum, lanes), make_reduce(add, lanes)
+    def make_merge(lanes):
+        """Device function ``merge(row_max, row_sum)``: these of aligned lanes, merged in every lane; backward the sum alone."""
+        reduce_max, reduce_sum = make_reduce(maximum, lanes), make_reduce(add, lanes)
 
         @device_function
-        def meet(m, total):
+        def merge(row_max, row_sum):
             if FORWARD:
-                top = top_of(m)
-                total, m = total * softmax.exp(m - softmax.finite_max(top)), top
-            return m, whole(total)
-        return meet
-    in_block, in_cluster, whole = make_meeting(WARPS), make_meeting(CLUSTER), make_reduce(add)
+                merged_max = reduce_max(row_max)
+                row_sum, row_max = row_sum * softmax.exp(row_max - softmax.finite_max(merged_max)), merged_max
+            return row_max, reduce_sum(row_sum)
+        return merge
+    merge_warps, merge_blocks, reduce_sum = make_merge(WARPS), make_merge(CLUSTER), make_reduce(add)
 
     @device_function
-    def maximum_and_sum(words, values, at, k, mine):
-        m, total = Real(NOTHING), Real(0)
+    def maximum_and_sum(words, values, at, k, own):
+        row_max, row_sum = Real(NOTHING), Real(0)
         for c in range(UNITS):
-            if WHOLE or c < mine:
+            if WHOLE or c < own:
                 fetch(words, 4 * c, at, k, 0, c)
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    m = maximum(m, values[e])
-        m = widest(m)
-        low = softmax.finite_max(m)
+                    row_max = maximum(row_max, values[e])
+        row_max = warp_max(row_max)
+        base_max = softmax.finite_max(row_max)
         hold(words)
         for c in range(UNITS):
-            if WHOLE or c < mine:
+            if WHOLE or c < own:
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    total += softmax.exp(values[e] - low)
-        return m, whole(total)
+                    row_sum += softmax.exp(values[e] - base_max)
+        return row_max, reduce_sum(row_sum)
 
     @device_function
-    def sum_of_products(part, values, others, at, k, mine):
-        total = Real(0)
+    def sum_of_products(part, values, y_values, at, k, own):
+        row_sum = Real(0)
         for c in range(UNITS):
-            if WHOLE or c < mine:
+            if WHOLE or c < own:
                 fetch(part, 0, at, k, 0, c)
                 vec.unpack(values, part, 0)
                 fetch(part, 0, at, k, 1, c)
-                vec.unpack(others, part, 0)
+                vec.unpack(y_values, part, 0)
                 for e in range(E):
-                    total += softmax.product(values[e], others[e])
-        return whole(total)
+                    row_sum += softmax.product(values[e], y_values[e])
+        return reduce_sum(row_sum)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def softmax_ring(a, b, out, rows, vectors, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
-        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        values, y_values = cuda.local.array(E, Real), cuda.local.array(E, Real)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
         begin = rank * share
         count = min(max(vectors - begin, 0), share)
-        mine = 0
+        own = 0
         for c in range(UNITS):
-            mine = c + 1 if thread + c * BLOCK < count else mine
+            own = c + 1 if thread + c * BLOCK < count else own
         bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
         prepare(bars, met)
         base = shared_address(dynamic, 0)
         corner = base + 16 * u32(thread)
+        # fill the ring
         if thread == LAST:
             state = pipe.producer_start()
             for s in range(STAGES):
@@ -175,55 +182,57 @@ def kernel(config):
         cluster_wait()
         row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
-            was = corner + last.stage * STAGE
+            last_at = corner + last.stage * STAGE
+            # reduce this step's rows, and send the sums to the cluster
             if row < rows:
                 if WHOLE or count > 0:
                     pipe.consumer_wait(bars, state)
                 at, half = corner + state.stage * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
-                    m, total = Real(NOTHING), Real(0)
+                    row_max, row_sum = Real(NOTHING), Real(0)
                     if ROWS == 1 or row + k * step < rows:
                         if FORWARD:
-                            m, total = maximum_and_sum(words, values, at, k, mine)
+                            row_max, row_sum = maximum_and_sum(words, values, at, k, own)
                         else:
-                            total = sum_of_products(part, values, others, at, k, mine)
+                            row_sum = sum_of_products(part, values, y_values, at, k, own)
                     if thread & 31 == 0:
-                        place = half + VALUES * (WARPS * k) + VALUES * (thread >> 5)
-                        scratch[place] = total
+                        slot = half + VALUES * (WARPS * k) + VALUES * (thread >> 5)
+                        scratch[slot] = row_sum
                         if FORWARD:
-                            scratch[place + 1] = m
+                            scratch[slot + 1] = row_max
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
                     start(base, bars, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides)
                 if thread < 32:
                     for k in range(ROWS):
-                        place = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
-                        m, total = in_block(scratch[place + 1] if FORWARD else Real(0), scratch[place])
-                        sums[k * VALUES] = total
+                        slot = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
+                        row_max, row_sum = merge_warps(scratch[slot + 1] if FORWARD else Real(0), scratch[slot])
+                        sums[k * VALUES] = row_sum
                         if FORWARD:
-                            sums[k * VALUES + 1] = m
+                            sums[k * VALUES + 1] = row_max
                     send(sums, slots, met, turn)
+            # write the rows of the step before, whose sums have arrived
             if turn > 0 and row - stride < rows:
-                place = wait(met, turn - 1) + (thread & (CLUSTER - 1)) * SENT
+                slot = wait(met, turn - 1) + (thread & (CLUSTER - 1)) * SENT
                 for k in range(ROWS):
                     line = row - stride + k * step
                     if ROWS == 1 or line < rows:
-                        m, total = in_cluster(slots[place + k * VALUES + 1] if FORWARD else Real(0), slots[place + k * VALUES])
-                        z = softmax.normaliser(total) if FORWARD else total
+                        row_max, row_sum = merge_blocks(slots[slot + k * VALUES + 1] if FORWARD else Real(0), slots[slot + k * VALUES])
+                        norm = softmax.normaliser(row_sum) if FORWARD else row_sum
                         offsets = row_offsets(line, divisors, strides)
                         q = as_u32(advance(out, offsets.out + begin * i64(E)))
                         for c in range(UNITS):
-                            if WHOLE or c < mine:
-                                fetch(part, 0, was, k, 0, c)
+                            if WHOLE or c < own:
+                                fetch(part, 0, last_at, k, 0, c)
                                 vec.unpack(values, part, 0)
                                 if FORWARD:
                                     for e in range(E):
-                                        values[e] = softmax.result(values[e], m, z)
+                                        values[e] = softmax.result(values[e], row_max, norm)
                                 else:
-                                    fetch(part, 0, was, k, 1, c)
-                                    vec.unpack(others, part, 0)
+                                    fetch(part, 0, last_at, k, 1, c)
+                                    vec.unpack(y_values, part, 0)
                                     for e in range(E):
-                                        values[e] = softmax.gradient(values[e], others[e], z)
+                                        values[e] = softmax.gradient(values[e], y_values[e], norm)
                                 vec.pack(part, 0, values)
                                 store4_from(q, 4 * (thread + c * BLOCK), part, 0)
             row, free, last, state = row + stride, last, state, pipe.next(state)

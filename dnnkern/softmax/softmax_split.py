@@ -1,8 +1,12 @@
-"""Rows cut into pieces, for rows of any length and for few of them: every row is read twice.
+"""Rows split into pieces, one block per piece: for rows of any length, and for few of them. Every row is read twice.
 
-Blocks of a first launch leave in the workspace, for a piece of a row each, its maximum and its sum of exponentials (backward the sum).
-Those of the second merge what the pieces of their row left, in the same order in every block, and write the results of a piece. `block`
-and `cluster` read a row once, but hold it whole, and keep no more multiprocessors busy than there are rows or clusters.
+::
+
+    launch 1    piece 0 -> (maximum, sum)   piece 1 -> (maximum, sum)   ...      to the workspace (backward the sum alone)
+    launch 2    every block merges the pairs of its row, in the same order, and writes the results of its piece
+
+`block` and `cluster` read a row once, but must hold it whole, and keep no more multiprocessors busy than there are rows or clusters: they
+lose where rows are few and long.
 """
 import functools
 import math
@@ -91,7 +95,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def sum_kernel(config):
-    """The maximum and the sum of a piece, forward; backward the sum alone."""
+    """The maximum and the sum of dy_words piece, forward; backward the sum alone."""
     layout, compute = config.layout, element(config.dtype).compute
     vec, softmax = make_row(layout), arithmetic(compute, config.log)
     Real, NOTHING = layout.real, -math.inf
@@ -106,36 +110,37 @@ def sum_kernel(config):
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
             edges = cuda.local.array(EDGE_SLOTS, Real)
             lane = cuda.threadIdx.x
-            number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-            offsets = row_offsets(number, divisors, strides)
+            row, piece = divide_remainder(cuda.blockIdx.x, pieces)
+            offsets = row_offsets(row, divisors, strides)
             x = advance(x, offsets.x)
             prologue, vectors = vec.split(x, length)
-            m, total = Real(NOTHING), Real(0)
+            row_max, row_sum = Real(NOTHING), Real(0)
             if piece == 0:
                 vec.load_edges(edges, x, prologue, vectors, length, lane)
                 for k in range(EDGES):
-                    m = maximum(m, edges[k])
+                    row_max = maximum(row_max, edges[k])
                 for k in range(EDGES):
-                    total += softmax.exp(edges[k] - softmax.finite_max(m))
+                    row_sum += softmax.exp(edges[k] - softmax.finite_max(row_max))
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 vec.load(words, advance(x, i64(first) * E * x_step), prologue, vectors - first, lane, x_step)
-                old = m
+                old_max = row_max
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     for e in range(E):
-                        m = maximum(m, values[e])
-                low = softmax.finite_max(m)
-                total = total * softmax.exp(old - low)
+                        row_max = maximum(row_max, values[e])
+                base = softmax.finite_max(row_max)
+                row_sum = row_sum * softmax.exp(old_max - base)
                 hold(words)
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     for e in range(E):
-                        total += softmax.exp(values[e] - low)
-            m, total = merge(m, total, Real(0), scratch, 0)
+                        row_sum += softmax.exp(values[e] - base)
+            # reduce over the block
+            row_max, row_sum = merge(row_max, row_sum, Real(0), scratch, 0)
             if lane == 0:
                 at = 2 * i64(cuda.blockIdx.x)
-                partial[at] = m
-                partial[at + 1] = total
+                partial[at] = row_max
+                partial[at + 1] = row_sum
         return softmax_fwd_pieces
 
     reduce = make_block_reduce(add, THREADS)
@@ -143,37 +148,37 @@ def sum_kernel(config):
     @jit(launch_bounds=(THREADS, 3))
     def softmax_bwd_pieces(dy, y, partial, pieces, size, length, dy_step, y_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
-        a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
-        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        edges, other_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
+        dy_words, y_words = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        dy_values, y_values = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        dy_edges, y_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
-        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
-        offsets = row_offsets(number, divisors, strides)
+        row, piece = divide_remainder(cuda.blockIdx.x, pieces)
+        offsets = row_offsets(row, divisors, strides)
         dy, y = advance(dy, offsets.dy), advance(y, offsets.y)
         prologue, vectors = vec.split(dy, length)
-        total = Real(0)
+        row_sum = Real(0)
         if piece == 0:
-            vec.load_edges(edges, dy, prologue, vectors, length, lane)
-            vec.load_edges(other_edges, y, prologue, vectors, length, lane)
+            vec.load_edges(dy_edges, dy, prologue, vectors, length, lane)
+            vec.load_edges(y_edges, y, prologue, vectors, length, lane)
             for k in range(EDGES):
-                total += softmax.product(edges[k], other_edges[k])
+                row_sum += softmax.product(dy_edges[k], y_edges[k])
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
-            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, vectors - first, lane, dy_step)
-            vec.load(b, advance(y, i64(first) * E * y_step), prologue, vectors - first, lane, y_step)
+            vec.load(dy_words, advance(dy, i64(first) * E * dy_step), prologue, vectors - first, lane, dy_step)
+            vec.load(y_words, advance(y, i64(first) * E * y_step), prologue, vectors - first, lane, y_step)
             for c in range(REGISTERS):
-                vec.unpack(values, a, c)
-                vec.unpack(others, b, c)
+                vec.unpack(dy_values, dy_words, c)
+                vec.unpack(y_values, y_words, c)
                 for e in range(E):
-                    total += softmax.product(values[e], others[e])
-        total = reduce(total, scratch, 0)
+                    row_sum += softmax.product(dy_values[e], y_values[e])
+        row_sum = reduce(row_sum, scratch, 0)
         if lane == 0:
-            partial[cuda.blockIdx.x] = total
+            partial[cuda.blockIdx.x] = row_sum
     return softmax_bwd_pieces
 
 
 @functools.cache
 def apply_kernel(config):
-    """The results of a piece, from what all pieces of the row left."""
+    """The results of dy_words piece, from what all pieces of the row left."""
     layout, compute = config.layout, element(config.dtype).compute
     vec, softmax = make_row(layout), arithmetic(compute, config.log)
     Real, NOTHING = layout.real, -math.inf
@@ -188,21 +193,21 @@ def apply_kernel(config):
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
             edges = cuda.local.array(EDGE_SLOTS, Real)
             lane = cuda.threadIdx.x
-            number, piece = divide_remainder(cuda.blockIdx.x, pieces)
+            row, piece = divide_remainder(cuda.blockIdx.x, pieces)
             count = i32(pieces[0])
-            m, total = Real(NOTHING), Real(0)
+            row_max, row_sum = Real(NOTHING), Real(0)
             if lane < count:
-                at = 2 * (i64(number) * count + lane)
-                m, total = partial[at], partial[at + 1]
-            m, total = merge(m, total, Real(0), scratch, 0)
-            z = softmax.normaliser(total)
-            offsets = row_offsets(number, divisors, strides)
+                at = 2 * (i64(row) * count + lane)
+                row_max, row_sum = partial[at], partial[at + 1]
+            row_max, row_sum = merge(row_max, row_sum, Real(0), scratch, 0)
+            norm = softmax.normaliser(row_sum)
+            offsets = row_offsets(row, divisors, strides)
             x, y = advance(x, offsets.x), advance(y, offsets.y)
             prologue, vectors = vec.split(x, length)
             if piece == 0:
                 vec.load_edges(edges, x, prologue, vectors, length, lane)
                 for k in range(EDGES):
-                    edges[k] = softmax.result(edges[k], m, z)
+                    edges[k] = softmax.result(edges[k], row_max, norm)
                 vec.store_edges(y, edges, prologue, vectors, length, lane)
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 left = vectors - first
@@ -210,7 +215,7 @@ def apply_kernel(config):
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     for e in range(E):
-                        values[e] = softmax.result(values[e], m, z)
+                        values[e] = softmax.result(values[e], row_max, norm)
                     vec.pack(words, c, values)
                     vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
         return softmax_fwd_apply
@@ -220,36 +225,36 @@ def apply_kernel(config):
     @jit(launch_bounds=(THREADS, 3))
     def softmax_bwd_apply(dy, y, dx, partial, pieces, size, length, dy_step, y_step, dx_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
-        a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
-        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        edges, other_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
+        dy_words, y_words = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        dy_values, y_values = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        dy_edges, y_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         lane = cuda.threadIdx.x
-        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
+        row, piece = divide_remainder(cuda.blockIdx.x, pieces)
         count = i32(pieces[0])
-        total = Real(0)
+        row_sum = Real(0)
         if lane < count:
-            total = partial[i64(number) * count + lane]
-        total = reduce(total, scratch, 0)
-        offsets = row_offsets(number, divisors, strides)
+            row_sum = partial[i64(row) * count + lane]
+        row_sum = reduce(row_sum, scratch, 0)
+        offsets = row_offsets(row, divisors, strides)
         dy, y, dx = advance(dy, offsets.dy), advance(y, offsets.y), advance(dx, offsets.dx)
         prologue, vectors = vec.split(dy, length)
         if piece == 0:
-            vec.load_edges(edges, dy, prologue, vectors, length, lane)
-            vec.load_edges(other_edges, y, prologue, vectors, length, lane)
+            vec.load_edges(dy_edges, dy, prologue, vectors, length, lane)
+            vec.load_edges(y_edges, y, prologue, vectors, length, lane)
             for k in range(EDGES):
-                edges[k] = softmax.gradient(edges[k], other_edges[k], total)
-            vec.store_edges(dx, edges, prologue, vectors, length, lane)
+                dy_edges[k] = softmax.gradient(dy_edges[k], y_edges[k], row_sum)
+            vec.store_edges(dx, dy_edges, prologue, vectors, length, lane)
         for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
             left = vectors - first
-            vec.load(a, advance(dy, i64(first) * E * dy_step), prologue, left, lane, dy_step)
-            vec.load(b, advance(y, i64(first) * E * y_step), prologue, left, lane, y_step)
+            vec.load(dy_words, advance(dy, i64(first) * E * dy_step), prologue, left, lane, dy_step)
+            vec.load(y_words, advance(y, i64(first) * E * y_step), prologue, left, lane, y_step)
             for c in range(REGISTERS):
-                vec.unpack(values, a, c)
-                vec.unpack(others, b, c)
+                vec.unpack(dy_values, dy_words, c)
+                vec.unpack(y_values, y_words, c)
                 for e in range(E):
-                    values[e] = softmax.gradient(values[e], others[e], total)
-                vec.pack(a, c, values)
-                vec.store(advance(dx, i64(first) * E * dx_step), a, c, prologue, left, lane, dx_step)
+                    dy_values[e] = softmax.gradient(dy_values[e], y_values[e], row_sum)
+                vec.pack(dy_words, c, dy_values)
+                vec.store(advance(dx, i64(first) * E * dx_step), dy_words, c, prologue, left, lane, dx_step)
     return softmax_bwd_apply
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...device import cuda, device_function, f32, i64, jit
 from ...device.convert import element
 from ...device.groups import access_words
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
@@ -21,11 +21,11 @@ from ...host.tensor import packed_strides
 from .._checks import broadcast_strides
 from .._fragments import is_bent
 from .._halves import STEP, Source, make_loader, mma_rate, source_of
-from .._scores import Kind, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import Kind, RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..sdpa_naive import bias_launch
 from . import _dbias_wgmma as hopper
 from ._dbias_mma import GROUP, kernel
-from ._delta import delta_launch
+from ._delta import Sizes, delta_launch
 
 COST = constants("attention/dbias")
 
@@ -173,7 +173,7 @@ def make_part_loader(source, parts, height, threads):
 
     @device_function
     def load(to, p, part, first, left, strides, thread):
-        at, steps = advance(p, part * WIDTH * strides[3]), (strides[2], strides[3])
+        at, steps = advance(p, part * WIDTH * strides.column), (strides.row, strides.column)
         if not SAME and part == LAST:
             load_last(to, at, first, left, steps, thread)
         else:
@@ -293,18 +293,18 @@ def dbias_launches(problem, device, numbers):
     b, h, i, j = work.tiles
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
-                 Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
-                 *(Argument("uint32x3", divisor(n)) for n in divisors), Argument("int64", work.elements),
-                 *(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument("int64x4", strides),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 *(Argument(Divisor, divisor(n)) for n in divisors), Argument("int64", work.elements),
+                 *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     main = Launch(kernel(config), (work.blocks, 1, 1), (config.shape.count, 1, 1), arguments, shared=config.shared)
     if not several:
         return (main,)
     size = math.prod(work.shape)
     arguments = (to, Argument(element(t.dtype).pointer, "dbias"), Argument("int32", size), Argument("int32", work.elements),
-                 Argument("int32", work.parts), *(Argument("uint32x3", divisor(n)) for n in work.shape[:0:-1]),
-                 Argument("int64x4", broadcast_strides(t)))
+                 Argument("int32", work.parts), *(Argument(Divisor, divisor(n)) for n in work.shape[:0:-1]),
+                 Argument(Strides, broadcast_strides(t)))
     return main, Launch(sum_kernel(t.dtype), (ceil_div(size, ADDERS), 1, 1), (ADDERS, 1, 1), arguments)
 
 
@@ -323,5 +323,5 @@ def sum_kernel(dtype):
             rest, j = divide_remainder(index, of_keys)
             rest, i = divide_remainder(rest, of_rows)
             b, h = divide_remainder(rest, of_heads)
-            store(dbias, b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3], total)
+            store(dbias, b * strides.batch + h * strides.head + i * strides.row + j * strides.column, total)
     return sdpa_dbias_sums

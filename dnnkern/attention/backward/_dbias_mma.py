@@ -10,6 +10,7 @@
 - The tile leaves through shared memory, in whole rows, or summed over its rows or keys. Each sum has one order.
 """
 import functools
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
@@ -22,10 +23,10 @@ from ...device.mma import make_mma
 from ...device.vec import (advance, load_shared_4f32, load_shared_4u32, load_shared_f32, shared_address, store_shared_2f32,
                            store_shared_4f32, store_shared_4u32, store_shared_f32)
 from .._flash import LOG2E
-from .._fragments import make_adjust, make_drop
+from .._fragments import make_adjust, make_apply_dropout
 from .._halves import left_place, right_place
-from .._masks import make_exclude, make_hide
-from .._scores import NOTHING, make_terms
+from .._masks import make_apply_boolean_mask, make_apply_mask
+from .._scores import NEG_INF, Sequences, make_terms
 from ._dscores import row_level
 
 GROUP = 8  # neighbours of a row that a thread stores
@@ -53,7 +54,7 @@ def make_product(dtype, keys, steps, pitch):
 @functools.cache
 def make_bias(dtype, keys, threads):
     """Device functions ``keep(at, bias, bias_at, strides, row, column, last_row, last_key)``, a thread's part of a fragment of the bias
-    to shared memory, 16 bytes of each thread side by side, and ``add(x, steepness, at)``: x becomes scores by powers of two."""
+    to shared memory, 16 bytes of each thread side by side, and ``add(x, softmax_scale, at)``: x becomes scores by powers of two."""
     e, HALVES, FRAGMENT = element(dtype), dtype != "float32", keys // 2
     load, pack, unpack = e.load, e.pack, e.unpack
     PER = 8 if HALVES else 4  # elements of 16 bytes
@@ -63,10 +64,10 @@ def make_bias(dtype, keys, threads):
         values = cuda.local.array(FRAGMENT, f32)
         for j in range(keys // 8):
             for h in range(2):
-                line = bias_at + min(row + 8 * h, last_row) * strides[2]
+                line = bias_at + min(row + 8 * h, last_row) * strides.row
                 for e in range(2):
                     key = min(column + 8 * j + e, last_key)
-                    values[4 * j + 2 * h + e] = load(bias, line + key * strides[3])
+                    values[4 * j + 2 * h + e] = load(bias, line + key * strides.column)
         for k in range(0, FRAGMENT, PER):
             to = at + u32(16 * threads * (k // PER))
             if HALVES:
@@ -76,19 +77,19 @@ def make_bias(dtype, keys, threads):
                 store_shared_4f32(to, values[k], values[k + 1], values[k + 2], values[k + 3])
 
     @device_function
-    def add(x, steepness, at):
+    def add(x, softmax_scale, at):
         for k in range(0, FRAGMENT, PER):
             source = at + u32(16 * threads * (k // PER))
             if HALVES:
                 words = load_shared_4u32(source)
                 for w in range(4):
                     low, high = unpack(words[w])
-                    x[k + 2 * w] = fma(low, f32(LOG2E), x[k + 2 * w] * steepness)
-                    x[k + 2 * w + 1] = fma(high, f32(LOG2E), x[k + 2 * w + 1] * steepness)
+                    x[k + 2 * w] = fma(low, f32(LOG2E), x[k + 2 * w] * softmax_scale)
+                    x[k + 2 * w + 1] = fma(high, f32(LOG2E), x[k + 2 * w + 1] * softmax_scale)
             else:
                 four = load_shared_4f32(source)
                 for e in range(4):
-                    x[k + e] = fma(four[e], f32(LOG2E), x[k + e] * steepness)
+                    x[k + e] = fma(four[e], f32(LOG2E), x[k + e] * softmax_scale)
     return keep, add
 
 
@@ -99,7 +100,7 @@ def make_leave_out(keys):
     def leave_out(x, row, rows):
         for k in range(keys // 2):
             if row + 8 * (k // 2 % 2) >= rows:
-                x[k] = f32(NOTHING)
+                x[k] = f32(NEG_INF)
     return leave_out
 
 
@@ -155,24 +156,24 @@ def make_leave(out, words, shape, over_rows, over_keys):
     def along(base, count, step):
         total = f32(0)
         for k in range(count):
-            total = f32(total + load_shared_f32(u32(base + u32(i32(k) * step))))
+            total = f32(total + load_shared_f32(base + u32(k * step)))
         return total
 
     @device_function
     def leave_sums(base, to, strides, i0, j0, rows, keys, thread):
         if over_rows:
             if thread < WIDTH:
-                total = along(u32(base + u32(thread * 4)), HEIGHT, PITCH)
+                total = along(base + u32(thread * 4), HEIGHT, PITCH)
                 if over_keys:
-                    store_shared_f32(u32(base + u32(thread * 4)), total)
+                    store_shared_f32(base + u32(thread * 4), total)
                 elif i32(j0 + thread) < keys:
-                    store(to, i64(i64(i32(j0 + thread)) * strides[3]), total)
+                    store(to, i32(j0 + thread) * strides.column, total)
             if over_keys:
                 cuda.syncthreads()
                 if thread == 0:
                     store(to, i64(0), along(base, WIDTH, 4))
         elif thread < HEIGHT and i32(i0 + thread) < rows:
-            store(to, i64(i64(i32(i0 + thread)) * strides[2]), along(u32(base + u32(thread * PITCH)), WIDTH, 4))
+            store(to, i32(i0 + thread) * strides.row, along(base + u32(thread * PITCH), WIDTH, 4))
 
     @device_function
     def leave_rows(base, to, strides, i0, j0, rows, keys, thread):
@@ -183,14 +184,22 @@ def make_leave(out, words, shape, over_rows, over_keys):
             if i < rows and j < keys:
                 values[0], values[1], values[2], values[3] = load_shared_4f32(source)
                 values[4], values[5], values[6], values[7] = load_shared_4f32(source + 16)
-                at = advance(to, i * strides[2])
+                at = advance(to, i * strides.row)
                 if words:
                     put(at, j, values, 0)
                 else:
                     for e in range(GROUP):
                         if j + e < keys:
-                            store(at, (j + e) * strides[3], values[e])
+                            store(at, (j + e) * strides.column, values[e])
     return leave_sums if over_rows or over_keys else leave_rows
+
+
+class Tile(NamedTuple):
+    """Of the gradient: the first image and head that share it, its tile of queries and of keys."""
+    batch: i32
+    head: i32
+    row: i32
+    key: i32
 
 
 @functools.cache
@@ -201,8 +210,8 @@ def kernel(config):
     FRAGMENT = KEYS // 2
     load_q, load_k, load_do, load_v = config.loaders
     score, value = (make_product(kind.dtype, KEYS, of.width // 16, of.pitch) for of in (of_x, of_y))
-    adjust, hide, drop = make_adjust(config.plain, KEYS), make_hide(KEYS, config.left, config.right), make_drop(KEYS)
-    exclude, MASK = make_exclude(KEYS), kind.mask
+    adjust, apply_mask, drop = make_adjust(config.plain, KEYS), make_apply_mask(KEYS, config.left, config.right), make_apply_dropout(KEYS)
+    apply_boolean_mask, MASK = make_apply_boolean_mask(KEYS), kind.mask
     (keep, add), read_numbers = make_bias(kind.bias, KEYS, shape.count), make_numbers(config.numbers)
     (exponentials, begin, weigh), leave_out = make_weigh(KEYS, kind.dropout), make_leave_out(KEYS)
     leave = make_leave(config.out, config.words, shape, config.over_rows, config.over_keys)
@@ -219,13 +228,13 @@ def kernel(config):
         rest, kt = divide_remainder(item, of_keys)
         rest, rt = divide_remainder(rest, of_rows)
         b, h = divide_remainder(rest, of_heads)
-        return tile[0] + b, tile[1] + h, (tile[2] + rt) * HEIGHT, (tile[3] + kt) * WIDTH
+        return tile.batch + b, tile.head + h, (tile.row + rt) * HEIGHT, (tile.key + kt) * WIDTH
 
     @device_function
     def seen_of(i0, rows, keys, bounds):
         """Keys that some row of a tile sees, first and last, and those that all of them see."""
-        first, first_end = terms.span(i0, rows, keys, bounds)
-        last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        first, first_end = terms.key_range(i0, rows, keys, bounds)
+        last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
         return first, min(last, keys), last_begin, first_end
 
     @device_function
@@ -238,9 +247,9 @@ def kernel(config):
                 b, _, i0, j0 = place_of(item, tile, spread)
                 _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
                 first, last, _, _ = seen_of(i0, rows, keys, bounds)
-                hidden = i0 >= rows or max(first, j0) >= min(last, i32(j0 + WIDTH))
+                hidden = i0 >= rows or max(first, j0) >= min(last, j0 + WIDTH)
                 if hidden:
-                    item = i32(item + 1)
+                    item = item + 1
                     hidden = item < end
         return item
 
@@ -254,13 +263,13 @@ def kernel(config):
             g, _ = divide_remainder(h, group)
             _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
             if step < X_PARTS:
-                load_q(to, advance(q, b * q_strides[0] + h * q_strides[1]), step, i0, rows, q_strides, thread)
-                load_k(to + HEIGHT * X_PITCH, advance(k, b * k_strides[0] + g * k_strides[1]), step, j0, keys,
+                load_q(to, advance(q, b * q_strides.batch + h * q_strides.head), step, i0, rows, q_strides, thread)
+                load_k(to + HEIGHT * X_PITCH, advance(k, b * k_strides.batch + g * k_strides.head), step, j0, keys,
                        k_strides, thread)
             else:
                 step_y = step - X_PARTS
-                load_do(to, advance(do, b * do_strides[0] + h * do_strides[1]), step_y, i0, rows, do_strides, thread)
-                load_v(to + HEIGHT * Y_PITCH, advance(v, b * v_strides[0] + g * v_strides[1]), step_y, j0, keys,
+                load_do(to, advance(do, b * do_strides.batch + h * do_strides.head), step_y, i0, rows, do_strides, thread)
+                load_v(to + HEIGHT * Y_PITCH, advance(v, b * v_strides.batch + g * v_strides.head), step_y, j0, keys,
                        v_strides, thread)
             step = step + 1
             if step == PARTS:
@@ -293,9 +302,9 @@ def kernel(config):
         part, b0 = divide_remainder(rest, batches_of)
         each, count = counts[0], counts[1]
         item, end = part * each, min(part * each + each, count)
-        all_rows, all_keys, heads, padded = sizes[0], sizes[1], sizes[2], sizes[3]
-        tile = b0, h0, rt, kt
-        s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), (of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
+        all_rows, all_keys, heads, padded = sizes
+        tile = Tile(b0, h0, rt, kt)
+        s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), Sequences(of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
         t = (q, k, do, v, q_strides, k_strides, do_strides, v_strides, group, thread)
 
         item, stage = find(item, end, s), i32(0)
@@ -307,14 +316,14 @@ def kernel(config):
         down, across = own_row + (lane >> 2), own_column + column
         bias_here = base + BIAS_AT + u32(thread * 16)
         if item < end:
-            head_at = b0 * bias_strides[0] + h0 * bias_strides[1]
+            head_at = b0 * bias_strides.batch + h0 * bias_strides.head
             for f in range(2):
                 keep(bias_here + u32(f * BIAS_BYTES), bias, head_at, bias_strides, rt * HEIGHT + down + 16 * f,
                      kt * WIDTH + across, all_rows - 1, all_keys - 1)
         a, a_y = u32(own_row * X_PITCH) + left_place(lane, X_PITCH), u32(own_row * Y_PITCH) + left_place(lane, Y_PITCH)
         b_x = u32((HEIGHT + own_column) * X_PITCH) + right_place(lane, X_PITCH)
         b_y = u32((HEIGHT + own_column) * Y_PITCH) + right_place(lane, Y_PITCH)
-        steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+        softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
 
         x, x_low, y, y_low = (cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32),
                               cuda.local.array(FRAGMENT, f32))
@@ -327,7 +336,7 @@ def kernel(config):
             b, h, i0, j0 = place_of(item, s[0], s[1])
             _, rows, _, keys = terms.lengths(b, s[2], all_rows, all_keys)
             row, first_key, shift = i0 + down, j0 + own_column, terms.shift(rows, keys)
-            read_numbers(levels, deltas, lse, b * lse_strides[0] + h * lse_strides[1], lse_strides[2], numbers,
+            read_numbers(levels, deltas, lse, b * lse_strides.batch + h * lse_strides.head, lse_strides.row, numbers,
                          b * i64(heads) + h, padded, row, rows)
             for c in range(FRAGMENT):
                 x[c], x_low[c] = f32(0), f32(0)
@@ -340,16 +349,16 @@ def kernel(config):
                 adjust(x, row, row + shift, first_key, column, 0, 0, scale, slope, softcap, bias, i64(0), bias_strides)
                 adjust(x_low, row + 16, row + shift + 16, first_key, column, 0, 0, scale, slope, softcap, bias,
                        i64(0), bias_strides)
-            add(x, steepness, bias_here)
-            add(x_low, steepness, bias_here + BIAS_BYTES)
+            add(x, softmax_scale, bias_here)
+            add(x_low, softmax_scale, bias_here + BIAS_BYTES)
             if MASK:
-                mask_at = i64(i64(b) * mask_strides[0] + i64(h) * mask_strides[1])
-                exclude(x, row, first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
-                exclude(x_low, i32(row + 16), first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                mask_at = b * mask_strides.batch + h * mask_strides.head
+                apply_boolean_mask(x, row, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+                apply_boolean_mask(x_low, row + 16, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
             _, _, last_begin, first_end = seen_of(i0, rows, keys, bounds)
             if j0 + WIDTH > first_end or j0 < last_begin:
-                hide(x, row + shift, first_key, column, keys, bounds)
-                hide(x_low, row + shift + 16, first_key, column, keys, bounds)
+                apply_mask(x, row + shift, first_key, column, keys, bounds)
+                apply_mask(x_low, row + shift + 16, first_key, column, keys, bounds)
             if i0 + HEIGHT > rows:
                 leave_out(x, row, rows)
                 leave_out(x_low, row + 16, rows)
@@ -379,6 +388,6 @@ def kernel(config):
                 store_shared_2f32(here + u32(8 * h * PITCH + 32 * j), sums[k], sums[k + 1])
                 store_shared_2f32(here + u32((8 * h + 16) * PITCH + 32 * j), sums_low[k], sums_low[k + 1])
         cuda.syncthreads()
-        leave(base, advance(to, part * part_step + b0 * to_strides[0] + h0 * to_strides[1]), to_strides,
+        leave(base, advance(to, part * part_step + b0 * to_strides.batch + h0 * to_strides.head), to_strides,
               rt * HEIGHT, kt * WIDTH, shape_of[0], shape_of[1], thread)
     return sdpa_dbias_mma

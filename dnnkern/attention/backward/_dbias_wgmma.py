@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.fastmath import ex2, fma
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
@@ -30,9 +30,10 @@ from ...engine.hopper import ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E
 from .._fragments import is_bent, make_add_bias, make_pack
-from .._masks import make_hide
-from .._scores import Kind, kind_of, make_terms, steepness
+from .._masks import make_apply_mask
+from .._scores import Kind, kind_of, make_terms, softmax_scale
 from .._wgmma import ALIGNMENT, BARRIERS, COLUMNS, addressable, array_map, bias_map, is_by_tiles
+from ._delta import Sizes
 
 COST, WGMMA = constants("attention/dbias"), constants("attention/wgmma")
 
@@ -126,10 +127,10 @@ def launch_of(problem, config, numbers, device):
     rows = ("q", HEIGHT), ("k", config.width), ("do", HEIGHT), ("v", config.width)
     maps = (array_map(p, name, getattr(p, name), height) for name, height in rows)
     arguments = (*maps, bias_map("bias", p.bias, HEIGHT), bias_map("dbias", p.dbias, 64),
-                 Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
                  Argument("int32x3", (b * h * i * j, p.batch // b, p.heads // h)),
-                 *(Argument("uint32x3", divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
-                 Argument("float32", steepness(p)))
+                 *(Argument(Divisor, divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
+                 Argument("float32", softmax_scale(p)))
     return Launch(kernel(config), (min(b * h * i * j, device.sms), 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
 
 
@@ -137,7 +138,7 @@ def launch_of(problem, config, numbers, device):
 def kernel(config):
     """Tiles of the gradient, one after another."""
     kind, WIDTH, STAGES, STAGE = config.kind, config.width, config.stages, config.stage
-    terms, hide, MASKED = make_terms(kind), make_hide(WIDTH, config.left, config.right), config.left or config.right
+    terms, apply_mask, MASKED = make_terms(kind), make_apply_mask(WIDTH, config.left, config.right), config.left or config.right
     (X_BOXES, Y_BOXES), FRAGMENT, WORDS, TOGETHER = config.boxes, WIDTH // 2, WIDTH // 4, config.together
     BIAS_AT, NUMBERS_AT, BARS = config.places
     BIAS, BIAS_BOX, BIAS_BOXES, LEFT_BOX, RIGHT_BOX = config.bias, HEIGHT * ROW, WIDTH // COLUMNS, HEIGHT * ROW, WIDTH * ROW
@@ -170,8 +171,8 @@ def kernel(config):
         """(whether some row of a tile sees a key, whether one does not see all)."""
         seen, some = True, False
         if MASKED:
-            first, first_end = terms.span(i0, sizes[0], sizes[1], bounds)
-            last_begin, last = terms.span(min(i0 + HEIGHT, sizes[0]) - 1, sizes[0], sizes[1], bounds)
+            first, first_end = terms.key_range(i0, sizes.rows, sizes.keys, bounds)
+            last_begin, last = terms.key_range(min(i0 + HEIGHT, sizes.rows) - 1, sizes.rows, sizes.keys, bounds)
             some = j0 + WIDTH > first_end or j0 < last_begin
             seen = max(first, j0) < min(last, j0 + WIDTH)
         return seen, some
@@ -211,11 +212,11 @@ def kernel(config):
             h, end = first_h, b + counts[1] if seen else b
             while b < end:
                 g, _ = divide_remainder(h, group)
-                line = i64(b * sizes[2] + h) * sizes[3] + i0
+                line = i64(b * sizes.heads + h) * sizes.padded + i0
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
                 load_pair(base + state.stage * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
-                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), u32(NUMBERS), bar)
+                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), NUMBERS, bar)
                 state = pipe.next(state)
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
@@ -250,7 +251,7 @@ def kernel(config):
             source = base + BIAS_AT + state.stage * BIAS + u32(group) * (64 * ROW)
             done_pipe.consumer_wait(done_bars, state)
             for n in range(BIAS_BOXES):
-                if i0 < sizes[0] and j0 + n * COLUMNS < sizes[1]:
+                if i0 < sizes.rows and j0 + n * COLUMNS < sizes.keys:
                     tma_store_4d(array, source + u32(n * BIAS_BOX), j0 + n * COLUMNS, i0, h, b)
             bulk_commit()
             source_free()
@@ -265,7 +266,7 @@ def kernel(config):
         done_bars = done_pipe.barriers(done + u32(group) * DONE)
         lane, warp = thread & 31, thread >> 5
         row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
-        shift = terms.shift(sizes[0], sizes[1])
+        shift = terms.shift(sizes.rows, sizes.keys)
         x, y, sums = cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32)
         words, levels, deltas = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         own_numbers = base + NUMBERS_AT + u32(4 * (row // TOGETHER * (2 * TOGETHER) + row % TOGETHER))
@@ -297,7 +298,7 @@ def kernel(config):
                 pipe.consumer_release(of_pairs, first, lane)
                 add_bias(x, tile, group * 64 + warp * 16, lane, scale)
                 if MASKED and some:
-                    hide(x, i0 + row + shift, j0, column, sizes[1], bounds)
+                    apply_mask(x, i0 + row + shift, j0, column, sizes.keys, bounds)
                 for k in range(FRAGMENT):
                     x[k] = ex2(fma(x[k], f32(LOG2E), -levels[k // 2 % 2]))
                 values_done(y)

@@ -6,11 +6,11 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.fastmath import fma
 from ...device.groups import access_words, make_reader
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
 from ...host.launch import Argument, Launch
-from .._scores import kind_of
+from .._scores import Strides, kind_of
 
 THREADS, TURNS = 128, 4  # of a block, and rows of a thread
 
@@ -22,6 +22,14 @@ class Numbers(NamedTuple):
     rows: int
     width: int
     end: int
+
+
+class Sizes(NamedTuple):
+    """Queries, keys and heads of an array; queries of a head in the workspace."""
+    rows: i32
+    keys: i32
+    heads: i32
+    padded: i32
 
 
 class Dots(NamedTuple):
@@ -64,7 +72,7 @@ def make_dots(T, dtype, chunk, words, lanes) -> Dots:
         a, b = cuda.local.array(chunk, T), cuda.local.array(chunk, T)
         sum_ = T(0)
         for column in range(lane * chunk, elements, lanes * chunk):
-            at, at_o = i * do_strides[2] + column * do_strides[3], i * o_strides[2] + column * o_strides[3]
+            at, at_o = i * do_strides.row + column * do_strides.column, i * o_strides.row + column * o_strides.column
             fetch(raw, 0, advance(do, at if there else i64(0)), 0, i32(there))
             fetch_o(raw_o, 0, advance(o, at_o if there else i64(0)), 0, i32(there))
             unpack(a, 0, raw, 0)
@@ -80,8 +88,8 @@ def delta_launch(problem):
     p, dots = problem, dots_of(problem)
     tiles, pointer = ceil_div(p.rows, dots.per_block), element(p.dtype).pointer
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument(f"{p.compute}*", "workspace"), Argument("int32", p.rows),
-                 Argument("int32", p.dv), Argument("uint32x3", divisor(tiles)), Argument("uint32x3", divisor(p.heads)),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)))
+                 Argument("int32", p.dv), Argument(Divisor, divisor(tiles)), Argument(Divisor, divisor(p.heads)),
+                 *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)))
     return Launch(delta_kernel(dots), (tiles * p.images * p.heads, 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -96,8 +104,8 @@ def delta_kernel(dots):
         place, tile = divide_remainder(cuda.blockIdx.x, tiles)
         image, h = divide_remainder(place, heads_of)
         lane, line = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES
-        of_do = advance(do, image * do_strides[0] + h * do_strides[1])
-        of_o = advance(o, image * o_strides[0] + h * o_strides[1])
+        of_do = advance(do, image * do_strides.batch + h * do_strides.head)
+        of_o = advance(o, image * o_strides.batch + h * o_strides.head)
         for turn in range(TURNS):
             i = (tile * TURNS + turn) * ROWS + line
             sum_ = total(of_do, of_o, i, i < rows, elements, do_strides, o_strides, lane)

@@ -19,7 +19,7 @@ from ...device.unroll import unrolled
 from ...device.vec import load_shared_2f32
 from ...device.warp import FULL, shuffle_sync
 from .._flash import LOG2E
-from .._scores import NOTHING, kept_of_eight, make_terms
+from .._scores import NEG_INF, kept_of_eight, make_terms
 
 WIDEST_DROPPED = 32
 """Columns of a tile with dropout: with more, loops have too many instructions to be unrolled, and arrays leave registers."""
@@ -31,7 +31,7 @@ def row_level(lse, at, exists):
     level = f32(math.inf)
     if exists:
         value = lse[at]
-        if value != NOTHING:
+        if value != NEG_INF:
             level = value * LOG2E
     return level
 
@@ -39,7 +39,7 @@ def row_level(lse, at, exists):
 @functools.cache
 def make_slopes(kind, width, turned):
     """Device functions of tiles with `width` columns: ``adjust(x, derivatives, line, at, column, scoring)``, by which products become
-    scores with a cap, a bias and ALiBi, and ``slopes(x, y, levels, deltas, derivatives, line, at, column, steepness, dropping)``.
+    scores with a cap, a bias and ALiBi, and ``slopes(x, y, levels, deltas, derivatives, line, at, column, softmax_scale, dropping)``.
 
     `line` is the row, turned the key, of the fragment's row r; `at` is the key, turned the row, of column 0; `levels` and `deltas` are
     arrays for the thread's two rows, turned the shared addresses of those of column 0. `derivatives` has an element for each of x where
@@ -63,13 +63,13 @@ def make_slopes(kind, width, turned):
                     k, where = 4 * j + 2 * h + e, i64(0)
                     row, key = places(line + 8 * h, at + column + 8 * j + e)
                     if BIAS:
-                        where = bias_at + min(row, last_row) * strides[2] + min(key, last_key) * strides[3]
-                    x[k], derivative = terms.slanted(x[k], key - row - shift, slope, bias, where, scale, softcap)
+                        where = bias_at + min(row, last_row) * strides.row + min(key, last_key) * strides.column
+                    x[k], derivative = terms.score_and_derivative(x[k], key - row - shift, slope, bias, where, scale, softcap)
                     if CAPPED:
                         derivatives[k] = derivative
 
     @device_function
-    def slopes(x, y, levels, deltas, derivatives, line, at, column, steepness, dropping):
+    def slopes(x, y, levels, deltas, derivatives, line, at, column, softmax_scale, dropping):
         seed, head, threshold, factor = dropping
         for j in range(width // 8):
             if turned:
@@ -85,7 +85,7 @@ def make_slopes(kind, width, turned):
                     if DROPOUT:
                         row, key = places(line + 8 * h, at + column + 8 * j + e)
                         share = terms.kept(f32(1), seed, head, row, key, threshold, factor)
-                    p = ex2(fma(x[k], steepness, -level))
+                    p = ex2(fma(x[k], softmax_scale, -level))
                     value = p * fma(y[k], share, -delta)
                     if CAPPED:
                         value = value * derivatives[k]
@@ -96,7 +96,7 @@ def make_slopes(kind, width, turned):
 @functools.cache
 def make_turned_steps(kind, width, together):
     """Device functions of a turned tile, in two steps between which the product of do and v may still be under way:
-    ``exponentials(x, levels, column, steepness)``, x becomes p, and ``slopes(x, y, deltas, column, kept, factor)``; with a cap, whose
+    ``exponentials(x, levels, column, softmax_scale)``, x becomes p, and ``slopes(x, y, deltas, column, kept, factor)``; with a cap, whose
     derivative takes the score, one step, ``capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)``.
 
     Of `together` rows first the levels, then the deltas lie in shared memory, then those of the next as many.
@@ -118,12 +118,12 @@ def make_turned_steps(kind, width, together):
         return f32(1)
 
     @device_function
-    def exponentials(x, levels, column, steepness):
+    def exponentials(x, levels, column, softmax_scale):
         for j in range(width // 8):
             pair = load_shared_2f32(levels + place(j, column))
             for h in range(2):
                 for e in range(2):
-                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, -pair[e]))
+                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], softmax_scale, -pair[e]))
 
     @device_function
     def slopes(x, y, deltas, column, kept, factor):
@@ -150,9 +150,9 @@ def make_turned_steps(kind, width, together):
                 k, where = 4 * j + 2 * h + e, i64(0)
                 row, key = at + column + 8 * j + e, line + 8 * h
                 if BIAS:
-                    where = bias_at + min(row, last_row) * strides[2] + min(key, last_key) * strides[3]
-                score, derivative = terms.slanted(x[k], key - row - shift, slope, bias, where, scale, softcap)
-                p = f32(0) if x[k] == NOTHING else ex2(fma(score, f32(LOG2E), -level_pair[e]))
+                    where = bias_at + min(row, last_row) * strides.row + min(key, last_key) * strides.column
+                score, derivative = terms.score_and_derivative(x[k], key - row - shift, slope, bias, where, scale, softcap)
+                p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -level_pair[e]))
                 part = share(k, kept, factor)
                 y[k] = p * fma(y[k], part, -delta_pair[e]) * derivative
                 x[k] = p * part

@@ -16,7 +16,7 @@ from ...device.warp import add
 from ...engine.cost import LAUNCH, Cost, memory_seconds
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E
-from .._scores import NOTHING
+from .._scores import NEG_INF, RowStrides
 
 LOG_THREADS = 9
 THREADS = 1 << LOG_THREADS
@@ -38,7 +38,7 @@ def dsink_launches(problem, numbers):
     rows = numbers.rows if numbers.width else p.rows
     arguments = (Argument(element(t.dtype).pointer, "sink"), Argument("int64", p.sink.strides[0]),
                  Argument(element(t.dtype).pointer, "dsink"), Argument("int64", t.strides[0]), Argument(f"{p.compute}*", "lse"),
-                 Argument("int64x3", p.lse_strides), Argument(f"{p.compute}*", "workspace", numbers.begin),
+                 Argument(RowStrides, p.lse_strides), Argument(f"{p.compute}*", "workspace", numbers.begin),
                  Argument("int32x4", (p.images, p.heads, rows, min(max(rows - 1, 0).bit_length(), LOG_THREADS))))
     return (Launch(kernel(p.compute, t.dtype, numbers.width), (p.heads, 1, 1), (THREADS, 1, 1), arguments),)
 
@@ -59,15 +59,15 @@ def kernel(compute, dtype, width):
         own = T(load(sink, h * sink_step))
         for image in range(thread >> log_lanes, images, THREADS >> log_lanes):
             begin = i64(image * heads + h) * rows
-            of_lse = image * lse_strides[0] + h * lse_strides[1]
+            of_lse = image * lse_strides.batch + h * lse_strides.head
             for i in range(thread & ((1 << log_lanes) - 1), rows, 1 << log_lanes):
                 p, delta = T(0), T(0)
                 if width:
                     at = (begin + (i & -width)) * 2 + (i & (width - 1))
                     p, delta = ex2(fma(own, f32(LOG2E), -numbers[at])), numbers[at + width]
                 else:
-                    level, delta = lse[of_lse + i * lse_strides[2]], numbers[begin + i]
-                    if level != T(NOTHING):
+                    level, delta = lse[of_lse + i * lse_strides.row], numbers[begin + i]
+                    if level != T(NEG_INF):
                         p = exp(T(own - level))
                 if p != T(0):  # what rows that attend to nothing hold may be NaN
                     total = T(total - p * delta)

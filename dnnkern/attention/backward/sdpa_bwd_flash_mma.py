@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, wait_copies
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
@@ -23,8 +23,8 @@ from ...host.launch import Argument, Launch
 from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from .._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
-from .._masks import make_exclude, make_hide, make_hide_turned
-from .._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._masks import make_apply_boolean_mask, make_apply_mask, make_apply_mask_transposed
+from .._scores import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
 from ..sdpa_naive import rows_of
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
@@ -125,10 +125,10 @@ class _Parts:
     """What both kernels are made of: loaders of the resident tiles and of those that pass, by "qkvo", and products."""
 
     def __init__(self, config, turned):
-        kind, t, make_hidden = config.kind, config.threads, make_hide_turned if turned else make_hide
+        kind, t, make_hidden = config.kind, config.threads, make_apply_mask_transposed if turned else make_apply_mask
         self.terms, self.extent, self.tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
-        self.hide, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
-        self.exclude = make_exclude(t.width, turned)
+        self.apply_mask, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
+        self.apply_boolean_mask = make_apply_boolean_mask(t.width, turned)
         of_q, of_v = config.q, config.v
         self.score = make_outer(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
         self.value = make_outer(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
@@ -148,9 +148,10 @@ class _Parts:
 def rows_kernel(config):
     """dq of a tile of rows of one head a block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, False)
-    terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
+    terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
+    adjust, slopes = parts.adjust, parts.slopes
     score, value, weigh, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
-    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
+    (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
     DO_AT, K_AT, V_AT = parts.places
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
@@ -170,27 +171,27 @@ def rows_kernel(config):
         g, _ = divide_remainder(h, group_of_heads)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
-            first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            first, first_end = terms.key_range(i0, rows, keys, bounds)
+            last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
-            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
-            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
-            mask_at = image * mask_strides[0] + h * mask_strides[1]
-            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
+            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+            of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+            of_dq = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            bias_at = image * bias_strides.batch + h * bias_strides.head
+            mask_at = image * mask_strides.batch + h * mask_strides.head
+            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
             delta_at = place * i64(all_rows) + first_row
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
-            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
             a, a_do = of_rows_at + left_place(lane, PITCH), of_do_at + left_place(lane, V_PITCH)
@@ -205,15 +206,15 @@ def rows_kernel(config):
                 sums[c] = f32(0)
             for r in range(2):
                 i = row + 8 * r
-                levels[r], deltas[r], scales[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), f32(0), f32(0)
+                levels[r], deltas[r], scales[r] = row_level(lse, lse_at + i * lse_strides.row, i < rows), f32(0), f32(0)
                 if i < rows:
                     deltas[r], scales[r] = delta[delta_at + i], scale
             if first < last:
-                load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                load_q(base, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
+                load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
             for at in range(first, last, WIDTH):
-                load_k(base + K_AT, of_k, at, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(base + V_AT, of_v, at, keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base + K_AT, of_k, at, keys, (k_strides.row, k_strides.column), thread)
+                load_v(base + V_AT, of_v, at, keys, (v_strides.row, v_strides.column), thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
@@ -224,10 +225,10 @@ def rows_kernel(config):
                 if ADJUSTED:
                     adjust(x, derivatives, row, at, column, scoring)
                 if MASK:
-                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                    apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if at + WIDTH > first_end or at < last_begin:
-                    hide(x, row + shift, at, column, keys, bounds)
-                slopes(x, y, levels, deltas, derivatives, row, at, column, steepness, (seed, head, threshold, factor))
+                    apply_mask(x, row + shift, at, column, keys, bounds)
+                slopes(x, y, levels, deltas, derivatives, row, at, column, softmax_scale, (seed, head, threshold, factor))
                 pack(words, y)
                 weigh(sums, words, right, turned_k)
                 cuda.syncthreads()
@@ -239,9 +240,10 @@ def rows_kernel(config):
 def keys_kernel(config):
     """dk and dv of a tile of keys of one head of theirs a block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, True)
-    terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
+    terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
+    adjust, slopes = parts.adjust, parts.slopes
     score, value, by_q, by_v, pack, landed = parts.score, parts.value, parts.by_q, parts.by_v, parts.pack, wait_copies(0)
-    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
+    (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     _, store_dk, store_dv = parts.stores
     HEIGHT, WIDTH, PITCH, V_PITCH = t.height, t.width, config.q.pitch, config.v.pitch
     V_AT, Q_AT, DO_AT = parts.places
@@ -273,23 +275,23 @@ def keys_kernel(config):
         image, g = divide_remainder(place, heads_of)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_row, rows = i32(0), i32(0)
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
-            first, _ = terms.column(j0, rows, keys, bounds)
-            _, last = terms.column(min(j0 + HEIGHT, keys) - 1, rows, keys, bounds)
+            first, _ = terms.query_range(j0, rows, keys, bounds)
+            _, last = terms.query_range(min(j0 + HEIGHT, keys) - 1, rows, keys, bounds)
             last = min(last, rows)
             if j0 >= keys:
                 last = first
-            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
-            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            shift, heads = terms.shift(rows, keys), i32(heads_of.d) * group
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
+            to_dv = advance(dv, image * dv_strides.batch + g * dv_strides.head + first_key * dv_strides.row)
             key, column = j0 + warp * 16 + (lane >> 2), (lane & 3) * 2
-            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
             a, a_v = of_keys_at + left_place(lane, PITCH), of_values_at + left_place(lane, V_PITCH)
             b_q, b_do = base + Q_AT + right_place(lane, PITCH), base + DO_AT + right_place(lane, V_PITCH)
@@ -304,23 +306,23 @@ def keys_kernel(config):
             for c in range(SUMS_V):
                 sums_v[c] = f32(0)
             if first < last:
-                load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(base + V_AT, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base, of_k, j0, keys, (k_strides.row, k_strides.column), thread)
+                load_v(base + V_AT, of_v, j0, keys, (v_strides.row, v_strides.column), thread)
             for member in range(group):
                 h = g * group + member
                 slope, head = terms.slope(h, heads), b * heads + h
-                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
-                bias_at = image * bias_strides[0] + h * bias_strides[1]
-                mask_at = image * mask_strides[0] + h * mask_strides[1]
-                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+                of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+                bias_at = image * bias_strides.batch + h * bias_strides.head
+                mask_at = image * mask_strides.batch + h * mask_strides.head
+                lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
                 scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
-                    load_q(base + Q_AT, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                    load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                    load_q(base + Q_AT, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
+                    load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
                     commit_copies()
-                    load_numbers(base, lse, lse_at, lse_strides[2], delta, delta_at, i0, rows, thread)
+                    load_numbers(base, lse, lse_at, lse_strides.row, delta, delta_at, i0, rows, thread)
                     landed()
                     cuda.syncthreads()
                     for c in range(SCORES):
@@ -330,12 +332,12 @@ def keys_kernel(config):
                     if ADJUSTED:
                         adjust(x, derivatives, key, i0, column, scoring)
                     if MASK:
-                        exclude(x, key, i32(i0), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
-                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
-                    _, end = terms.span(i0, rows, keys, bounds)
+                        apply_boolean_mask(x, key, i0, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+                    begin, _ = terms.key_range(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.key_range(i0, rows, keys, bounds)
                     if begin > j0 or end < j0 + HEIGHT:
-                        hide(x, key - shift, i0, column, keys - key, bounds)
-                    slopes(x, y, base + LEVELS, base + DELTAS, derivatives, key, i0, column, steepness,
+                        apply_mask(x, key - shift, i0, column, keys - key, bounds)
+                    slopes(x, y, base + LEVELS, base + DELTAS, derivatives, key, i0, column, softmax_scale,
                            (seed, head, threshold, factor))
                     pack(words, x)
                     by_v(sums_v, words, right, turned_do)
@@ -356,10 +358,10 @@ def build(problem, device, config):
     p, t = problem, config.threads
     given = tuple(Argument("uint16*", name) for name in ("q", "k", "v", "do"))
     saved = Argument("float32*", "lse"), Argument("float32*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
-    common = (Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    common = (Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
 
     def strides(*outs):
-        return tuple(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+        return tuple(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
 
     def launch(kernel, tiles, heads, *arguments):
         return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
@@ -367,7 +369,7 @@ def build(problem, device, config):
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, *given, Argument("uint16*", "dq"), *saved,
-                            *lines_arguments(p, p.heads, tiles), Argument("uint32x3", divisor(p.group)), *strides(p.dq), *common),)
+                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides(p.dq), *common),)
     if p.dk.size or p.dv_out.size:
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,

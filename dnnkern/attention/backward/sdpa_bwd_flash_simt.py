@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
-from ...device.index import divide_remainder, divisor
+from ...device.index import Divisor, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
-from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
 from ._delta import Numbers, delta_launch
@@ -111,7 +112,7 @@ class _Parts:
 
     def __init__(self, config):
         kind, t = config.kind, config.threads
-        self.terms, self.powers, self.seen = make_terms(kind), make_powers(kind.compute), make_seen(kind)
+        self.terms, self.powers, self.attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
         self.extent, self.tile_of = make_extent(kind), make_tile(kind.packed, t.height)
         turned, straight = make_products(t, kind.dtype)
         self.product, self.by_depth, self.by_width = turned(0), straight(config.depth), straight(config.width)
@@ -135,7 +136,7 @@ def make_slope(kind):
     def slope_of(x, y, visible, i, j, shift, slope, bias, at, level, delta, head, scale, softcap, seed, threshold, factor):
         by_product, used = T(0), T(0)
         if visible:
-            score, derivative = terms.slanted(x, j - i - shift, slope, bias, at, scale, softcap)
+            score, derivative = terms.score_and_derivative(x, j - i - shift, slope, bias, at, scale, softcap)
             p, share = powers.rise(score, level), T(1)
             if DROPOUT:
                 share = terms.kept(T(1), seed, head, i, j, threshold, factor)
@@ -155,7 +156,7 @@ def make_row_level(kind):
         level = T(math.inf)
         if exists:
             value = lse[at]
-            if value != T(NOTHING):
+            if value != T(NEG_INF):
                 level = LEVEL(value)
         return level
     return row_level
@@ -165,7 +166,8 @@ def make_row_level(kind):
 def rows_kernel(config):
     """dq of a tile of rows of one head a block."""
     kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
-    terms, seen, extent, tile_of, product, weigh = (parts.terms, parts.seen, parts.extent, parts.tile_of, parts.product, parts.by_depth)
+    terms, attends, extent, tile_of = parts.terms, parts.attends, parts.extent, parts.tile_of
+    product, weigh = parts.product, parts.by_depth
     slope_of, row_level, store, landed = make_slope(kind), make_row_level(kind), parts.stores[0], wait_copies(0)
     load_q, load_k, load_v, load_do = (parts.loaders[name, "rows"] for name in ("q", "k", "v", "do"))
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
@@ -180,22 +182,22 @@ def rows_kernel(config):
     G = group_of(kind.dtype)
 
     @device_function
-    def absorb(r, s):
+    def gradients(r, s):
         """A row of the thread: ds, to shared memory."""
         (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
          mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
         i = i0 + r
         for c in range(COLUMNS):
             j, at = j0 + c * LANES, i64(0)
-            visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
             if MASK and visible:
-                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if BIAS and visible:
-                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
+                at = bias_at + i * bias_strides.row + j * bias_strides.column
             value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
                                 scale, softcap, seed, threshold, factor)
             memory[p_at + r * P_PITCH + lane + c * LANES] = value
-    absorb_all = unrolled(ROWS, absorb)
+    gradients_all = unrolled(ROWS, gradients)
 
     @device_function
     def finish(r, s):
@@ -203,7 +205,7 @@ def rows_kernel(config):
         for c in range(OWN):
             sums[r * OWN + c] = T(sums[r * OWN + c] * scale)
         if i0 + r < written:
-            store(advance(of_dq, (i0 + r) * dq_strides[2]), dq_strides[3], lane, sums, r * OWN)
+            store(advance(of_dq, (i0 + r) * dq_strides.row), dq_strides.column, lane, sums, r * OWN)
     finish_all = unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -220,24 +222,24 @@ def rows_kernel(config):
         g, _ = divide_remainder(h, group_of_heads)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
-            first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            first, first_end = terms.key_range(i0, rows, keys, bounds)
+            last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
-            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
-            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
-            mask_at = image * mask_strides[0] + h * mask_strides[1]
-            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
+            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+            of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+            of_dq = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            bias_at = image * bias_strides.batch + h * bias_strides.head
+            mask_at = image * mask_strides.batch + h * mask_strides.head
+            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
             delta_at = place * i64(all_rows) + first_row
             own = i0 + line * ROWS
             sums, levels, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
@@ -246,16 +248,16 @@ def rows_kernel(config):
                 sums[c] = T(0)
             for r in range(ROWS):
                 i = own + r
-                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
+                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_strides.row, i < rows), T(0)
                 if i < rows:
                     deltas[r] = delta[delta_at + i]
             if first < last:
-                load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                load_q(base, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
+                load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
             p_at = P_AT + line * ROWS * P_PITCH
             for j0 in range(first, last, WIDTH):
-                load_k(base + K_AT * ITEM, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base + K_AT * ITEM, of_k, j0, keys, (k_strides.row, k_strides.column), thread)
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides.row, v_strides.column), thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
@@ -266,8 +268,8 @@ def rows_kernel(config):
                 product(y, base + u32((DO_AT + line * ROWS * V_PITCH) * ITEM),
                         base + u32((V_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
                 whole = j0 + WIDTH <= first_end and j0 >= last_begin
-                absorb_all(0, (x, y, levels, deltas, memory, p_at, own, j0 + lane, whole, lane, shift, rows, keys, bounds, slope, bias,
-                               bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
+                gradients_all(0, (x, y, levels, deltas, memory, p_at, own, j0 + lane, whole, lane, shift, rows, keys, bounds, slope, bias,
+                                  bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
                 cuda.syncwarp()
                 weigh(sums, base + u32(p_at * ITEM), P_PITCH, base + u32((K_AT + lane * G) * ITEM), PITCH, WIDTH)
                 cuda.syncthreads()
@@ -279,7 +281,7 @@ def rows_kernel(config):
 def keys_kernel(config):
     """dk and dv of a tile of keys of one head of theirs a block."""
     kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
-    terms, seen, extent, tile_of, product = parts.terms, parts.seen, parts.extent, parts.tile_of, parts.product
+    terms, attends, extent, tile_of, product = parts.terms, parts.attends, parts.extent, parts.tile_of, parts.product
     by_depth, by_width, slope_of, row_level, landed = parts.by_depth, parts.by_width, make_slope(kind), make_row_level(kind), wait_copies(0)
     _, store_dk, store_dv = parts.stores
     load_q, load_k, load_v, load_do = (parts.loaders[name, "keys"] for name in ("q", "k", "v", "do"))
@@ -295,24 +297,24 @@ def keys_kernel(config):
     SUMS, SUMS_V, G = ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
 
     @device_function
-    def absorb(r, s):
+    def gradients(r, s):
         """A key of the thread: ds and p, to shared memory."""
         (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
          mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
         j = j0 + r
         for c in range(COLUMNS):
             i, at = i0 + c * LANES, i64(0)
-            visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
             if MASK and visible:
-                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if BIAS and visible:
-                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
+                at = bias_at + i * bias_strides.row + j * bias_strides.column
             value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],
                                    head, scale, softcap, seed, threshold, factor)
             to = s_at + r * P_PITCH + lane + c * LANES
             memory[to] = value
             memory[to + BETWEEN] = used
-    absorb_all = unrolled(ROWS, absorb)
+    gradients_all = unrolled(ROWS, gradients)
 
     @device_function
     def finish(r, s):
@@ -321,8 +323,8 @@ def keys_kernel(config):
             of_k[r * OWN + c] = T(of_k[r * OWN + c] * scale)
         j = j0 + r
         if j < written:
-            store_dk(advance(to_dk, j * dk_strides[2]), dk_strides[3], lane, of_k, r * OWN)
-            store_dv(advance(to_dv, j * dv_strides[2]), dv_strides[3], lane, of_v, r * OWN_V)
+            store_dk(advance(to_dk, j * dk_strides.row), dk_strides.column, lane, of_k, r * OWN)
+            store_dv(advance(to_dv, j * dv_strides.row), dv_strides.column, lane, of_v, r * OWN_V)
     finish_all = unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -338,22 +340,22 @@ def keys_kernel(config):
         image, g = divide_remainder(place, heads_of)
         batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_row, rows = i32(0), i32(0)
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
             last_key = min(j0 + HEIGHT, keys) - 1
-            first, _ = terms.column(j0, rows, keys, bounds)
-            _, last = terms.column(last_key, rows, keys, bounds)
+            first, _ = terms.query_range(j0, rows, keys, bounds)
+            _, last = terms.query_range(last_key, rows, keys, bounds)
             last = min(last, rows)
             if j0 >= keys:
                 last = first
-            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
-            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            shift, heads = terms.shift(rows, keys), i32(heads_of.d) * group
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
+            to_dv = advance(dv, image * dv_strides.batch + g * dv_strides.head + first_key * dv_strides.row)
             own = j0 + line * ROWS
             sums, sums_v = cuda.local.array(SUMS, T), cuda.local.array(SUMS_V, T)
             levels, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
@@ -363,25 +365,25 @@ def keys_kernel(config):
             for c in range(SUMS_V):
                 sums_v[c] = T(0)
             if first < last:
-                load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base, of_k, j0, keys, (k_strides.row, k_strides.column), thread)
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides.row, v_strides.column), thread)
             s_at = S_AT + line * ROWS * P_PITCH
             for member in range(group):
                 h = g * group + member
                 slope, head = terms.slope(h, heads), b * heads + h
-                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
-                bias_at = image * bias_strides[0] + h * bias_strides[1]
-                mask_at = image * mask_strides[0] + h * mask_strides[1]
-                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+                of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+                bias_at = image * bias_strides.batch + h * bias_strides.head
+                mask_at = image * mask_strides.batch + h * mask_strides.head
+                lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
                 for i0 in range(first, last, WIDTH):
-                    load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                    load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                    load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
+                    load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
                     commit_copies()
                     for c in range(COLUMNS):
                         i = i0 + lane + c * LANES
-                        levels[c], deltas[c] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
+                        levels[c], deltas[c] = row_level(lse, lse_at + i * lse_strides.row, i < rows), T(0)
                         if i < rows:
                             deltas[c] = delta[delta_at + i]
                     landed()
@@ -392,12 +394,12 @@ def keys_kernel(config):
                             PITCH, GROUPS)
                     product(y, base + u32((V_AT + line * ROWS * V_PITCH) * ITEM),
                             base + u32((DO_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
-                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
-                    _, end = terms.span(i0, rows, keys, bounds)
+                    begin, _ = terms.key_range(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.key_range(i0, rows, keys, bounds)
                     whole = begin <= j0 and end >= j0 + HEIGHT
-                    absorb_all(0, (x, y, levels, deltas, memory, s_at, own, i0 + lane, whole, lane, shift, rows, keys, bounds, slope,
-                                   bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
-                                   factor))
+                    gradients_all(0, (x, y, levels, deltas, memory, s_at, own, i0 + lane, whole, lane, shift, rows, keys, bounds, slope,
+                                      bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
+                                      factor))
                     cuda.syncwarp()
                     by_depth(sums, base + u32(s_at * ITEM), P_PITCH, base + u32((Q_AT + lane * G) * ITEM), PITCH,
                              WIDTH)
@@ -413,10 +415,10 @@ def build(problem, device, config):
     p, t, pointer = problem, config.threads, element(problem.dtype).pointer
     given = tuple(Argument(pointer, name) for name in ("q", "k", "v", "do"))
     saved = Argument(f"{p.compute}*", "lse"), Argument(f"{p.compute}*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
-    common = (Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    common = (Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
 
     def strides(*outs):
-        return tuple(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+        return tuple(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
 
     def launch(kernel, tiles, heads, passed, *arguments):
         return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared(passed))
@@ -424,7 +426,7 @@ def build(problem, device, config):
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, 1, *given, Argument(pointer, "dq"), *saved,
-                            *lines_arguments(p, p.heads, tiles), Argument("uint32x3", divisor(p.group)), *strides(p.dq), *common),)
+                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides(p.dq), *common),)
     if p.dk.size or p.dv_out.size:
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, 2, *given, Argument(pointer, "dk"), Argument(pointer, "dv"), *saved,

@@ -3,6 +3,7 @@
 The workspace holds sums [tile][range][row][width], then largest scores and then sums of exponentials [tile][range][row].
 """
 import functools
+from typing import NamedTuple
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit
@@ -10,20 +11,28 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import maximum
 from ...device.groups import make_reader
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.warp import add, make_reduce
 from ...engine.constants import constants
 from ...engine.cost import memory_seconds
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import make_powers
-from .._scores import NOTHING, Kind
+from .._scores import NEG_INF, Kind, RowStrides, Strides
 from .sdpa_decode_naive import lse_argument
 
 COST = constants("attention/merge")
 
 LANES, MOST_WARPS = 32, 8
 AHEAD = 4  # ranges of a warp whose sums are under way together
+
+
+class Sizes(NamedTuple):
+    """Keys that the cache has room for, query heads per head of k and v, queries of all of these, pages."""
+    capacity: i32
+    group: i32
+    rows: i32
+    pages: i32
 
 
 @dataclass(frozen=True)
@@ -88,21 +97,21 @@ def make_range(step):
 
 @functools.cache
 def make_joined(kind):
-    """Device function ``joined(values, at, step, tops, top_at, totals, total_at, own_step, count)`` -> (top, total, sum) of `count` parts,
-    each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
+    """Device function ``joined(values, at, step, row_max, top_at, row_sum, total_at, own_step, count)`` -> (top, total, sum) of `count`
+    parts, each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
     powers, T = make_powers(kind.compute), kind.real
 
     @device_function
-    def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
-        top, total, value = T(NOTHING), T(0), T(0)
+    def joined(values, at, step, row_max, top_at, row_sum, total_at, own_step, count):
+        top, total, value = T(NEG_INF), T(0), T(0)
         for part in range(count):
-            top = maximum(top, T(tops[top_at + part * own_step]))
+            top = maximum(top, T(row_max[top_at + part * own_step]))
         level = powers.level(top)
         for part in range(count):
-            own = T(tops[top_at + part * own_step])
-            if own != T(NOTHING):
+            own = T(row_max[top_at + part * own_step])
+            if own != T(NEG_INF):
                 fall = powers.fall(powers.level(own), level)
-                total = T(total + T(totals[total_at + part * own_step]) * fall)
+                total = T(total + T(row_sum[total_at + part * own_step]) * fall)
                 value = T(value + T(values[at + part * step]) * fall)
         return top, total, value
     return joined
@@ -139,7 +148,7 @@ def make_result(parts):
         if row < many and column < E:
             member, i = divide_remainder(row, per)
             h, most = i64(g * group + member), top
-            if SINK and top != T(NOTHING):
+            if SINK and top != T(NEG_INF):
                 own = T(load_sink(sink, h * sink_step))
                 most = maximum(top, own)
                 level = powers.level(most)
@@ -149,12 +158,12 @@ def make_result(parts):
                 value = T(value * powers.inverse(total))
             else:
                 value = T(0)
-            store(o, b * o_strides[0] + h * o_strides[1] + i * o_strides[2] + column * o_strides[3], value)
+            store(o, b * o_strides.batch + h * o_strides.head + i * o_strides.row + column * o_strides.column, value)
             if WITH_LSE and column == 0:
-                logarithm = T(NOTHING)
+                logarithm = T(NEG_INF)
                 if total != T(0):
                     logarithm = powers.total(powers.level(most), total)
-                lse[b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2]] = logarithm
+                lse[b * lse_strides.batch + h * lse_strides.head + i * lse_strides.row] = logarithm
     return result
 
 
@@ -182,7 +191,7 @@ def merge_kernel(parts, warps, dependent):
         b, g = divide_remainder(place_of, heads_of)
         tile, r = divide_remainder(row, (SIZE, MULTIPLIER, SHIFT))
         column = portion * SPAN + lane * VECTOR
-        part, count = i64(place_of * i32(tiles[0]) + tile) * splits, i64(lines[0]) * splits
+        part, count = i64(place_of * i32(tiles[0]) + tile) * splits, i64(lines.d) * splits
         at = sum_at(part, r, column)
         top_at, total_at = score_at(part, count, r)
         raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
@@ -198,24 +207,24 @@ def merge_kernel(parts, warps, dependent):
             owns[u] = T(partial[top_at + i64(s if s < splits else 0) * ROWS])
 
         # what all ranges are measured by, the same in every warp
-        top, total = T(NOTHING), T(0)
+        top, total = T(NEG_INF), T(0)
         for s in range(lane, splits, LANES):
             own, part_total = T(partial[top_at + i64(s) * ROWS]), T(partial[total_at + i64(s) * ROWS])
-            if own != T(NOTHING):
+            if own != T(NEG_INF):
                 most = maximum(top, own)
                 level = powers.level(most)
-                if top != T(NOTHING):
+                if top != T(NEG_INF):
                     total = T(total * powers.fall(powers.level(top), level))
                 total = T(total + part_total * powers.fall(powers.level(own), level))
                 top = most
         most = reduce_top(top)
         level = powers.level(most)
-        if top != T(NOTHING):
+        if top != T(NEG_INF):
             total = T(total * powers.fall(powers.level(top), level))
         total = reduce_total(total)
         for start in range(warp, splits, STEP):
             for u in range(AHEAD):
-                if start + u * WARPS < splits and owns[u] != T(NOTHING):
+                if start + u * WARPS < splits and owns[u] != T(NEG_INF):
                     fall = powers.fall(powers.level(owns[u]), level)
                     unpack(values, 0, raw, u * LENGTH)
                     for e in range(VECTOR):
@@ -230,16 +239,16 @@ def merge_kernel(parts, warps, dependent):
             value = T(0)
             for w in range(WARPS):
                 value = T(value + scratch[w * SPAN + place])
-            result(o, b, g, row, sizes[2], portion * SPAN + place, most, total, value, sizes[1], per, o_strides, sink,
+            result(o, b, g, row, sizes.rows, portion * SPAN + place, most, total, value, sizes.group, per, o_strides, sink,
                    sink_step, lse, lse_strides)
     return sdpa_decode_merge
 
 
 def shape_arguments(problem, rows):
-    """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and (keys, heads of a group, its rows, pages)."""
+    """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and `Sizes`."""
     p = problem
-    return (*(Argument("uint32x3", divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
-            Argument("int32x4", (p.capacity, p.group, p.group * p.rows, p.pages)))
+    return (*(Argument(Divisor, divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
+            Argument(Sizes, (p.capacity, p.group, p.group * p.rows, p.pages)))
 
 
 def sink_arguments(problem):
@@ -256,7 +265,7 @@ def merge_launch(problem, parts, splits, dependent):
     across = ceil_div(parts.width, LANES * 16 // ITEMSIZE[p.compute])
     sink, sink_step = sink_arguments(p)
     arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), lse_argument(p), sink,
-                 Argument("uint32x3", divisor(many)), Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows),
-                 Argument("int32", splits), Argument("int64x4", p.strides(p.o)), sink_step, Argument("int64x3", p.lse_strides))
+                 Argument(Divisor, divisor(many)), Argument(Divisor, divisor(across)), *shape_arguments(p, parts.rows),
+                 Argument("int32", splits), Argument(Strides, p.strides(p.o)), sink_step, Argument(RowStrides, p.lse_strides))
     return Launch(merge_kernel(parts, warps, dependent), (p.batch * p.kv_heads * many * across, 1, 1), (LANES * warps, 1, 1), arguments,
                   dependent=dependent)

@@ -1,23 +1,42 @@
-"""One thread eight elements of a row of the result: two passes over the keys of the cache that the row sees, from the definition.
+"""One thread per eight elements of a row of the result: two passes over the cached keys that the query attends to, from the definition.
 
-Where the cache has pages, each key's place is looked up. Any strides and sizes, every option; each sum has one order.
+Where the cache has pages, each key's page is looked up. Arbitrary strides and sizes, every option; each sum has one order.
 """
 import functools
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
 from ...device.fastmath import exp, log, maximum
-from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.index import divided
+from ...device.index import Divisor, ceil_div, divide_remainder, divided, divisor
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._checks import broadcast_strides
-from .._scores import NOTHING, Kind, between, make_terms, steepness
-from ..sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
+from .._scores import NEG_INF, Kind, RowStrides, Sequences, Strides, between, make_terms, softmax_scale
+from ..sdpa_naive import CHUNK, THREADS, Vector, chunks_of, make_dot
 
 COST = constants("attention/decode_naive")
+
+
+class Sizes(NamedTuple):
+    """Query heads, those per head of k and v, queries of a sequence (of all, packed), keys that the cache has room for, elements of a row
+    of q and k, of a row of v and o, pages, and threads per row of o."""
+    heads: i64
+    group: i64
+    rows: i64
+    capacity: i64
+    d: i64
+    dv: i64
+    pages: i64
+    chunks: i64
+
+
+class TableStrides(NamedTuple):
+    """Of the page table."""
+    batch: i64
+    page: i64
 
 
 def supports(problem):
@@ -49,13 +68,13 @@ def decode_kind(problem) -> Kind:
 
 @functools.cache
 def make_place(paged):
-    """Device function ``place(b, j, table, table_strides, page, pages)`` -> (page, key in it) of key j of sequence b; a page that there is
-    not is the first or the last one."""
+    """Device function ``place(b, j, table, table_strides, page, pages)`` -> (page, key in it) of key j of sequence b;
+    out-of-range page indices are clamped."""
     @device_function
     def place(b, j, table, table_strides, page, pages):
         if paged:
             number, row = divide_remainder(j, page)
-            held = table[b * table_strides[0] + number * table_strides[1]]
+            held = table[b * table_strides.batch + number * table_strides.page]
             return between(held, 0, i32(pages - 1)), row
         return i32(b), j
     return place
@@ -63,10 +82,10 @@ def make_place(paged):
 
 @functools.cache
 def kernel(kind, paged, with_lse, packed, cache, scaled):
-    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
+    """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse."""
     terms, place, T = make_terms(kind), make_place(paged), kind.real
     dot, load, store = make_dot(kind.dtype, T, cache), element(cache).load, element(kind.dtype).store
-    OF_K, OF_V = scaled
+    SCALED_K, SCALED_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @jit(launch_bounds=(THREADS, 3))
@@ -75,67 +94,67 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
                           scale_k, scale_v):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
-            of_v = T(1)
-            if OF_K:
+            v_scale = T(1)
+            if SCALED_K:
                 scale = T(scale * scale_k[0])
-            if OF_V:
-                of_v = T(scale_v[0])
-            rest, chunk = divided(index, sizes[7])
-            rest, t = divided(rest, sizes[2])
-            image, h = divided(rest, sizes[0])
-            g, rows, b, i, keys = h // sizes[1], i32(sizes[2]), image, i32(t), i32(0)
+            if SCALED_V:
+                v_scale = T(scale_v[0])
+            rest, chunk = divided(index, sizes.chunks)
+            rest, t = divided(rest, sizes.rows)
+            image, h = divided(rest, sizes.heads)
+            kv_head, rows, b, i, keys = h // sizes.group, i32(sizes.rows), image, i32(t), i32(0)
             if packed:
                 b, i, rows = i64(terms.find(i32(t), of_rows, row_step, batch)), i32(0), i32(0)
                 if batch > 0:
-                    first_row = between(of_rows[b * row_step], 0, sizes[2])
-                    rows = between(of_rows[(b + 1) * row_step], first_row, sizes[2]) - first_row
+                    first_row = between(of_rows[b * row_step], 0, sizes.rows)
+                    rows = between(of_rows[(b + 1) * row_step], first_row, sizes.rows) - first_row
                     i = i32(t) - first_row
             if not packed or batch > 0:
-                _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
-            first, last = terms.span(i, rows, keys, bounds)
-            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
-            bias_at = image * bias_strides[0] + h * bias_strides[1] + t * bias_strides[2]
+                _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), rows, sizes.capacity)
+            begin, end = terms.key_range(i, rows, keys, bounds)
+            q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
+            bias_at = image * bias_strides.batch + h * bias_strides.head + t * bias_strides.row
 
-            most = T(NOTHING)
-            for j in range(first, last):
-                there, row = place(b, j, table, table_strides, page, sizes[6])
-                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
-                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                most = maximum(most, terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap))
-            level, total = T(0), T(0)
-            if most != T(NOTHING):
-                level = most
+            row_max = T(NEG_INF)
+            for j in range(begin, end):
+                there, row = place(b, j, table, table_strides, page, sizes.pages)
+                at = there * k_strides.batch + kv_head * k_strides.head + row * k_strides.row
+                product = dot(q_row, Vector(k, at, k_strides.column), sizes.d)
+                row_max = maximum(row_max, terms.score(product, 0, T(0), bias, bias_at + j * bias_strides.column, scale, softcap))
+            ref_max, row_sum = T(0), T(0)
+            if row_max != T(NEG_INF):
+                ref_max = row_max
                 if SINK:
-                    own = T(load_sink(sink, h * sink_step))
-                    level = maximum(most, own)
-                    total = exp(T(own - level))
+                    sink_logit = T(load_sink(sink, h * sink_step))
+                    ref_max = maximum(row_max, sink_logit)
+                    row_sum = exp(T(sink_logit - ref_max))
 
-            sums = cuda.local.array(CHUNK, T)
+            acc = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
-                sums[c] = T(0)
-            begin = chunk * CHUNK
-            for j in range(first, last):
-                there, row = place(b, j, table, table_strides, page, sizes[6])
-                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
-                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                p = exp(T(terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap) - level))
-                total = T(total + p)
-                at = there * v_strides[0] + g * v_strides[1] + row * v_strides[2]
+                acc[c] = T(0)
+            column = chunk * CHUNK
+            for j in range(begin, end):
+                there, row = place(b, j, table, table_strides, page, sizes.pages)
+                at = there * k_strides.batch + kv_head * k_strides.head + row * k_strides.row
+                product = dot(q_row, Vector(k, at, k_strides.column), sizes.d)
+                p = exp(T(terms.score(product, 0, T(0), bias, bias_at + j * bias_strides.column, scale, softcap) - ref_max))
+                row_sum = T(row_sum + p)
+                at = there * v_strides.batch + kv_head * v_strides.head + row * v_strides.row
                 for c in range(CHUNK):
-                    if begin + c < sizes[5]:
-                        sums[c] = T(sums[c] + p * T(load(v, at + (begin + c) * v_strides[3])))
-            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
+                    if column + c < sizes.dv:
+                        acc[c] = T(acc[c] + p * T(load(v, at + (column + c) * v_strides.column)))
+            o_at = image * o_strides.batch + h * o_strides.head + t * o_strides.row
             for c in range(CHUNK):
-                if begin + c < sizes[5]:
+                if column + c < sizes.dv:
                     value = T(0)
-                    if total != T(0):
-                        value = T(T(sums[c] / total) * of_v)
-                    store(o, o_at + (begin + c) * o_strides[3], value)
+                    if row_sum != T(0):
+                        value = T(T(acc[c] / row_sum) * v_scale)
+                    store(o, o_at + (column + c) * o_strides.column, value)
             if with_lse and chunk == 0:
-                value = T(NOTHING)
-                if total != T(0):
-                    value = T(level + log(total))
-                lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]] = value
+                value = T(NEG_INF)
+                if row_sum != T(0):
+                    value = T(ref_max + log(row_sum))
+                lse[image * lse_strides.batch + h * lse_strides.head + t * lse_strides.row] = value
     return sdpa_decode_naive
 
 
@@ -155,10 +174,10 @@ def cache_arguments(problem):
     bounds, scale and cap."""
     p = problem
     table = p.page_table.strides if p.page_table is not None else (0, 0)
-    return (Argument("int64", p.seq_len_kv.strides[0]), Argument("int64x2", table),
-            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int64x3", p.lse_strides),
+    return (Argument("int64", p.seq_len_kv.strides[0]), Argument(TableStrides, table),
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument(RowStrides, p.lse_strides),
             Argument("int32x2", p.bounds),
-            Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
+            Argument(p.compute, softmax_scale(p)), Argument(p.compute, p.softcap))
 
 
 def scaled(problem):
@@ -174,7 +193,7 @@ def factor_arguments():
 def bias_arguments(problem):
     """Kernel parameters `bias` and `bias_strides`."""
     t = problem.bias
-    return Argument(element((t or problem.q).dtype).pointer, "bias"), Argument("int64x4", broadcast_strides(t))
+    return Argument(element((t or problem.q).dtype).pointer, "bias"), Argument(Strides, broadcast_strides(t))
 
 
 def build(problem, device, config):
@@ -185,8 +204,8 @@ def build(problem, device, config):
     arguments = (*operand_arguments(p), lse_argument(p),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
                  Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
-                 Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 Argument("int64", threads), Argument(Sizes, sizes), Argument(Divisor, divisor(max(p.page, 1))),
+                 *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
                  Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch),
                  *factor_arguments())

@@ -17,7 +17,7 @@ from ...device import cuda, device_function, i32, i64, jit
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import maximum
 from ...device.groups import access_words, make_reader
-from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
@@ -27,7 +27,7 @@ from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import make_powers
-from .._scores import NOTHING, Kind, make_terms
+from .._scores import NEG_INF, Kind, Sequences, Strides, make_terms
 from ._ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes, refusal,
                       shape_arguments, sink_arguments, tiles_of)
 from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place, operand_arguments,
@@ -191,12 +191,12 @@ def range_kernel(config, dependent):
         member, i = divide_remainder(row if there else 0, per)
         lows[r], highs[r] = i32(0), i32(0)
         if there:
-            low, high = terms.span(i, i32(per[0]), keys, bounds)
+            low, high = terms.key_range(i, i32(per.d), keys, bounds)
             lows[r], highs[r] = low, min(high, last)
-        h = i64(g * sizes[1] + member)
-        at = b * q_strides[0] + h * q_strides[1] + i * q_strides[2]
+        h = i64(g * sizes.group + member)
+        at = b * q_strides.batch + h * q_strides.head + i * q_strides.row
         if BIAS:
-            starts[r] = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
+            starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
         raw = cuda.local.array(Q_LENGTH, Q)
         for c in range(HELD):
             column = (lane + c * LANES_OF) * CHUNK
@@ -215,12 +215,12 @@ def range_kernel(config, dependent):
     multiply_all = unrolled(ROWS, multiply)
 
     @device_function
-    def absorb(r, s):
+    def online_softmax(r, s):
         """The largest score of a row, what that makes of its sums, and probabilities in place of scores."""
-        scores, sums, tops, totals, lows, highs, starts, j0, bias, bias_step, scale, softcap = s
-        top = tops[r]
+        scores, sums, row_max, row_sum, lows, highs, starts, j0, bias, bias_step, scale, softcap = s
+        top = row_max[r]
         for u in range(AHEAD):
-            j, x, at = j0 + u * GROUPS, T(NOTHING), i64(0)
+            j, x, at = j0 + u * GROUPS, T(NEG_INF), i64(0)
             if j >= lows[r] and j < highs[r]:
                 if BIAS:
                     at = starts[r] + j * bias_step
@@ -228,17 +228,17 @@ def range_kernel(config, dependent):
             scores[r * AHEAD + u] = x
             top = maximum(top, x)
         level = powers.level(top)
-        if tops[r] != T(NOTHING):
-            fall = powers.fall(powers.level(tops[r]), level)
-            totals[r] = T(totals[r] * fall)
+        if row_max[r] != T(NEG_INF):
+            fall = powers.fall(powers.level(row_max[r]), level)
+            row_sum[r] = T(row_sum[r] * fall)
             for c in range(OWN):
                 sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
-        tops[r] = top
+        row_max[r] = top
         for u in range(AHEAD):
             p = powers.rise(scores[r * AHEAD + u], level)
             scores[r * AHEAD + u] = p
-            totals[r] = T(totals[r] + p)
-    absorb_all = unrolled(ROWS, absorb)
+            row_sum[r] = T(row_sum[r] + p)
+    online_softmax_all = unrolled(ROWS, online_softmax)
 
     @device_function
     def weigh(r, s):
@@ -251,13 +251,13 @@ def range_kernel(config, dependent):
     @device_function
     def leave(r, s):
         """A part's sums, for the block."""
-        memory, sums, tops, totals, group, lane, of_v = s
+        memory, sums, row_max, row_sum, group, lane, of_v = s
         for c in range(HELD):
             for e in range(CHUNK):
                 memory[group * ITEM + r * WIDTH + (lane + c * LANES_OF) * CHUNK + e] = T(sums[r * OWN + c * CHUNK + e] * of_v)
         if lane == 0:
-            memory[TOPS + group * ROWS + r] = tops[r]
-            memory[TOTALS + group * ROWS + r] = totals[r]
+            memory[TOPS + group * ROWS + r] = row_max[r]
+            memory[TOTALS + group * ROWS + r] = row_sum[r]
     leave_all = unrolled(ROWS, leave)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -270,34 +270,34 @@ def range_kernel(config, dependent):
         split, line = divide_remainder(cuda.blockIdx.x, lines)
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
-        row0, many = tile * ROWS, sizes[2]
+        row0, many = tile * ROWS, sizes.rows
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
 
         if OF_K:
             scale = T(scale * scale_k[0])
         # the keys of this range, of those that any row sees
-        oldest, _ = terms.span(0, i32(per[0]), keys, bounds)
+        oldest, _ = terms.key_range(0, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
-        tops, totals, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
+        row_max, row_sum, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
         lows, highs, starts = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32), cuda.local.array(STARTS, i64)
         of_k, of_v, some = cuda.local.array(K_ALL, K), cuda.local.array(V_ALL, V), cuda.local.array(OWN, T)
         for c in range(SUMS):
             sums[c] = T(0)
         for r in range(ROWS):
-            tops[r], totals[r] = T(NOTHING), T(0)
+            row_max[r], row_sum[r] = T(NEG_INF), T(0)
         queries_all(0, (q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds))
         for start in range(first, last, STEP):
             j0 = start + group
             for u in range(AHEAD):
                 j = j0 + u * GROUPS
                 there = j < last
-                number, row = place(b, j if there else 0, table, table_strides, page, sizes[3])
-                k_at = number * k_strides[0] + g * k_strides[1] + row * k_strides[2]
-                v_at = number * v_strides[0] + g * v_strides[1] + row * v_strides[2]
+                number, row = place(b, j if there else 0, table, table_strides, page, sizes.pages)
+                k_at = number * k_strides.batch + g * k_strides.head + row * k_strides.row
+                v_at = number * v_strides.batch + g * v_strides.head + row * v_strides.row
                 for c in range(HELD):
                     column = (lane + c * LANES_OF) * CHUNK
                     inside = there and column < D
@@ -308,25 +308,25 @@ def range_kernel(config, dependent):
                 for c in range(HELD):
                     unpack_k(some, c * CHUNK, of_k, (u * HELD + c) * K_LENGTH)
                 multiply_all(0, (queries, some, scores, u))
-            absorb_all(0, (scores, sums, tops, totals, lows, highs, starts, j0, bias, bias_strides[3], scale, softcap))
+            online_softmax_all(0, (scores, sums, row_max, row_sum, lows, highs, starts, j0, bias, bias_strides.column, scale, softcap))
             for u in range(AHEAD):
                 for c in range(HELD):
                     unpack_v(some, c * CHUNK, of_v, (u * HELD + c) * V_LENGTH)
                 weigh_all(0, (sums, some, scores, u))
-        leave_all(0, (memory, sums, tops, totals, group, lane, T(scale_v[0]) if OF_V else T(1)))
+        leave_all(0, (memory, sums, row_max, row_sum, group, lane, T(scale_v[0]) if OF_V else T(1)))
         cuda.syncthreads()
 
         for item in range(thread, ITEM, THREADS):
             r, column = divide_remainder(item, (SIZE, MULTIPLIER, SHIFT))
             top, total, value = joined(memory, item, ITEM, memory, TOPS + r, memory, TOTALS + r, ROWS, GROUPS)
             if SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines.d) * splits[0])
                 partial[sum_at(part, r, column)] = value
                 if column == 0:
                     top_at, total_at = score_at(part, count, r)
                     partial[top_at], partial[total_at] = top, total
             else:
-                result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
+                result(o, b, g, row0 + r, many, column, top, total, value, sizes.group, per, o_strides, sink, sink_step,
                        lse, lse_strides)
     return sdpa_decode_split_kv
 
@@ -338,8 +338,8 @@ def build(problem, device, config):
     sink, sink_step = sink_arguments(p)
     arguments = (*operand_arguments(p), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
-                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *shape_arguments(p, config.rows), Argument(Divisor, divisor(max(p.page, 1))), Argument(Divisor, divisor(splits)),
+                 *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), *factor_arguments())
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
     launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)

@@ -6,6 +6,7 @@ each addition to a large sum takes up to a unit from it, always toward zero. In 
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
@@ -24,10 +25,11 @@ from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E
-from .._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_shares, stored_in_pairs
-from .._masks import make_hide
-from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_arguments, tile_count
+from .._fragments import is_adjusted, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, stored_in_pairs
+from .._masks import make_apply_mask
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       scale_arguments, scaled, sequence_arguments)
+from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_argument, tile_count
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Config:
     turned : bool
         Whether tiles of v are one piece of memory each.
     raised, slack : float
-        As `_fragments.make_absorb` has them.
+        As `_fragments.make_online_softmax` has them.
     begins : int
         Tiles of keys begin with a multiple of it.
     of_bias : int
@@ -124,6 +126,15 @@ def fitting(config, shapes, problem, device):
     return found
 
 
+class Numbers(NamedTuple):
+    """Lengths of sequences, queries and keys of an array, the window, sequences of an array."""
+    sequences: Sequences
+    rows: i32
+    keys: i32
+    bounds: object
+    images: i32
+
+
 @functools.cache
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
@@ -143,8 +154,9 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, PART)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
-    absorb, hide, shares = make_absorb(WIDTH, s.first, RAISED), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
-    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
+    online_softmax, normalize_rows = make_online_softmax(WIDTH, s.first, RAISED), make_normalize_rows(SINK)
+    apply_mask = make_apply_mask(WIDTH, config.left, config.right)
+    adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
     pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
     load_sink = element(kind.sink or kind.dtype).load
     schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(WARPS)
@@ -157,11 +169,11 @@ def kernel(config):
     @device_function
     def extent(i0, image, numbers):
         """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
-        sequences, all_rows, all_keys, bounds, _ = numbers
-        _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
-        first, every_end = terms.span(i0, rows, keys, bounds)
+        bounds = numbers.bounds
+        _, rows, _, keys = terms.lengths(image, numbers.sequences, numbers.rows, numbers.keys)
+        first, every_end = terms.key_range(i0, rows, keys, bounds)
         first = first & -BEGINS
-        every_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        every_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
         tiles, _ = divide_remainder(max(min(last, keys) - first, 1) + (WIDTH - 1), PARTS)
         return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
@@ -182,7 +194,7 @@ def kernel(config):
         q_bars, tiles_at, k_bars, v_bars = bars
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state = tile_pipe.producer_start()
-        (per_image, per_head), images = of_head, numbers[4]
+        (per_image, per_head), images = of_head, numbers.images
         t = schedule.first()
         while t < tiles:
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
@@ -209,7 +221,7 @@ def kernel(config):
                     bar = v_pipe.producer_expect(v_bars, v_state, u32(V_BYTES))
                     to = base + V_AT + v_state.stage * V_BYTES
                     if TURNED:
-                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), u32(V_BYTES), bar)
+                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), V_BYTES, bar)
                     else:
                         load_tile(to, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image, images)
                     v_state = v_pipe.next(v_state)
@@ -224,9 +236,9 @@ def kernel(config):
         every_begin, every_end = every
         if ADJUSTED:
             scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, numbers[1] - 1, numbers[2] - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+            adjust(x, row, own, at, column, numbers.rows - 1, numbers.keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
         if at < every_begin or at + WIDTH > every_end:
-            hide(x, own, at, column, keys, numbers[3])
+            apply_mask(x, own, at, column, keys, numbers.bounds)
 
     @device_function
     def collect(part, sums, before, tile):
@@ -241,7 +253,7 @@ def kernel(config):
         """The sums of one more part of the columns, in the registers of the one before."""
         sums, before, tile, words, of_values = state
         collect(part - 1, sums, before, tile)
-        multiply_v(tile, words, descriptor(V_CONST, u32(of_values + u32(i32(part) * PART_BYTES))))
+        multiply_v(tile, words, descriptor(V_CONST, of_values + u32(part * PART_BYTES)))
         sums_done(tile)
     next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
 
@@ -255,19 +267,19 @@ def kernel(config):
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
         q_bars, tiles_at, k_bars, v_bars = bars
-        all_rows, heads = numbers[1], i32(order[4][0])
+        all_rows, heads = numbers.rows, i32(order.inner.d)
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold = dropping
         seed = terms.seed_of(seed, offset)
-        steepness = f32(LOG2E) if ADJUSTED else scale
+        softmax_scale = f32(LOG2E) if ADJUSTED else scale
         scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
         words = cuda.local.array(WORDS, u32)
-        tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        falls, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        rescale, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         lane, warp = thread & 31, thread >> 5
         own_row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
         of_q = descriptor(by_row, base + u32(group) * GROUP)
-        slack = SLACK * rcp(steepness)
+        slack = SLACK * rcp(softmax_scale)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = tile_pipe.consumer_start()
         t = schedule.first()
@@ -284,13 +296,13 @@ def kernel(config):
             at = first + (left - 1) * WIDTH
             row = i0 + own_row
             own = row + shift
-            slope, bias_at = terms.slope(h, heads), image * bias_strides[0] + h * bias_strides[1]
+            slope, bias_at = terms.slope(h, heads), image * bias_strides.batch + h * bias_strides.head
             scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
             head = image * heads + h
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
-                tops[r], levels[r], totals[r], before[r] = f32(NOTHING), f32(0), f32(0), f32(0)
+                row_max[r], ref_max[r], row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
             q_pipe.consumer_wait(q_bars, q_state)
 
             # the last tile of keys: nothing to add it to yet
@@ -300,9 +312,9 @@ def kernel(config):
             k_pipe.consumer_release(k_bars, k_state, thread)
             k_state = k_pipe.next(k_state)
             to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-            absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+            online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             if DROPOUT:
-                drop(scores, seed, head, row, at, lane, threshold, f32(1))
+                apply_dropout(scores, seed, head, row, at, lane, threshold, f32(1))
             pack(words, scores)
             left = left - 1
             while left > 0:
@@ -316,16 +328,16 @@ def kernel(config):
                 k_pipe.consumer_release(k_bars, k_state, thread)
                 k_state = k_pipe.next(k_state)
                 to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-                absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+                online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
                 if DROPOUT:
-                    drop(scores, seed, head, row, at, lane, threshold, f32(1))
+                    apply_dropout(scores, seed, head, row, at, lane, threshold, f32(1))
                 finish(sums, before, tile, words, of_values)
                 v_pipe.consumer_release(v_bars, v_state, thread)
                 v_state = v_pipe.next(v_state)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
                 collect(COUNT - 1, sums, before, tile)
-                before[0], before[1] = falls[0], falls[1]
+                before[0], before[1] = rescale[0], rescale[1]
                 left = left - 1
 
             q_pipe.consumer_release(q_bars, q_state, thread)
@@ -333,37 +345,37 @@ def kernel(config):
             v_pipe.consumer_wait(v_bars, v_state)
             of_values = base + V_AT + v_state.stage * V_BYTES
             multiply_v(tile, words, descriptor(V_CONST, of_values))
-            own_score = f32(0)
+            sink_logit = f32(0)
             if SINK:
-                own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
+                sink_logit = f32(load_sink(sink, i64(i64(h) * sink_step)))
             for r in range(2):
-                levels[r] = levels[r] - RAISED
-            shares(levels, totals, falls, own_score)
+                ref_max[r] = ref_max[r] - RAISED
+            normalize_rows(ref_max, row_sum, rescale, sink_logit)
             finish(sums, before, tile, words, of_values)
             v_pipe.consumer_release(v_bars, v_state, thread)
             v_state = v_pipe.next(v_state)
             collect(COUNT - 1, sums, before, tile)
             for r in range(2):
-                falls[r] = falls[r] * of_v
+                rescale[r] = rescale[r] * of_v
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
-                    falls[0], totals[0] = f32(0), f32(NOTHING)
-                if i32(row + 8) >= rows:
-                    falls[1], totals[1] = f32(0), f32(NOTHING)
-            of_o = advance(o, image * o_strides[0] + h * o_strides[1])
-            store(sums, falls, of_o, o_strides, row, all_rows, column)
+                    rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
+                if row + 8 >= rows:
+                    rescale[1], row_sum[1] = f32(0), f32(NEG_INF)
+            of_o = advance(o, image * o_strides.batch + h * o_strides.head)
+            store(sums, rescale, of_o, o_strides, row, all_rows, column)
             if WITH_LSE and column == 0:
-                lse_at = image * lse_strides[0] + h * lse_strides[1] + row * lse_strides[2]
+                lse_at = image * lse_strides.batch + h * lse_strides.head + row * lse_strides.row
                 if row < all_rows:
-                    lse[lse_at] = totals[0]
+                    lse[lse_at] = row_sum[0]
                 if row + 8 < all_rows:
-                    lse[lse_at + 8 * lse_strides[2]] = totals[1]
+                    lse[lse_at + 8 * lse_strides.row] = row_sum[1]
             if not DRAWN:
                 t = schedule.next(t, None)
 
-    def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several,
-                 rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds,
-                 scale, softcap, seed, offset, threshold, factor, scale_q, scale_k, scale_v):
+    def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
+                 keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
+                 factor, scale_q, scale_k, scale_v):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
@@ -384,8 +396,7 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
+        numbers = Numbers(Sequences(of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
@@ -417,9 +428,9 @@ def main_launch(problem, config, device, maps, steps, counter):
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (*maps, Argument("uint8*", "workspace"), Argument("int64x2", steps), Argument("int32", p.images),
-                 Argument(element(p.o.dtype).pointer, "o"), Argument("int64x4", p.strides(p.o)),
-                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides),
-                 Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), *order_arguments(p, s.height),
+                 Argument(element(p.o.dtype).pointer, "o"), Argument(Strides, p.strides(p.o)),
+                 Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides),
+                 Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), order_argument(p, s.height),
                  Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p), bias, bias_strides, bounds, scale, *others,
                  *scale_arguments())
     return Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)

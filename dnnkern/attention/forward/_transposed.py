@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
-from .._scores import kind_of, make_terms, sequence_arguments
+from .._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
@@ -62,7 +62,7 @@ def kernel(kind, elements, words):
         else:
             for b in range(4):
                 if there and i32(column + b) < elements:
-                    word = u32(word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b)))
+                    word = word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b))
         return word
 
     @jit(launch_bounds=THREADS)
@@ -76,13 +76,13 @@ def kernel(kind, elements, words):
             rest, group = divide_remainder(index, groups)
             line, half = divide_remainder(rest, halves)
             image, g = divide_remainder(line, heads)
-            _, _, _, keys_there = terms.lengths(image, (of_rows, of_keys, row_step, key_step), rows, keys)
+            _, _, _, keys_there = terms.lengths(image, Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
             column, first = 4 * group, 16 * half
-            at = advance(v, image * v_strides[0] + g * v_strides[1] + first * v_strides[2])
+            at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
             given = cuda.local.array(16, u32)
             for key in range(16):
                 there = first + key < keys_there and column < elements
-                given[key] = fetch(advance(at, key * v_strides[2]), column, v_strides[3], there)
+                given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
             turns = cuda.local.array(16, u32)
             for c in range(4):
                 a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
@@ -104,7 +104,7 @@ def turn(turned):
     groups, halves = turned.columns // 4, 2 * turned.blocks
     count = p.batch * p.kv_heads * halves * groups
     arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
-                 Argument("int32", count), Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(halves)),
-                 Argument("uint32x3", divisor(p.kv_heads)), Argument("int64x4", p.strides(p.v)), Argument("int32", p.rows),
+                 Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
+                 Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p))
     return Launch(kernel(kind_of(p), p.dv, words), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

@@ -18,18 +18,19 @@ from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import rcp
-from ...device.index import divide_remainder, divisor
+from ...device.index import Divisor, divide_remainder, divisor
 from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
-from .._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_pack, make_shares, make_store, multiply_rows,
-                          stored_in_pairs)
+from .._fragments import (SLACK, is_adjusted, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, make_pack,
+                          make_store, scale_rows, stored_in_pairs)
 from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
-from .._masks import make_exclude, make_hide
-from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._masks import make_apply_boolean_mask, make_apply_mask
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 
 COST = constants("attention/mma")
 
@@ -137,27 +138,28 @@ def kernel(config):
     PACKED, SINK, WITH_LSE, ADJUSTED, DROPOUT = kind.packed, bool(kind.sink), config.lse, config.adjusted, kind.dropout
     load_q, load_k, load_v = (make_loader(s, n, THREADS) for s, n in ((config.q, HEIGHT), (config.k, WIDTH), (config.v, WIDTH)))
     multiply, weigh = make_outer(kind.dtype, STEPS, WIDTH, Q_PITCH), make_weigh(kind.dtype, WIDTH // 16, E, V_PITCH)
-    absorb, hide, shares = make_absorb(WIDTH, WIDTH // 2), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
-    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
-    exclude, MASK = make_exclude(WIDTH), kind.mask
+    online_softmax, normalize_rows = make_online_softmax(WIDTH, WIDTH // 2), make_normalize_rows(SINK)
+    apply_mask = make_apply_mask(WIDTH, config.left, config.right)
+    adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
+    apply_boolean_mask, MASK = make_apply_boolean_mask(WIDTH), kind.mask
     pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
 
     @device_function
-    def finish(sums, levels, totals, falls, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at, column):
+    def finish(sums, ref_max, row_sum, rescale, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at, column):
         """The thread's rows are divided by their sums and stored."""
-        own_score = f32(0)
+        sink_logit = f32(0)
         if SINK:
-            own_score = f32(load_sink(sink, sink_at))
-        shares(levels, totals, falls, own_score)
+            sink_logit = f32(load_sink(sink, sink_at))
+        normalize_rows(ref_max, row_sum, rescale, sink_logit)
         for h in range(2):
             if row + 8 * h >= rows:
-                falls[h], totals[h] = f32(0), f32(NOTHING)
-        store(sums, falls, of_o, o_strides, row, written, column)
+                rescale[h], row_sum[h] = f32(0), f32(NEG_INF)
+        store(sums, rescale, of_o, o_strides, row, written, column)
         if WITH_LSE and column == 0:
             for h in range(2):
                 if row + 8 * h < written:
-                    lse[lse_at + (row + 8 * h) * lse_strides[2]] = totals[h]
+                    lse[lse_at + (row + 8 * h) * lse_strides.row] = row_sum[h]
 
     @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
@@ -175,40 +177,41 @@ def kernel(config):
 
         # the rows of this block, and the keys that any of them sees
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
-            first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            first, first_end = terms.key_range(i0, rows, keys, bounds)
+            last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
             if DROPOUT:
                 first = first & -8
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
-            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
-            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
+            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
+            v_steps = v_strides.row, v_strides.column
+            bias_at = image * bias_strides.batch + h * bias_strides.head
+            mask_at = image * mask_strides.batch + h * mask_strides.head
             a = base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH)
             of_keys_at = base + K_AT + right_place(lane, Q_PITCH)
             of_values_at = base + V_AT + turned_place(lane, V_PITCH)
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             own = row + shift
-            steepness = f32(LOG2E) if ADJUSTED else scale
-            slack = SLACK * rcp(steepness)
+            softmax_scale = f32(LOG2E) if ADJUSTED else scale
+            slack = SLACK * rcp(softmax_scale)
 
             x, sums, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
             left, right = cuda.local.array(4, u32), cuda.local.array(4, u32)
-            tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-            falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+            row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+            rescale, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
             for c in range(SUMS):
                 sums[c] = f32(0)
             for r in range(2):
-                tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
+                row_max[r], ref_max[r], row_sum[r] = f32(NEG_INF), f32(0), f32(0)
             if first < last:
                 load_q(base, of_q, i0, rows, q_steps, thread)
                 load_k(base + K_AT, of_k, first, keys, k_steps, thread)
@@ -231,13 +234,13 @@ def kernel(config):
                 if ADJUSTED:
                     adjust(x, row, own, at, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
                 if MASK:
-                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                    apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if following > first_end or at < last_begin:
-                    hide(x, own, at, column, keys, bounds)
-                if absorb(x, most, tops, levels, totals, falls, steepness, slack):
-                    multiply_rows(sums, E // 8, falls)
+                    apply_mask(x, own, at, column, keys, bounds)
+                if online_softmax(x, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack):
+                    scale_rows(sums, E // 8, rescale)
                 if DROPOUT:
-                    drop(x, seed, head, row, at, lane, threshold, factor)
+                    apply_dropout(x, seed, head, row, at, lane, threshold, factor)
                 pack(words, x)
                 weigh(sums, words, right, of_values_at)
                 landed()
@@ -246,9 +249,9 @@ def kernel(config):
                     load_v(base + V_AT, of_v, following, keys, v_steps, thread)
                 commit_copies()
 
-            of_o = advance(o, image * o_strides[0] + h * o_strides[1] + first_row * o_strides[2])
-            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
-            finish(sums, levels, totals, falls, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink,
+            of_o = advance(o, image * o_strides.batch + h * o_strides.head + first_row * o_strides.row)
+            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+            finish(sums, ref_max, row_sum, rescale, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink,
                    h * sink_step, column)
     return sdpa_fwd_flash_mma
 
@@ -262,8 +265,8 @@ def build(problem, device, config):
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument("uint32x3", divisor(p.group)), *(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
+                 Argument(Divisor, divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

@@ -21,7 +21,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import maximum
-from ...device.index import divide_remainder, divisor
+from ...device.index import Divisor, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...device.warp import add, make_reduce
@@ -30,8 +30,9 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
-from .._flash import blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
-from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._flash import blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
+from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
+                       sequence_arguments)
 from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 
 COST = constants("attention/simt")
@@ -128,7 +129,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """A tile of rows of one head a block."""
     kind, t, T = config.kind, config.threads, config.kind.real
-    terms, powers, seen = make_terms(kind), make_powers(kind.compute), make_seen(kind)
+    terms, powers, attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
     extent, tile_of = make_extent(kind), make_tile(kind.packed, t.height)
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
     G, ITEM, DEPTH, PITCH, VALUES, P_PITCH = (group_of(kind.dtype), item_of(kind.dtype), config.depth, config.pitch, config.width,
@@ -147,44 +148,44 @@ def kernel(config):
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @device_function
-    def absorb(r, s):
-        """The scores of a row of the thread: what they are, the largest, what that makes of the sums, probabilities."""
-        (x, sums, tops, totals, levels, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides,
-         mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        i, top, row_at = i0 + r, tops[r], bias_at + (i0 + r) * bias_strides[2]
+    def online_softmax(r, s):
+        """Scores of a row of the thread, their maximum, the rescaled accumulators, probabilities."""
+        (x, sums, row_max, row_sum, levels, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at,
+         bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
+        i, top, row_at = i0 + r, row_max[r], bias_at + (i0 + r) * bias_strides.row
         for c in range(COLUMNS):
-            j, value = j0 + c * LANES, T(NOTHING)
-            visible = whole or seen(i, j, shift, keys, bounds)
+            j, value = j0 + c * LANES, T(NEG_INF)
+            visible = whole or attends(i, j, shift, keys, bounds)
             if MASK and visible:
-                visible = i < rows and terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+                visible = i < rows and terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
             if visible:
                 at = row_at
                 if BIAS:  # rows beyond the last are computed, too
-                    at = row_at + j * bias_strides[3] if i < rows else i64(0)
+                    at = row_at + j * bias_strides.column if i < rows else i64(0)
                 value = terms.score(x[r * COLUMNS + c], j - i - shift, slope, bias, at, scale, softcap)
             x[r * COLUMNS + c] = value
             top = maximum(top, value)
         top = most(top)
         level = powers.level(top)
-        if tops[r] != T(NOTHING):
+        if row_max[r] != T(NEG_INF):
             fall = powers.fall(levels[r], level)
-            totals[r] = T(totals[r] * fall)
+            row_sum[r] = T(row_sum[r] * fall)
             for c in range(OWN):
                 sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
-        tops[r], levels[r] = top, level
+        row_max[r], levels[r] = top, level
         for c in range(COLUMNS):
             p = powers.rise(x[r * COLUMNS + c], level)
-            totals[r] = T(totals[r] + p)
+            row_sum[r] = T(row_sum[r] + p)
             memory[p_at + r * P_PITCH + lane + c * LANES] = terms.kept(p, seed, head, i, j0 + c * LANES, threshold, factor)
 
     @device_function
     def finish(r, s):
         """A row of the thread is divided by its sum and stored."""
-        sums, tops, totals, levels, i0, lane, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at = s
-        i, level, sum_ = i0 + r, levels[r], total(totals[r])
-        if SINK and tops[r] != T(NOTHING):
+        sums, row_max, row_sum, levels, i0, lane, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at = s
+        i, level, sum_ = i0 + r, levels[r], total(row_sum[r])
+        if SINK and row_max[r] != T(NEG_INF):
             own = T(load_sink(sink, sink_at))
-            level = powers.level(maximum(tops[r], own))
+            level = powers.level(maximum(row_max[r], own))
             fall = powers.fall(levels[r], level)
             sum_ = T(T(sum_ * fall) + powers.rise(own, level))
             for c in range(OWN):
@@ -196,13 +197,13 @@ def kernel(config):
         for c in range(OWN):
             sums[r * OWN + c] = T(sums[r * OWN + c] * share) if exists else T(0)
         if i < written:
-            store(advance(of_o, i * o_strides[2]), o_strides[3], lane, sums, r * OWN)
+            store(advance(of_o, i * o_strides.row), o_strides.column, lane, sums, r * OWN)
             if WITH_LSE and lane == 0:
-                value = T(NOTHING)
+                value = T(NEG_INF)
                 if exists:
                     value = powers.total(level, sum_)
-                lse[lse_at + i * lse_strides[2]] = value
-    absorb_all, finish_all = unrolled(ROWS, absorb), unrolled(ROWS, finish)
+                lse[lse_at + i * lse_strides.row] = value
+    online_softmax_all, finish_all = unrolled(ROWS, online_softmax), unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_simt(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
@@ -220,34 +221,35 @@ def kernel(config):
 
         # the rows of this block, and the keys that any of them sees
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             last_row = min(i0 + HEIGHT, rows) - 1
-            first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(last_row, rows, keys, bounds)
+            first, first_end = terms.key_range(i0, rows, keys, bounds)
+            last_begin, last = terms.key_range(last_row, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
-            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
-            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
-            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
-            q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
-            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
+            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
+            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
+            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
+            v_steps = v_strides.row, v_strides.column
+            bias_at = image * bias_strides.batch + h * bias_strides.head
+            mask_at = image * mask_strides.batch + h * mask_strides.head
             a = base + u32(line * ROWS * PITCH * ITEM)
             b_at = base + u32((K_AT + lane * PITCH) * ITEM)
             v_at = base + u32((V_AT + lane * G) * ITEM)
             p_at = P_AT + line * ROWS * P_PITCH
 
-            sums, tops, totals = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
+            sums, row_max, row_sum = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
             levels, x = cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
             for c in range(SUMS):
                 sums[c] = T(0)
             for r in range(ROWS):
-                tops[r], totals[r], levels[r] = T(NOTHING), T(0), T(0)
+                row_max[r], row_sum[r], levels[r] = T(NEG_INF), T(0), T(0)
             if first < last:
                 load_q(base, of_q, i0, rows, q_steps, thread)
                 load_k(base + K_AT * ITEM, of_k, first, keys, k_steps, thread)
@@ -268,9 +270,9 @@ def kernel(config):
                 commit_copies()
 
                 whole = following <= first_end and j0 >= last_begin
-                absorb_all(0, (x, sums, tops, totals, levels, memory, p_at, i0 + line * ROWS, j0 + lane, whole, lane, shift,
-                               rows, keys, bounds, slope, bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed,
-                               head, threshold, factor))
+                online_softmax_all(0, (x, sums, row_max, row_sum, levels, memory, p_at, i0 + line * ROWS, j0 + lane, whole, lane, shift,
+                                       rows, keys, bounds, slope, bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap,
+                                       seed, head, threshold, factor))
                 cuda.syncwarp()
                 weigh(sums, base + u32(p_at * ITEM), P_PITCH, v_at, VALUES, WIDTH)
                 landed()
@@ -279,9 +281,9 @@ def kernel(config):
                     load_v(base + V_AT * ITEM, of_v, following, keys, v_steps, thread)
                 commit_copies()
 
-            of_o = advance(o, image * o_strides[0] + h * o_strides[1] + first_row * o_strides[2])
-            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
-            finish_all(0, (sums, tops, totals, levels, i0 + line * ROWS, lane, rows, written, of_o, o_strides, lse, lse_at,
+            of_o = advance(o, image * o_strides.batch + h * o_strides.head + first_row * o_strides.row)
+            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+            finish_all(0, (sums, row_max, row_sum, levels, i0 + line * ROWS, lane, rows, written, of_o, o_strides, lse, lse_at,
                            lse_strides, sink, h * sink_step))
     return sdpa_fwd_flash_simt
 
@@ -292,8 +294,8 @@ def build(problem, device, config):
     tiles = tiles_of(p, p.rows, t.height)
     arguments = (*(Argument(pointer, name) for name in ("q", "k", "v", "o")), Argument(f"{p.compute}*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument("uint32x3", divisor(p.group)), *(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 Argument(Divisor, divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...device import cuda, f32, f64, i32, jit
 from ...device.convert import element
 from ...device.groups import access_words, make_reader, make_writer
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.rows import make_row_offsets, row_arguments
 from ...device.vec import advance
 from ...dispatch import Algorithm
@@ -142,7 +142,7 @@ def kernel(config):
                     put(y, first + half * pairs, values, half * WHOLE)
             else:
                 rest, some = cuda.local.array(COPY_LENGTH, COPY), cuda.local.array(COUNT, T)
-                at = i32(i32(2) * pairs + i32(item - chunks) * i32(COUNT))
+                at = 2 * pairs + i32(item - chunks) * COUNT
                 fetch_rest(rest, 0, x, at, i32(1))
                 unpack_rest(some, 0, rest, 0)
                 put_rest(y, at, some, 0)
@@ -155,7 +155,7 @@ def build(problem, device, config):
     divisors, strides = row_arguments(p.form)
     threads = p.form.rows * _items(p)
     arguments = (Argument(element(p.dtype).pointer, p.names[0]), *(Argument(element(p.cos.dtype).pointer, name) for name in ("cos", "sin")),
-                 Argument(element(p.dtype).pointer, p.names[1]), Argument("int32", threads), Argument("uint32x3", divisor(_items(p))),
+                 Argument(element(p.dtype).pointer, p.names[1]), Argument("int32", threads), Argument(Divisor, divisor(_items(p))),
                  Argument("int32", p.pairs // config.count), Argument("int32", p.pairs),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)

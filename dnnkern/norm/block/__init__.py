@@ -1,4 +1,4 @@
-"""A part of a warp, a warp, or a block a row: the row is read once, held in registers, and written.
+"""A part of a warp, a warp, or one block per row: the row is read once, held in registers, and written.
 
 Forward, 8 to 1024 threads hold up to eight 16-byte vectors each (`device.rows`), with a residual four. Rows that a warp holds have no
 barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
@@ -53,7 +53,7 @@ def backward_supports(problem):
 
 
 def backward_configs(problem, device):
-    """As forward, each with several numbers of rows under way."""
+    """As forward, each with several numbers of rows in flight."""
     count, most, found = _backward_config.vectors(problem), _backward_config.max_vectors(problem), []
     for lanes in LANES[:-1]:
         each = ceil_div(count, lanes)

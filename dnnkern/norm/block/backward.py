@@ -1,9 +1,10 @@
-"""A group of threads a row, backward: x and dy are read once, and dgamma and dbeta stay with the columns' threads.
+"""A group of threads per row, backward: x and dy are read once, and dgamma and dbeta stay with the columns' threads.
 
-Blocks go through the rows, each group of threads through its own, with a column for good: partial sums of dgamma and dbeta, and gamma, are
-in registers from the first row to the last. Two sums a row, behind one barrier, are all that its threads tell each other. Rows come
-through a ring in shared memory, by cp.async: a thread reads only what it copied itself, so that the ring needs no barrier, and later rows
-are under way while sums meet. Without it, where rows are not in phase with 16 bytes or before sm_80, they are loaded when it is their turn.
+Blocks go through the rows, each group of threads through its own, with a column for the whole kernel: partial sums of dgamma and dbeta, and
+gamma, are in registers from the first row to the last. Two sums a row, after one barrier, are all that its threads tell each other. Rows
+come through a ring in shared memory, by cp.async: a thread reads only what it copied itself, so that the ring needs no barrier, and later
+rows are in flight while sums meet. Without it, where rows are not in phase with 16 bytes or before sm_80, they are loaded when it is their
+turn.
 
 The blocks of a cluster would wait long for each other. So they first send the sums of a step, then finish the step before, whose sums
 have come meanwhile and whose rows are still in the ring.
@@ -182,9 +183,9 @@ def kernel(config):
     @device_function
     def fetch(a, b, j, at, vector_bytes):
         """Unit number `vector` of a stage, as words from 4 * j on."""
-        place = at + u32(2 * vector_bytes * CHUNK)
-        a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(place)
-        b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(place + CHUNK)
+        at_vector = at + u32(2 * vector_bytes * CHUNK)
+        a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(at_vector)
+        b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(at_vector + CHUNK)
 
     @device_function
     def gather(meet, left, some, c, length):

@@ -1,4 +1,4 @@
-"""Which shapes `backward`'s group of threads a row can have, and what limits them: registers of a thread, shared memory of a ring."""
+"""Which shapes `backward`'s group of threads per row can have, and what limits them: registers of a thread, shared memory of a ring."""
 import functools
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from .._weights import weight_words
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
 STATIC = 8192            # bytes of shared memory for everything but the ring, and what the system takes
-STAGES, MOST = 4, 4      # steps of a ring at most (one more behind a cluster's), vectors of a thread in several rows of a step
+STAGES, MOST = 4, 4      # steps of a ring at most (one more after a cluster's), vectors of a thread in several rows of a step
 KEPT = 112               # registers of a thread up to which it reads the ring once a step
 DEPENDENT = (9, 0)       # compute capability from which the second launch is prepared while the first runs
 

@@ -19,7 +19,7 @@ they have the same phase as the rows, else element by element. Where rows are sh
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, jit, u32
+from ...device import cuda, device_function, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
@@ -195,42 +195,42 @@ def seconds(problem, device, config):
     return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
 
 
-def make_spread(config, Real):
-    """Device function ``spread(a, b, n, scratch, slots) -> (mean, sum of squared distances to it)`` of the row, in all its threads, from
-    those of each warp and its count; without a mean `b` alone counts."""
+def make_merge_row(config, Real):
+    """Device function ``merge_row(row_mean, squares, n, scratch, slots) -> (row_mean, squares)``: mean and sum of squared distances to it,
+    of the whole row in all its threads, from those of each warp and its count n; without a mean `squares` alone counts."""
     LAYER, CLUSTER = config.layer, config.cluster
     pool, (inverse, _) = make_block_pool(Real, max(1, config.lanes // WARP), config.layer), make_inverses(Real)
 
     @device_function
-    def spread(a, b, n, scratch, slots):
-        a, b, n = pool(a, b, n, scratch)
+    def merge_row(row_mean, squares, n, scratch, slots):
+        row_mean, squares, n = pool(row_mean, squares, n, scratch)
         if CLUSTER > 1:
             thread = cuda.threadIdx.x
             cluster_wait()
             if thread < CLUSTER:
                 to = remote_address(shared_address(slots, 3 * cluster_rank()), u32(thread))
-                store_remote_f32(to, a)
-                store_remote_f32(to + 4, b)
+                store_remote_f32(to, row_mean)
+                store_remote_f32(to + 4, squares)
                 store_remote_f32(to + 8, n)
             cluster_sync()
-            a, b, n = Real(0), Real(0), Real(0)
+            row_mean, squares, n = Real(0), Real(0), Real(0)
             if LAYER:
                 for k in range(CLUSTER):
                     n = n + slots[3 * k + 2]
-                    a += slots[3 * k] * slots[3 * k + 2]
-                a = a * inverse(n) if n > Real(0) else Real(0)
+                    row_mean += slots[3 * k] * slots[3 * k + 2]
+                row_mean = row_mean * inverse(n) if n > Real(0) else Real(0)
             for k in range(CLUSTER):
-                b += slots[3 * k + 1]
+                squares += slots[3 * k + 1]
                 if LAYER:
-                    d = slots[3 * k] - a
-                    b += d * d * slots[3 * k + 2]
-        return a, b
-    return spread
+                    d = slots[3 * k] - row_mean
+                    squares += d * d * slots[3 * k + 2]
+        return row_mean, squares
+    return merge_row
 
 
 @functools.cache
 def kernel(config):
-    """y, the statistics, and the sum with a residual."""
+    """y, the statistics, and the sum with row_mean residual."""
     layout, x_type = config.layout, element(config.dtype)
     vec = make_row(layout, config.threads)
     SHARED, PART = config.shared, layout.vector_words
@@ -246,8 +246,8 @@ def kernel(config):
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
-    hold, (inverse, inverse_root), spread = pin(WORDS), make_inverses(Real), make_spread(config, Real)
-    in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
+    hold, (inverse, inverse_root), merge_row = pin(WORDS), make_inverses(Real), make_merge_row(config, Real)
+    merge_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
     row_offsets = make_row_offsets(config.dims, OFFSETS)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
@@ -255,11 +255,11 @@ def kernel(config):
                       gamma_step, beta_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
-        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
-        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        part, smem, overflow = cuda.local.array(PART, u32), u32(0), 0
+        words, residual_words = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        edges, others = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
+        edges, residual_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         thread = cuda.threadIdx.x
         lane = thread & (LANES - 1)
         first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
@@ -267,23 +267,24 @@ def kernel(config):
             first = cuda.blockIdx.x >> CLUSTER_LOG
             lane += cluster_rank() * LANES
             cluster_arrive_relaxed()
+        # load all rows of the group
         for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
             offsets = row_offsets(row if row < rows else 0, divisors, strides)
-            p, q = advance(x, offsets.x), advance(residual, offsets.residual)
-            prologue, vectors = vec.split(p, size)
+            x_row, residual_row = advance(x, offsets.x), advance(residual, offsets.residual)
+            prologue, vectors = vec.split(x_row, size)
             if SHARED:
-                base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
-                vec.copy_overflow(base, p, prologue, vectors, lane)
+                smem = shared_address(dynamic, 0) + 16 * u32(thread)
+                vec.copy_overflow(smem, x_row, prologue, vectors, lane)
             for c in range(REGISTERS):
                 i = lane + c * TOGETHER
-                vec.load_vector(words, k * REGISTERS + c, advance(p, prologue), i, x_step, i < vectors)
+                vec.load_vector(words, k * REGISTERS + c, advance(x_row, prologue), i, x_step, i < vectors)
                 if RESIDUAL:
-                    vec.load_vector(more, k * REGISTERS + c, advance(q, prologue), i, residual_step, i < vectors)
-            vec.load_edges(edges, p, prologue, vectors, size, lane)
+                    vec.load_vector(residual_words, k * REGISTERS + c, advance(residual_row, prologue), i, residual_step, i < vectors)
+            vec.load_edges(edges, x_row, prologue, vectors, size, lane)
             if RESIDUAL:
-                vec.load_edges(others, q, prologue, vectors, size, lane)
+                vec.load_edges(residual_edges, residual_row, prologue, vectors, size, lane)
         if EARLY:
             for c in range(REGISTERS):
                 i = (lane + c * TOGETHER) * E
@@ -295,52 +296,55 @@ def kernel(config):
             row = first + k * GROUPS
             size = length if row < rows else 0
             offsets = row_offsets(row if row < rows else 0, divisors, strides)
-            q, r = advance(y, offsets.y), advance(summed, offsets.summed)
-            prologue, vectors = vec.split(q, size)
+            y_row, summed_row = advance(y, offsets.y), advance(summed, offsets.summed)
+            prologue, vectors = vec.split(y_row, size)
+            # add the residual
             if RESIDUAL:
                 for c in range(REGISTERS):
                     vec.unpack(values, words, k * REGISTERS + c)
-                    vec.unpack(scales, more, k * REGISTERS + c)
+                    vec.unpack(scales, residual_words, k * REGISTERS + c)
                     for e in range(E):
                         values[e] += scales[e]
                     vec.pack(words, k * REGISTERS + c, values)
                     i = lane + c * TOGETHER
                     if i < vectors:
-                        vec.store_vector(advance(r, prologue), i, summed_step, words, k * REGISTERS + c)
+                        vec.store_vector(advance(summed_row, prologue), i, summed_step, words, k * REGISTERS + c)
                 for s in range(EDGES):
-                    edges[s] = Real(widen(narrow(edges[s] + others[s])))
-                vec.store_edges(r, edges, prologue, vectors, size, lane)
+                    edges[s] = Real(widen(narrow(edges[s] + residual_edges[s])))
+                vec.store_edges(summed_row, edges, prologue, vectors, size, lane)
                 hold(words)
-            a, b = Real(0), Real(0)
-            mine = max((vectors - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
+            # mean and squared distances, of the thread, of the warp and of the row
+            row_mean, squares = Real(0), Real(0)
+            own = max((vectors - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
             for c in range(REGISTERS):
-                if c < mine:
+                if c < own:
                     vec.unpack(values, words, k * REGISTERS + c)
-                    a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
+                    row_mean, squares = join(values, row_mean, squares, Real(E * c), Real(1) / Real(c + 1))
             if SHARED:
-                count = vec.wait_overflow(vectors, lane)
-                for c in range(count):
-                    vec.load_overflow(part, base, c)
+                overflow = vec.wait_overflow(vectors, lane)
+                for c in range(overflow):
+                    vec.load_overflow(part, smem, c)
                     vec.unpack(values, part, 0)
-                    before = i32(c + REGISTERS)
-                    a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
-            n = Real(mine * E)
+                    before = c + REGISTERS
+                    row_mean, squares = join(values, row_mean, squares, Real(E * before), inverse(Real(before + 1)))
+            n = Real(own * E)
             for s in range(EDGES):
                 j = lane + s * TOGETHER
                 if (j if j < prologue else j + vectors * E) < size:
                     if LAYER:
-                        a, b, n = merge(a, b, n, edges[s], Real(0), Real(1))
+                        row_mean, squares, n = merge(row_mean, squares, n, edges[s], Real(0), Real(1))
                     else:
-                        b += edges[s] * edges[s]
-            a, b, n = in_warp(a, b, n)
-            a, b = spread(a, b, n, scratch, slots)
-            scale = Real(0)
+                        squares += edges[s] * edges[s]
+            row_mean, squares, n = merge_warp(row_mean, squares, n)
+            row_mean, squares = merge_row(row_mean, squares, n, scratch, slots)
+            row_rstd = Real(0)
             if size > 0:
-                scale = inverse_root(b * inverse(Real(size)) + eps)
+                row_rstd = inverse_root(squares * inverse(Real(size)) + eps)
                 if lane == 0:
                     if LAYER:
-                        mean[offsets.mean] = a
-                    rstd[offsets.rstd] = scale
+                        mean[offsets.mean] = row_mean
+                    rstd[offsets.rstd] = row_rstd
+            # normalise and store
             hold(words)
             for c in range(REGISTERS):
                 i = lane + c * TOGETHER
@@ -356,19 +360,19 @@ def kernel(config):
                             fetch_beta(betas, 0, beta, j, beta_step, True)
                         unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
                     for e in range(E):
-                        value = (values[e] - a) * scale
+                        value = (values[e] - row_mean) * row_rstd
                         if SCALED:
                             value = value * scales[e]
                         if SHIFTED:
                             value += shifts[e]
                         values[e] = value
                     vec.pack(words, k * REGISTERS + c, values)
-                    vec.store_vector(advance(q, prologue), i, y_step, words, k * REGISTERS + c)
+                    vec.store_vector(advance(y_row, prologue), i, y_step, words, k * REGISTERS + c)
             if SHARED:
-                for c in range(count):
-                    vec.load_overflow(part, base, c)
+                for c in range(overflow):
+                    vec.load_overflow(part, smem, c)
                     vec.unpack(values, part, 0)
-                    j = i32(prologue + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    j = prologue + (lane + (c + REGISTERS) * TOGETHER) * E
                     if SCALED:
                         fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
                         unpack_gamma(scales, gammas, 0)
@@ -376,25 +380,25 @@ def kernel(config):
                         fetch_beta(betas, 0, beta, j, beta_step, True)
                         unpack_beta(shifts, betas, 0)
                     for e in range(E):
-                        value = (values[e] - a) * scale
+                        value = (values[e] - row_mean) * row_rstd
                         if SCALED:
                             value = value * scales[e]
                         if SHIFTED:
                             value += shifts[e]
                         values[e] = value
                     vec.pack(part, 0, values)
-                    vec.store_overflow(q, part, c, prologue, vectors, lane)
+                    vec.store_overflow(y_row, part, c, prologue, vectors, lane)
             for s in range(EDGES):
                 j = lane + s * TOGETHER
                 i = j if j < prologue else j + vectors * E
                 if i < size:
-                    value = (edges[s] - a) * scale
+                    value = (edges[s] - row_mean) * row_rstd
                     if SCALED:
                         value = value * load_gamma(gamma, i * gamma_step)
                     if SHIFTED:
                         value += load_beta(beta, i * beta_step)
                     edges[s] = value
-            vec.store_edges(q, edges, prologue, vectors, size, lane)
+            vec.store_edges(y_row, edges, prologue, vectors, size, lane)
     return norm_fwd_rows
 
 

@@ -1,8 +1,8 @@
 """Channels side by side: blocks take moments of pieces of all channels, a small launch merges them, and an elementwise pass uses them.
 
-Channels last, an image is a matrix of values by channels. A block has neighbouring channels, 16 bytes a thread, and its rows of threads
+Channels last, an image is a matrix of values by channels. A block has neighbouring channels, 16 bytes per thread, and its rows of threads
 divide the values. It takes every so many-th tile of them, so that all blocks move through x together, and leaves a mean and squared
-distances for each channel: two levels, what a thread has under way, then Chan's merge. Few numbers are left to a second launch, which makes
+distances for each channel: two levels, what a thread has in flight, then Chan's merge. Few numbers are left to a second launch, which makes
 the statistics. A third reads x from its end, which the cache still has, and writes y. Group normalisation merges the channels of a group
 as well. Inference is the elementwise pass alone. x is read twice: where an image, or all of them, fits shared memory, once would do.
 """
@@ -15,7 +15,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, slabs_of, statistics_launch
-from .._channel_view import View, view_of
+from .._channel_view import View, array_strides, statistic_strides, view_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
@@ -117,13 +117,14 @@ def apply_launch(problem, view, columns):
     config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
                    problem.tensor("residual") is not None, problem.activation, BATCHES)
     strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
-    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("x", "residual", "y")))
+    names = ("x", "residual", "y")
+    images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
     pointers = [problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)]
     arguments = (*pointers, Argument(problem.compute, "eps"), Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
-                 Argument("int64x3", images), Argument("int64x3", steps),
+                 array_strides(names, images), array_strides(names, values),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", deviation)))
+                 *statistic_strides(view, "mean", deviation))
     return Launch(apply_kernel(config), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
                   dependent=columns.dependent and not variance)
 
@@ -131,11 +132,12 @@ def apply_launch(problem, view, columns):
 def sums_launch(problem, view, items, gradient):
     """The launch that reads dy and x for their sums."""
     strips = ceil_div(view.channels, gradient.columns.span)
-    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y")))
+    names = ("dy", "x", "y")
+    images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
     pointers = [problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")]
     arguments = (*pointers, *items.pointers()[:2], Argument("int32", view.values), Argument("int32", view.channels),
-                 Argument("int64x3", images), Argument("int64x3", steps),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")),
+                 array_strides(names, images), array_strides(names, values),
+                 *statistic_strides(view, "mean", "rstd"),
                  Argument("int32", ceil_div(view.values, gradient.tile)), Argument("uint32x3", divisor(items.slabs)),
                  Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
@@ -146,13 +148,15 @@ def sums_launch(problem, view, items, gradient):
 def gradient_launch(problem, view, items, gradient):
     """The launch that writes dx."""
     strips, parts = ceil_div(view.channels, gradient.columns.span), ceil_div(view.values, gradient.rows)
-    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y", "dx", "dresidual")))
+    names = ("dy", "x", "y", "dx", "dresidual")
+    images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
     pointers = [problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")]
     arguments = (*pointers, *items.pointers()[2:], Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
-                 Argument("int32", view.channels // view.per if view.own else 0), Argument("int64x5", images), Argument("int64x5", steps),
+                 Argument("int32", view.channels // view.per if view.own else 0), array_strides(names, images),
+                 array_strides(names, values),
                  Argument("int64", view.weight.get("gamma", 0)),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")), problem.pointer("beta"),
+                 *statistic_strides(view, "mean", "rstd"), problem.pointer("beta"),
                  Argument("int64", view.weight.get("beta", 0)))
     return Launch(gradient_kernel(gradient), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
                   dependent=gradient.columns.dependent)

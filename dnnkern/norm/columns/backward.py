@@ -10,7 +10,7 @@ from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
 from ...device.vec import advance
 from .._channel_problem import gradient_source
-from .forward import THREADS, Columns, make_places
+from .forward import THREADS, Columns, make_position
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gradient:
 
     @property
     def flight(self):
-        """Values of each channel under way."""
+        """Values of each channel in flight."""
         return 4 if self.columns.words else 2
 
     @property
@@ -50,23 +50,23 @@ class Gradient:
 
 
 def _make_load(config):
-    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y under way."""
+    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y in flight."""
     c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
     gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
 
     @device_function
-    def load(raw, more, dy, x, y, row, end, steps):
+    def load(raw, more, dy, x, y, row, end, row_strides):
         """Rows from `row` on, `height` apart, that are before `end`."""
-        p, q, r = advance(dy, row * steps[0]), advance(x, row * steps[1]), advance(y, row * steps[2])
+        p, q, r = advance(dy, row * row_strides.dy), advance(x, row * row_strides.x), advance(y, row * row_strides.y)
         for u in range(UNITS):
             ok = row + u * HEIGHT < end
             fetch(raw, 2 * u * LENGTH, p, 0, ok)
             fetch(raw, (2 * u + 1) * LENGTH, q, 0, ok)
             if BY_Y:
                 fetch(more, u * LENGTH, r, 0, ok)
-                r = advance(r, HEIGHT * steps[2])
-            p, q = advance(p, HEIGHT * steps[0]), advance(q, HEIGHT * steps[1])
+                r = advance(r, HEIGHT * row_strides.y)
+            p, q = advance(p, HEIGHT * row_strides.dy), advance(q, HEIGHT * row_strides.x)
 
     @device_function
     def take(dz, values, raw, more, u, ok, means, scales, offsets):
@@ -89,33 +89,34 @@ def sums_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
     SCALAR, RAW, MORE, load, take = _make_load(config)
-    places, SHARED, STEPS, DEPENDENT = make_places(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
+    position, SHARED, STEPS, DEPENDENT = make_position(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
     BY_X, SCALED, SHIFTED = config.source == "x", config.gamma != "", config.beta != ""
     KEPT = E if BY_X else 1
     load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, images, steps, mean_steps, rstd_steps, tiles, slabs,
+    def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, image_strides, row_strides, mean_strides,
+                          rstd_strides, tiles, slabs,
                           across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
         scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
-        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
+        image, slab, channel, ty, tx = position(cuda.blockIdx.x, across_blocks, slabs)
         inside = channel < channels
         start, end = i64(channel if inside else 0), rows if inside else 0
-        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
-        y = advance(y, image * images[2] + start)
+        dy, x = advance(dy, image * image_strides.dy + start), advance(x, image * image_strides.x + start)
+        y = advance(y, image * image_strides.y + start)
         for e in range(E):
             a[e] = Real(0)
             b[e] = Real(0)
             means[e] = Real(0)
             if inside:
                 group, _ = divide_remainder(channel + e, per)
-                means[e] = mean[image * mean_steps[0] + group * mean_steps[1]]
+                means[e] = mean[image * mean_strides.image + group * mean_strides.group]
                 if BY_X:
-                    scales[e], offsets[e] = rstd[image * rstd_steps[0] + group * rstd_steps[1]], Real(0)
+                    scales[e], offsets[e] = rstd[image * rstd_strides.image + group * rstd_strides.group], Real(0)
                     if SCALED:
                         scales[e] = scales[e] * load_gamma(gamma, (channel + e) * gamma_step)
                     if SHIFTED:
@@ -124,7 +125,7 @@ def sums_kernel(config):
         while tile < tiles:
             row = tile * TILE + ty
             tile = tile + i32(slabs[0])
-            load(raw, more, dy, x, y, row, end, steps)
+            load(raw, more, dy, x, y, row, end, row_strides)
             for u in range(UNITS):
                 take(dz, values, raw, more, u, row + u * HEIGHT < end, means, scales, offsets)
                 for e in range(E):
@@ -148,7 +149,7 @@ def sums_kernel(config):
         if ty == 0 and inside:
             for e in range(E):
                 group, _ = divide_remainder(channel + e, per)
-                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                r = rstd[image * rstd_strides.image + group * rstd_strides.group]
                 at = (channel + e) * channel_items + image * image_items + slab
                 first[at] = a[e]
                 second[at] = b[e] * r
@@ -161,7 +162,7 @@ def gradient_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, RAW, MORE, load, take = _make_load(config)
-    put, places, load_gamma = make_writer(c.dtype, E, c.words), make_places(c), element(config.gamma or c.dtype).load
+    put, position, load_gamma = make_writer(c.dtype, E, c.words), make_position(c), element(config.gamma or c.dtype).load
     SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
     SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
     TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
@@ -169,20 +170,20 @@ def gradient_kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
-                              images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
+                              image_strides, row_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step):
         table = cuda.shared.array(TABLE, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(KEPT, Real)
-        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
+        image, part, channel, ty, tx = position(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
         start, end = i64(channel if inside else 0), rows if inside else 0
-        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
-        y, dx = advance(y, image * images[2] + start), advance(dx, image * images[3] + start)
-        dresidual = advance(dresidual, image * images[4] + start)
+        dy, x = advance(dy, image * image_strides.dy + start), advance(x, image * image_strides.x + start)
+        y, dx = advance(y, image * image_strides.y + start), advance(dx, image * image_strides.dx + start)
+        dresidual = advance(dresidual, image * image_strides.dresidual + start)
         row = part * ROWS + ty
-        load(raw, more, dy, x, y, row, end, steps)
+        load(raw, more, dy, x, y, row, end, row_strides)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift; the activation's argument, where it
@@ -193,8 +194,8 @@ def gradient_kernel(config):
             at = first + j
             if j < SPAN and at < channels:
                 group, _ = divide_remainder(at, per)
-                m = mean[image * mean_steps[0] + group * mean_steps[1]]
-                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                m = mean[image * mean_strides.image + group * mean_strides.group]
+                r = rstd[image * rstd_strides.image + group * rstd_strides.group]
                 statistic = image * i64(groups) + group
                 scale = r
                 if SCALED:
@@ -217,14 +218,14 @@ def gradient_kernel(config):
             for k in range(BATCHES):
                 if k > 0:
                     row = row + UNITS * HEIGHT
-                    load(raw, more, dy, x, y, row, end, steps)
+                    load(raw, more, dy, x, y, row, end, row_strides)
                 for u in range(UNITS):
                     at = row + u * HEIGHT
                     if at < end:
                         take(dz, values, raw, more, u, True, means, outer, offsets)
                         if RESIDUAL:
-                            put(advance(dresidual, at * steps[4]), 0, dz, 0)
+                            put(advance(dresidual, at * row_strides.dresidual), 0, dz, 0)
                         for e in range(E):
                             values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
-                        put(advance(dx, at * steps[3]), 0, values, 0)
+                        put(advance(dx, at * row_strides.dx), 0, values, 0)
     return channel_norm_gradient

@@ -33,7 +33,7 @@ class Columns:
     across : int
         Threads along channels.
     dependent : bool
-        Launches behind the first begin while the one before them ends.
+        Launches after the first begin while the one before them ends.
     """
     dtype: str
     vector: int
@@ -57,7 +57,7 @@ class Columns:
 
     @property
     def flight(self):
-        """Values of each channel that a thread has under way, where it reads one array."""
+        """Values of each channel that a thread has in flight, where it reads one array."""
         return 8 if self.words else 4
 
     @property
@@ -89,26 +89,26 @@ class Apply:
         return self.columns.height * self.flight * self.batches
 
 
-def make_places(columns):
+def make_position(columns):
     """Device function ``places(block, across_blocks, parts) -> (image, part, first channel of the thread, row of the thread, thread along
     channels)``: blocks of neighbouring channels are neighbours, parts of one image follow."""
     ACROSS, LOG, SPAN, VECTOR = columns.across, columns.across.bit_length() - 1, columns.span, columns.vector
 
     @device_function
-    def places(block, across_blocks, parts):
+    def position(block, across_blocks, parts):
         rest, strip = divide_remainder(block, across_blocks)
         image, part = divide_remainder(rest, parts)
         thread = cuda.threadIdx.x
         tx = thread & (ACROSS - 1)
         return image, part, strip * SPAN + tx * VECTOR, thread >> LOG, tx
-    return places
+    return position
 
 
 @functools.cache
 def moments_kernel(columns):
     """The mean and the squared distances to it of each channel of a slab.
 
-    A thread has the mean of the values under way, then the distances to that, and merges them into those it has: two levels, so that
+    A thread has the mean of the values in flight, then the distances to that, and merges them into those it has: two levels, so that
     neither large means nor a first value far from the others costs digits.
     """
     Real, E, UNITS, HEIGHT, TILE = scalar_of(columns.dtype), columns.vector, columns.flight, columns.height, columns.tile
@@ -117,14 +117,14 @@ def moments_kernel(columns):
     _, WORD, _, unpack = make_reader(columns.dtype, PART, 1 if columns.words else 0)
     PARTS = E // PART
     RAW, SHARED, STEPS, LOG = UNITS * LENGTH, THREADS * E, HEIGHT.bit_length() - 1, HEIGHT.bit_length() - 1
-    (inverse, _), merge, places, DEPENDENT = make_inverses(Real), make_merge(Real), make_places(columns), columns.dependent
+    (inverse, _), merge, position, DEPENDENT = make_inverses(Real), make_merge(Real), make_position(columns), columns.dependent
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def channel_norm_moments(x, first, second, rows, channels, image_stride, step, tiles, slabs, across_blocks, channel_items, image_items):
         means, squares, counts = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real), cuda.shared.array(THREADS, Real)
         raw, values, part = cuda.local.array(RAW, SCALAR), cuda.local.array(PART, Real), cuda.local.array(PART, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
+        image, slab, channel, ty, tx = position(cuda.blockIdx.x, across_blocks, slabs)
         inside = channel < channels
         x = advance(x, image * image_stride + (channel if inside else 0))
         n, jump, end = Real(0), HEIGHT * step, rows if inside else 0
@@ -135,7 +135,7 @@ def moments_kernel(columns):
         while tile < tiles:
             row = tile * TILE + ty
             tile = tile + i32(slabs[0])
-            k = (end - row + (HEIGHT - 1)) >> LOG  # values under way, at most
+            k = (end - row + (HEIGHT - 1)) >> LOG  # values in flight, at most
             p = advance(x, row * step)
             for u in range(UNITS):
                 fetch(raw, u * LENGTH, p, 0, u < k)
@@ -202,7 +202,8 @@ def apply_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, E, c.words)
-    put, places, act = make_writer(c.dtype, E, c.words), make_places(c), activation_function(config.activation, element(c.dtype).compute)
+    put, position = make_writer(c.dtype, E, c.words), make_position(c)
+    act = activation_function(config.activation, element(c.dtype).compute)
     RAW, SPAN, ACROSS = UNITS * LENGTH, c.span, c.across
     MORE = RAW if config.residual else 1
     RESIDUAL, SCALED, SHIFTED, VARIANCE = config.residual, config.gamma != "", config.beta != "", config.variance
@@ -221,19 +222,19 @@ def apply_kernel(config):
                 fetch(more, u * LENGTH, advance(q, u * HEIGHT * residual_step), 0, inside and row + u * HEIGHT < rows)
 
     @jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
-    def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, images, steps,
-                           gamma_step, beta_step, mean_steps, deviation_steps):
+    def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, image_strides,
+                           row_strides, gamma_step, beta_step, mean_strides, deviation_strides):
         table = cuda.shared.array(TABLE, Real)
         raw, more, values = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR), cuda.local.array(E, Real)
         others = cuda.local.array(E, Real)
         means, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
+        image, part, channel, ty, tx = position(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
         start = i64(channel if inside else 0)
-        x = advance(x, image * images[0] + start)
-        residual, y = advance(residual, image * images[1] + start), advance(y, image * images[2] + start)
+        x = advance(x, image * image_strides.x + start)
+        residual, y = advance(residual, image * image_strides.residual + start), advance(y, image * image_strides.y + start)
         row = part * ROWS + ty
-        read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
+        read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own
@@ -243,8 +244,8 @@ def apply_kernel(config):
             at = first + j
             if j < SPAN and at < channels:
                 group, _ = divide_remainder(at, per)
-                m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
-                r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
+                m = Real(load_mean(mean, image * mean_strides.image + group * mean_strides.group))
+                r = Real(load_deviation(deviation, image * deviation_strides.image + group * deviation_strides.group))
                 if VARIANCE:
                     r = inverse_root(r + eps)
                 shift = Real(0)
@@ -264,8 +265,8 @@ def apply_kernel(config):
             for k in range(BATCHES):
                 if k > 0:
                     row = row + UNITS * HEIGHT
-                    read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
-                q = advance(y, row * steps[2])
+                    read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
+                q = advance(y, row * row_strides.y)
                 for u in range(UNITS):
                     if row + u * HEIGHT < rows:
                         unpack(values, 0, raw, u * LENGTH)
@@ -276,5 +277,5 @@ def apply_kernel(config):
                             if RESIDUAL:
                                 value += others[e]
                             values[e] = act(value)
-                        put(advance(q, u * HEIGHT * steps[2]), 0, values, 0)
+                        put(advance(q, u * HEIGHT * row_strides.y), 0, values, 0)
     return channel_norm_apply

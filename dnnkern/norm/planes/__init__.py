@@ -3,7 +3,7 @@
 Channels first, an image's channel is a plane of neighbouring elements. A part of a warp, a warp or a block holds a plane, or a piece of a
 large one, in registers: its mean, then the squared distances to that, two numbers a piece. A second launch merges those of all images, or
 of a group's channels, and makes the statistics; a third reads x again, its end first, which the cache still has. Planes may begin anywhere,
-as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes under way: channels last are read better then.
+as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes in flight: channels last are read better then.
 """
 from ...device.index import ceil_div, divisor
 from ...device.rows import Dim, RowForm, row_vector
@@ -12,7 +12,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, statistics_launch
-from .._channel_view import MOST, View, view_of
+from .._channel_view import MOST, View, array_strides, statistic_strides, view_of
 from .kernel import Apply, Gradient, Planes, apply_kernel, gradient_kernel, moments_kernel, sums_kernel
 
 COST = constants("norm/planes")
@@ -84,7 +84,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, x twice where statistics are taken, at the rate that those under way sustain; launches."""
+    """Bytes, x twice where statistics are taken, at the rate that those in flight sustain; launches."""
     view, (pieces, length) = view_of(problem), _pieces(problem, config)
     backward = problem.op.endswith("bwd")
     arrays, size = 2 if backward else 1, problem.x.itemsize
@@ -111,14 +111,10 @@ def _extents(problem, config):
         Argument("int32", length), Argument("int32", view.values))
 
 
-def _steps(view, names):
-    """Arguments: steps of images and of channels."""
+def _strides(view, names):
+    """Kernel parameters: strides of images and of channels."""
     images, channels, _ = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
-    return Argument(f"int64x{len(names)}", images), Argument(f"int64x{len(names)}", channels)
-
-
-def _statistics(view, *names):
-    return tuple(Argument("int64x2", view.statistic[name]) for name in names)
+    return array_strides(names, images), array_strides(names, channels)
 
 
 def moments_launch(problem, view, items, config):
@@ -138,8 +134,8 @@ def apply_launch(problem, view, config):
                      problem.tensor("residual") is not None, problem.activation)
     arguments = (*(problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)),
                  Argument(problem.compute, "eps"), *extents, Argument("uint32x3", divisor(view.per)),
-                 *_steps(view, ("x", "residual", "y")), *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *_statistics(view, "mean", deviation))
+                 *_strides(view, ("x", "residual", "y")), *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
+                 *statistic_strides(view, "mean", deviation))
     return Launch(apply_kernel(compiled), grid, (config.threads, 1, 1), arguments, dependent=config.dependent and problem.op != INFER)
 
 
@@ -148,7 +144,7 @@ def sums_launch(problem, view, items, compiled):
     config = compiled.planes
     grid, extents = _extents(problem, config)
     arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")), *items.pointers()[:2], *extents,
-                 Argument("uint32x3", divisor(view.per)), *_steps(view, ("dy", "x", "y")), *_statistics(view, "mean", "rstd"),
+                 Argument("uint32x3", divisor(view.per)), *_strides(view, ("dy", "x", "y")), *statistic_strides(view, "mean", "rstd"),
                  *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
     return Launch(sums_kernel(compiled), grid, (config.threads, 1, 1), arguments)
@@ -160,8 +156,8 @@ def gradient_launch(problem, view, items, compiled):
     grid, extents = _extents(problem, config)
     arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")),
                  *items.pointers()[2:], *extents, Argument("uint32x3", divisor(view.per)),
-                 Argument("int32", view.channels // view.per if view.own else 0), *_steps(view, ("dy", "x", "y", "dx", "dresidual")),
-                 Argument("int64", view.weight.get("gamma", 0)), *_statistics(view, "mean", "rstd"), problem.pointer("beta"),
+                 Argument("int32", view.channels // view.per if view.own else 0), *_strides(view, ("dy", "x", "y", "dx", "dresidual")),
+                 Argument("int64", view.weight.get("gamma", 0)), *statistic_strides(view, "mean", "rstd"), problem.pointer("beta"),
                  Argument("int64", view.weight.get("beta", 0)))
     return Launch(gradient_kernel(compiled), grid, (config.threads, 1, 1), arguments, dependent=config.dependent)
 

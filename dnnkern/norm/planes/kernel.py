@@ -74,13 +74,13 @@ class Gradient:
     beta: str = ""
 
 
-def make_places(planes, reverse=False):
+def make_position(planes, reverse=False):
     """Device function ``places(rows, pieces, channels, length, values) -> (image, channel, piece, elements, lane)`` of the thread's group;
     pieces of a plane are neighbours, planes of an image follow. No elements: there is no such row."""
     GROUPS, LANES, LOG, REVERSE = planes.groups, planes.lanes, planes.lanes.bit_length() - 1, reverse
 
     @device_function
-    def places(rows, pieces, channels, length, values):
+    def position(rows, pieces, channels, length, values):
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         if REVERSE:
             block = cuda.gridDim.x - block - 1
@@ -91,13 +91,13 @@ def make_places(planes, reverse=False):
         if size > length:
             size = length
         return image, channel, piece, size if row < rows else 0, thread & (LANES - 1)
-    return places
+    return position
 
 
 @functools.cache
 def moments_kernel(planes):
     """The mean and the squared distances to it of every piece."""
-    layout, places = planes.layout, make_places(planes)
+    layout, position = planes.layout, make_position(planes)
     vec = make_row(layout)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS, LANES = planes.registers, planes.lanes
@@ -109,10 +109,10 @@ def moments_kernel(planes):
                                    image_items):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
-        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        image, channel, piece, size, lane = position(rows, pieces, channels, length, values)
         x = advance(x, image * image_step + channel * channel_step + piece * length)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load(words, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, x, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
@@ -154,33 +154,33 @@ def moments_kernel(planes):
 def apply_kernel(config):
     """y from x, statistics and weights, the last planes first: what was read last is still in the cache."""
     planes = config.planes
-    layout, places = planes.layout, make_places(planes, reverse=True)
+    layout, position = planes.layout, make_position(planes, reverse=True)
     vec, act = make_row(layout), activation_function(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS = planes.registers
     RESIDUAL, SCALED, SHIFTED, VARIANCE = config.residual, config.gamma != "", config.beta != "", config.variance
     DEPENDENT, BLOCK, BLOCKS = planes.dependent and not VARIANCE, planes.threads, max(1, planes.blocks // (1 + config.residual))
-    MORE, MORE_REST = WORDS if RESIDUAL else 1, EDGE_SLOTS if RESIDUAL else 1
+    MORE, MORE_EDGES = WORDS if RESIDUAL else 1, EDGE_SLOTS if RESIDUAL else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per, images,
-                                 steps, gamma_step, beta_step, mean_steps, deviation_steps):
+    def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per,
+                                 image_strides, channel_strides, gamma_step, beta_step, mean_strides, deviation_strides):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        edges, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
+        edges, y_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_EDGES, Real)
         some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        image, channel, piece, size, lane = position(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        x = advance(x, image * images[0] + channel * steps[0] + begin)
-        y = advance(y, image * images[2] + channel * steps[2] + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
+        y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, x, prologue, vectors, lane, i64(1))
+        vec.load(words, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, x, prologue, vectors, size, lane)
         if RESIDUAL:
-            residual = advance(residual, image * images[1] + channel * steps[1] + begin)
-            vec.load(more, residual, prologue, vectors, lane, i64(1))
-            vec.load_edges(more_rest, residual, prologue, vectors, size, lane)
+            residual = advance(residual, image * image_strides.residual + channel * channel_strides.residual + begin)
+            vec.load(more, residual, prologue, vectors, lane, 1)
+            vec.load_edges(y_edges, residual, prologue, vectors, size, lane)
         scale, shift = Real(1), Real(0)
         if SCALED:
             scale = Real(load_gamma(gamma, channel * gamma_step))
@@ -189,8 +189,8 @@ def apply_kernel(config):
         if DEPENDENT:
             wait_for_previous_grid()
         group, _ = divide_remainder(channel, per)
-        m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
-        r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
+        m = Real(load_mean(mean, image * mean_strides.image + group * mean_strides.group))
+        r = Real(load_deviation(deviation, image * deviation_strides.image + group * deviation_strides.group))
         if VARIANCE:
             r = inverse_root(r + eps)
         scale = scale * r
@@ -204,11 +204,11 @@ def apply_kernel(config):
                     value += others[e]
                 some[e] = act(value)
             vec.pack(words, c, some)
-            vec.store(y, words, c, prologue, vectors, lane, i64(1))
+            vec.store(y, words, c, prologue, vectors, lane, 1)
         for k in range(EDGES):
             value = (edges[k] - m) * scale + shift
             if RESIDUAL:
-                value += more_rest[k]
+                value += y_edges[k]
             edges[k] = act(value)
         vec.store_edges(y, edges, prologue, vectors, size, lane)
     return channel_norm_plane_apply
@@ -219,40 +219,42 @@ def sums_kernel(config):
     """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of every piece."""
     planes, source = config.planes, gradient_source(config.activation)
     BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
-    layout, places = planes.layout, make_places(planes)
+    layout, position = planes.layout, make_position(planes)
     vec, gradient = make_row(layout), activation_gradient(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS, LANES = planes.registers, planes.lanes
     meet, SCRATCH = make_meeting(make_sum(Real), LANES), max(1, 3 * LANES // 32)
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
+    MORE, MORE_EDGES = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per, images, steps, mean_steps,
-                                rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
+    def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per,
+                                image_strides, channel_strides, mean_strides, rstd_strides, channel_items, image_items,
+                                gamma, beta, gamma_step, beta_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
+        edges, x_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
+        y_edges = cuda.local.array(MORE_EDGES, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        image, channel, piece, size, lane = position(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
-        x = advance(x, image * images[1] + channel * steps[1] + begin)
+        dy = advance(dy, image * image_strides.dy + channel * channel_strides.dy + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, dy, prologue, vectors, lane, i64(1))
-        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load(words, dy, prologue, vectors, lane, 1)
+        vec.load(many, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, dy, prologue, vectors, size, lane)
-        vec.load_edges(rests, x, prologue, vectors, size, lane)
+        vec.load_edges(x_edges, x, prologue, vectors, size, lane)
         if BY_Y:
-            y = advance(y, image * images[2] + channel * steps[2] + begin)
-            vec.load(more, y, prologue, vectors, lane, i64(1))
-            vec.load_edges(more_rest, y, prologue, vectors, size, lane)
+            y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
+            vec.load(more, y, prologue, vectors, lane, 1)
+            vec.load_edges(y_edges, y, prologue, vectors, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
         group, _ = divide_remainder(channel, per)
-        m = mean[image * mean_steps[0] + group * mean_steps[1]]
-        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        m = mean[image * mean_strides.image + group * mean_strides.group]
+        r = rstd[image * rstd_strides.image + group * rstd_strides.group]
         scale, shift = r, Real(0)
         if BY_X and SCALED:
             scale = r * load_gamma(gamma, channel * gamma_step)
@@ -275,13 +277,13 @@ def sums_kernel(config):
         for k in range(EDGES):
             d = edges[k]
             if BY_Y:
-                d = Real(gradient(d, more_rest[k]))
+                d = Real(gradient(d, y_edges[k]))
             if BY_X:
                 j = lane + k * LANES
                 if (j if j < prologue else j + vectors * E) < size:
-                    d = Real(gradient(d, (rests[k] - m) * scale + shift))
+                    d = Real(gradient(d, (x_edges[k] - m) * scale + shift))
             a += d
-            b += d * (rests[k] - m)
+            b += d * (x_edges[k] - m)
         a, b, n = meet(a, b, n, scratch)
         if lane == 0 and size > 0:
             at = channel * channel_items + image * image_items + piece
@@ -295,38 +297,39 @@ def gradient_kernel(config):
     """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first."""
     planes, source, RESIDUAL = config.planes, gradient_source(config.activation), config.residual
     BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
-    layout, places = planes.layout, make_places(planes, reverse=True)
+    layout, position = planes.layout, make_position(planes, reverse=True)
     vec, gradient = make_row(layout), activation_gradient(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS = planes.registers
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
+    MORE, MORE_EDGES = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
-                                    groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
+                                    groups, image_strides, channel_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        edges, rests, more_rest = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_REST, Real)
+        edges, x_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
+        y_edges = cuda.local.array(MORE_EDGES, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        image, channel, piece, size, lane = position(rows, pieces, channels, length, values)
         begin = i64(piece * length)
-        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
-        x = advance(x, image * images[1] + channel * steps[1] + begin)
-        dx = advance(dx, image * images[3] + channel * steps[3] + begin)
-        dresidual = advance(dresidual, image * images[4] + channel * steps[4] + begin)
+        dy = advance(dy, image * image_strides.dy + channel * channel_strides.dy + begin)
+        x = advance(x, image * image_strides.x + channel * channel_strides.x + begin)
+        dx = advance(dx, image * image_strides.dx + channel * channel_strides.dx + begin)
+        dresidual = advance(dresidual, image * image_strides.dresidual + channel * channel_strides.dresidual + begin)
         prologue, vectors = vec.split(x, size)
-        vec.load(words, dy, prologue, vectors, lane, i64(1))
-        vec.load(many, x, prologue, vectors, lane, i64(1))
+        vec.load(words, dy, prologue, vectors, lane, 1)
+        vec.load(many, x, prologue, vectors, lane, 1)
         vec.load_edges(edges, dy, prologue, vectors, size, lane)
-        vec.load_edges(rests, x, prologue, vectors, size, lane)
+        vec.load_edges(x_edges, x, prologue, vectors, size, lane)
         if BY_Y:
-            y = advance(y, image * images[2] + channel * steps[2] + begin)
-            vec.load(more, y, prologue, vectors, lane, i64(1))
-            vec.load_edges(more_rest, y, prologue, vectors, size, lane)
+            y = advance(y, image * image_strides.y + channel * channel_strides.y + begin)
+            vec.load(more, y, prologue, vectors, lane, 1)
+            vec.load_edges(y_edges, y, prologue, vectors, size, lane)
         group, _ = divide_remainder(channel, per)
-        m = mean[image * mean_steps[0] + group * mean_steps[1]]
-        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        m = mean[image * mean_strides.image + group * mean_strides.group]
+        r = rstd[image * rstd_strides.image + group * rstd_strides.group]
         outer = r
         if SCALED:
             outer = r * load_gamma(gamma, channel * gamma_step)
@@ -346,21 +349,21 @@ def gradient_kernel(config):
                 if RESIDUAL:
                     vec.pack(words, c, dz)
             if RESIDUAL:
-                vec.store(dresidual, words, c, prologue, vectors, lane, i64(1))
+                vec.store(dresidual, words, c, prologue, vectors, lane, 1)
             vec.unpack(some, many, c)
             for e in range(E):
                 if BY_X:
                     dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
                 some[e] = dz[e] * outer + ((some[e] - m) * inner + shift)
             vec.pack(many, c, some)
-            vec.store(dx, many, c, prologue, vectors, lane, i64(1))
+            vec.store(dx, many, c, prologue, vectors, lane, 1)
         for k in range(EDGES):
             if BY_Y:
-                edges[k] = Real(gradient(edges[k], more_rest[k]))
+                edges[k] = Real(gradient(edges[k], y_edges[k]))
             if BY_X:
-                edges[k] = Real(gradient(edges[k], (rests[k] - m) * outer + offset))
-            rests[k] = edges[k] * outer + ((rests[k] - m) * inner + shift)
+                edges[k] = Real(gradient(edges[k], (x_edges[k] - m) * outer + offset))
+            x_edges[k] = edges[k] * outer + ((x_edges[k] - m) * inner + shift)
         if RESIDUAL:
             vec.store_edges(dresidual, edges, prologue, vectors, size, lane)
-        vec.store_edges(dx, rests, prologue, vectors, size, lane)
+        vec.store_edges(dx, x_edges, prologue, vectors, size, lane)
     return channel_norm_plane_gradient

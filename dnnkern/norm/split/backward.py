@@ -74,7 +74,8 @@ def plan(problem, device):
 
 def _columns_bytes(problem, device):
     """Of the columns' partial sums, padded to 16: they come first in the workspace."""
-    size = plan(problem, device)[3] * config_of(problem).sums * problem.form.length * ITEMSIZE[problem.compute]
+    *_, ranges, _ = plan(problem, device)
+    size = ranges * config_of(problem).sums * problem.form.length * ITEMSIZE[problem.compute]
     return ceil_div(size, 16) * 16
 
 

@@ -1,9 +1,9 @@
-"""A block a sequence and direction, a thread a hidden unit: straight from the definition, every option.
+"""One block per sequence and direction, one thread per hidden unit: straight from the definition, every option.
 
 Blocks share nothing, so that a sequence's steps follow each other by barriers alone, and each sum has one order. States pass from step to
 step as they are returned, rounded to their type; cell states, and gradients on their way back, as they are summed. Backward the gradients
 before the gates' functions take the gates' place in the reserve; those of inputs and weights, which need all steps, are launches of their
-own, a thread an element.
+own, one thread per element.
 """
 from ...dispatch import Algorithm
 from ...engine.constants import constants

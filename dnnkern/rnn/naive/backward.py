@@ -1,4 +1,4 @@
-"""Backward: a block a sequence and direction goes back through the steps; inputs and weights have a thread an element."""
+"""Backward: one block per sequence and direction goes back through the steps; inputs and weights have one thread per element."""
 import functools
 
 from ...device import cuda, i64, jit
@@ -112,7 +112,7 @@ def states_kernel(kind, inner):
 
 @functools.cache
 def inputs_kernel(kind, to, dropped):
-    """The gradient of a layer's input, of dtype `to`: 0 behind the end of a sequence."""
+    """The gradient of a layer's input, of dtype `to`: 0 after the end of a sequence."""
     e, T, store = element(kind.dtype), TYPES[kind.compute], element(to).store
     load, LINEAR, SKIP, LENGTHS = e.load, "w_ih" in kind.given, kind.skip, "lengths" in kind.present
     GATES, SLOTS = {"lstm": (4, 4), "gru": (3, 4)}.get(kind.cell, (1, 1))
@@ -145,7 +145,7 @@ def inputs_kernel(kind, to, dropped):
 
 
 def data_launches(problem):
-    """Two launches a layer, from the last one on."""
+    """Two launches per layer, from the last one on."""
     p, spec, dtype = problem, problem.spec, problem.dtype
     dh, dc, inner, _ = data_scratch(p)
     launches, given = [], Lines(Place("dy"), p.strides_of(p.dy))

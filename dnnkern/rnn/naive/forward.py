@@ -1,4 +1,4 @@
-"""Forward: a block a sequence and direction goes through the steps, one barrier between two; a thread a hidden unit."""
+"""Forward: one block per sequence and direction goes through the steps, one barrier between two; one thread per hidden unit."""
 import functools
 from dataclasses import dataclass
 
@@ -170,7 +170,7 @@ def forward_kernel(kind):
 
 
 def forward_launches(problem):
-    """A launch a layer, and one of dropout between two."""
+    """A launch per layer, and one of dropout between two."""
     p, spec, dtype = problem, problem.spec, problem.dtype
     layers, cells, hidden, _ = forward_scratch(p)
     launches = []

@@ -1,5 +1,5 @@
-"""Backward: gradients before the gates' functions go round; what a step hands to the one before is their product with R. With a projection
-that is the gradient of its result, which goes round too, and its product with W_hr comes to the cells."""
+"""Backward: gradients before the gates' functions are exchanged; what a step hands to the one before is their product with R. With a
+projection that is the gradient of its result, which is exchanged too, and its product with W_hr comes to the cells."""
 import functools
 
 from ...device import cuda, i32, i64, jit, u32
@@ -47,7 +47,7 @@ def backward_kernel(config, kind, inner):
         if PROJECTED:
             fetch_w(projection, tile, weights, base.w_hr, units, first, size)
         clear(tile)
-        beyond = cuda.gridDim.z * i64(samples) * H  # cells are carried behind the states
+        beyond = cuda.gridDim.z * i64(samples) * H  # cells are carried after the states
         counter = advance(came, which * i64(cuda.gridDim.y) + group)
         mine, parity = advance(turned, which * i64(samples) * INNER), cuda.gridDim.z * i64(samples) * INNER
         ends_of(ends, lengths, steps, samples, units)
@@ -70,7 +70,7 @@ def backward_kernel(config, kind, inner):
                     cells[p] = load(dcn, of * s.dcn.layer + n * s.dcn.n + unit * s.dcn.unit)
         for turn in range(begin, end):
             k = steps - 1 - turn
-            # what this turn needs of the forward pass is under way while the others finish
+            # what this turn needs of the forward pass is in flight while the others finish
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)
                 if k >= 0 and k < state_ends[p]:

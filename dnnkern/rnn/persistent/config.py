@@ -41,7 +41,7 @@ class Config:
     second : Config
         That product, with a projection.
     layers : int
-        Forward: so many go side by side, each behind the one before. A line is then a state and the state of the layer below.
+        Forward: so many go side by side, each after the one before. A line is then a state and the state of the layer below.
     """
     cell: str
     dtype: str

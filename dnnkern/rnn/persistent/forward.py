@@ -1,4 +1,5 @@
-"""Forward: states go round; with a projection what they are of too, in the middle of a step. Layers side by side wait for the one below."""
+"""Forward: states are exchanged; with a projection what they are of too, in the middle of a step. Layers side by side wait for the one
+below."""
 import functools
 
 from ...device import cuda, i32, i64, jit, u32
@@ -75,7 +76,7 @@ def forward_kernel(config, kind):
                 if H0 and state_ends[p] >= 0:
                     kept[p] = load(h0, of * s.h0.layer + n * s.h0.n + unit * s.h0.unit)
         for step in range(begin, end):
-            # what this step adds from the input is under way while the others finish
+            # what this step adds from the input is in flight while the others finish
             for p in range(PAIRS):
                 unit, n = pair(p)
                 if step < ends[p]:

@@ -1,4 +1,4 @@
-"""All steps of a layer in one launch: recurrent weights stay in registers, what passes from step to step goes round.
+"""All steps of a layer in one launch: recurrent weights stay in registers, what passes from step to step is exchanged.
 
 A block has some hidden units of a direction and some sequences. Before the first step its threads load what of R belongs to these units,
 forward the rows of all their gates, backward the columns; it never leaves the registers. A step: the block waits until all blocks that
@@ -9,8 +9,8 @@ will read them. Blocks of other sequences go their own pace.
 Products are of two kinds. Ordinary units: a warp has some rows, its lanes share k, each sequence's sums are added up over the lanes. Or
 mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums.
 
-With a projection a step is two products, of the same threads, each with a part of its matrix in registers and lines that go round before
-it: forward h, then the hidden units it is of; backward the gates' gradients, then that of h.
+With a projection a step is two products, of the same threads, each with a part of its matrix in registers and lines that are exchanged
+before it: forward h, then the hidden units it is of; backward the gates' gradients, then that of h.
 """
 import functools
 
@@ -247,8 +247,8 @@ def _make_mma_product(config):
 @functools.cache
 def make_copy(config, half=0):
     """Device functions ``clear(tile)``, once, and ``start(tile, source, first, samples)`` and ``bring`` of the same: the lines of sequences
-    from `first` on are under way to shared memory, or with what is under way are there, when they return; a half of the line, where it has
-    two. What lies behind a line, and sequences that do not exist, stay 0."""
+    from `first` on are in flight to shared memory, or with what is in flight are there, when they return; a half of the line, where it has
+    two. What lies after a line, and sequences that do not exist, stay 0."""
     ELEMENT, ITEM = u32 if config.mma else TYPES[config.compute], ITEMSIZE[config.dtype]
     VECTOR, WIDTH, LINE, THREADS = config.vector, config.width, config.length * ITEM, config.threads
     WORDS, CHUNKS = config.lines_end // (4 if config.mma else ITEM), divisor(WIDTH // VECTOR)

@@ -285,7 +285,7 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """A few launches a layer, or one a step."""
+    """A few launches per layer, or one a step."""
     return _plan(problem, device, config).launches()
 
 

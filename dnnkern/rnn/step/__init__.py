@@ -5,11 +5,11 @@
     by weights   the transposed gates' gradients of all steps times inputs, states before, ones
 
 Products are the library's own (`engine.plan`), on tensor cores where dtype and device have them; between two kernels sums are in float32.
-Sequences that are over keep their states: a step's product has a row for each sequence, whatever its length. What lies behind the end of
+Sequences that are over keep their states: a step's product has a row for each sequence, whatever its length. What lies after the end of
 a sequence goes through the forward product like any input, and nobody reads what comes of it; for the weights, where it would be
 multiplied by zeros, it is left out of a copy.
 
-Two launches a step, each a few microseconds: with few sequences or small states that is all the time it takes. They are captured once and
+Two launches per step, each a few microseconds: with few sequences or small states that is all the time it takes. They are captured once and
 replayed as a graph (`host.graphs`), or the host would take longer than the device.
 """
 from ...dispatch import Algorithm
@@ -42,7 +42,7 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """Two launches a step and layer, and those of products over all steps."""
+    """Two launches per step and layer, and those of products over all steps."""
     return _plan(problem, device, config).launches()
 
 

@@ -1,6 +1,6 @@
 """Plans of recurrent networks: products over all steps at once, products of one step, and the small kernels between them.
 
-Two directions are one launch everywhere: their states lie behind each other, and their matrices the same distance apart.
+Two directions are one launch everywhere: their states lie after each other, and their matrices the same distance apart.
 """
 import functools
 
@@ -87,7 +87,7 @@ def small_seconds(elements, nbytes, device):
 
 
 def blocks(elements):
-    """Grid of a kernel with a thread an element."""
+    """Grid of a kernel with one thread per element."""
     return ceil_div(elements, THREADS), 1, 1
 
 
@@ -116,11 +116,11 @@ def move_states(plan, problem, layer, size, source, target, layers=1):
         plan.add(cast_seconds(x, y, device), lambda: cast_launches(x, y, device, tuple(at), tuple(to)))
 
 
-# ---- inputs without what lies behind the ends of sequences, and after dropout
+# ---- inputs without what lies after the ends of sequences, and after dropout
 
 @functools.cache
 def inputs_kernel(dtype, dropped, lengths_given):
-    """A packed copy of lines, 0 behind the end of a sequence and where an element was dropped."""
+    """A packed copy of lines, 0 after the end of a sequence and where an element was dropped."""
     load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
 
     @jit(launch_bounds=THREADS)
@@ -159,7 +159,7 @@ def clean_inputs(plan, problem, lines, size, kept, factor):
 
 @functools.cache
 def before_kernel(dtype, lengths_given, h0_given):
-    """The state before each step, packed, of one direction; 0 behind the end of a sequence."""
+    """The state before each step, packed, of one direction; 0 after the end of a sequence."""
     load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
 
     @jit(launch_bounds=THREADS)

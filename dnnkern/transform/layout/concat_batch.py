@@ -60,21 +60,22 @@ def estimate(problem, device, config):
 @device_function
 def pick(part, v):
     """v[part], of eight."""
-    found = v[0]
+    v0, v1, v2, v3, v4, v5, v6, v7 = v
+    found = v0
     if part == 1:
-        found = v[1]
+        found = v1
     if part == 2:
-        found = v[2]
+        found = v2
     if part == 3:
-        found = v[3]
+        found = v3
     if part == 4:
-        found = v[4]
+        found = v4
     if part == 5:
-        found = v[5]
+        found = v5
     if part == 6:
-        found = v[6]
+        found = v6
     if part == 7:
-        found = v[7]
+        found = v7
     return found
 
 
@@ -88,15 +89,15 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, BLOCKS))
     def concat_batch(x0, x1, x2, x3, x4, x5, x6, x7, y, starts, counts, rows, chunks, multipliers, shifts, highs, y_firsts, x_strides,
                      y_strides):
-        block, part = cuda.blockIdx.x, i32(0)
+        block, part = cuda.blockIdx.x, 0
         for k in range(1, 8):
             part = part + 1 if block >= pick(k, starts) else part
         x = pick(part, (x0, x1, x2, x3, x4, x5, x6, x7))
         index0 = (block - pick(part, starts)) * SPAN + cuda.threadIdx.x
         row = pick(part, rows)
-        divisors = u32(0), u32(0), u32(0), pick(part, chunks), pick(part, multipliers), pick(part, shifts)
-        move(x, advance(y, pick(part, y_firsts) * SCALE), index0, pick(part, counts), row, (divisors[3], divisors[4], divisors[5]),
-             0, row, Int(1), i64(0), pick(part, highs), divisors, (0, 0, 0, 0),
+        size, multiplier, shift = pick(part, chunks), pick(part, multipliers), pick(part, shifts)
+        move(x, advance(y, pick(part, y_firsts) * SCALE), index0, pick(part, counts), row, (size, multiplier, shift), 0, row, Int(1),
+             i64(0), pick(part, highs), (u32(0), u32(0), u32(0), size, multiplier, shift), (0, 0, 0, 0),
              (Int(pick(part, x_strides)), Int(pick(part, y_strides)), Int(0), Int(0)), f32(0))
     return concat_batch
 

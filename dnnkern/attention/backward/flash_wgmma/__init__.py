@@ -24,22 +24,22 @@
 - The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
 """
 from ....device.convert import element
-from ....device.index import ceil_div, divisor
+from ....device.index import ceil_div
 from ....dispatch import Algorithm, Note
 from ....engine.constants import constants
 from ....engine.cost import Cost, memory_seconds, overlap
 from ....host.launch import Argument, Launch
 from ..._flash import tiles_of
 from ..._fragments import is_adjusted, is_bent, stored_in_pairs
-from ..._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ..._wgmma import (Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
-                       read_seconds, refusal)
+from ..._scores import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._wgmma import Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds, refusal
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
 from .._delta import Numbers
 from .._dsink import dsink_launches, dsink_seconds
 from .config import WIDE, Config
 from .dq import countable, dq_launch, numbers_launch, space_of
 from .kernel import kernel
+from .tiles import Sizes
 
 COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
 
@@ -119,16 +119,11 @@ def goes_down(problem, config, device):
     return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
 
 
-def order_arguments(problem, height, by_head, device):
-    """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
-    one place of all of these heads together; heads as `by_head` says."""
+def order_argument(problem, height, by_head, device):
+    """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, and in it tiles with the same
+    keys of all heads follow one another; `by_head` as `make_longest_first` has it."""
     p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
-    several = max(1, min(lines, ceil_div(device.sms, tiles)))
-    sections = max(1, ceil_div(lines, several))
-    rest = lines - (sections - 1) * several
-    inner = p.images if by_head else p.kv_heads
-    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, max(rest, 1), inner, 1))
-    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+    return order_of(lines, max(1, min(lines, ceil_div(device.sms, tiles))), tiles, p.images if by_head else p.kv_heads, 1)
 
 
 def build(problem, device, config):
@@ -158,11 +153,11 @@ def main_launch(problem, device, config, space, maps, ticket=0):
 
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
-    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
-                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
-                 *order_arguments(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
+                 in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
+                 order_argument(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)

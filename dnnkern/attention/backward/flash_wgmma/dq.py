@@ -17,22 +17,32 @@ rows, of 512 bytes; those of the first columns come first. Of eight lanes' piece
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.convert import element
 from ....device.groups import access_words, make_reader, make_writer
-from ....device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ....device.vec import advance, load2_if, store4
 from ....device.warp import any_lane
 from ....host.launch import Argument, Launch
 from ..._flash import make_extent, make_tile, tiles_of
-from ..._scores import between, kind_of, sequence_arguments, steepness
+from ..._scores import RowStrides, Sequences, Strides, between, kind_of, sequence_arguments, softmax_scale
 from .._delta import THREADS, TURNS, dots_of
 from .._dscores import row_level
 
 MOST_ROWS = 128     # of a tile
 CONVERTERS = 256    # threads of a block that converts
 NO_TILES = 1 << 30  # a ticket behind all tiles
+
+
+class RowSizes(NamedTuple):
+    """Queries and keys of an array, the queries of a head in the workspace, elements of a row of what is read or written, and sequences."""
+    rows: i32
+    keys: i32
+    padded: i32
+    columns: i32
+    batch: i32
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,7 @@ def make_place(kind, width):
     def find(image, place, sequences, batch, rows, keys):
         sequence, row = image, place
         if PACKED:
-            sequence, row = sequence_of(image, place >> LOG_PAD, sequences[0], sequences[2], batch, rows)
+            sequence, row = sequence_of(image, place >> LOG_PAD, sequences.rows, sequences.row_step, batch, rows)
             row = row + (place & (PAD - 1))
         first, count, _, _ = extent(sequence, sequences, batch, rows, keys)
         if PACKED and row < 0:  # before the first sequence
@@ -139,9 +149,9 @@ def numbers_launch(problem, space):
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
                  Argument("float32*", "workspace"), Argument("uint32*", "workspace", first), Argument("int64", units),
                  Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
-                 Argument("int32x5", (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument("uint32x3", divisor(tiles)),
-                 Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),
-                 Argument("int64x3", p.lse_strides), *sequence_arguments(p))
+                 Argument(RowSizes, (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument(Divisor, divisor(tiles)),
+                 Argument(Divisor, divisor(p.heads)), *(Argument(Strides, p.strides(t)) for t in (p.do, p.o)),
+                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p))
     return Launch(numbers_kernel(kind_of(p), dots, space.width), (tiles * space.lines, 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -165,8 +175,8 @@ def numbers_kernel(kind, dots, width):
                          of_keys, row_step, key_step):
         place, tile = divide_remainder(cuda.blockIdx.x, tiles)
         image, h = divide_remainder(place, heads_of)
-        all_rows, all_keys, batch = sizes[0], sizes[1], sizes[4]
-        padded, elements, last = sizes[2], sizes[3], units - PACKED
+        all_rows, all_keys, batch = sizes.rows, sizes.keys, sizes.batch
+        padded, elements, last = sizes.padded, sizes.columns, units - PACKED
         lane, line = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES
         for turn in range(clears):
             unit = (turn * i64(cuda.gridDim.x) + cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
@@ -177,16 +187,16 @@ def numbers_kernel(kind, dots, width):
             ticket = u32(NO_TILES) if wrong_rows or wrong_keys else u32(0)
             if cuda.threadIdx.x == 0:
                 store4(cleared, 4 * last, (ticket, ticket, u32(0), u32(0)))
-        of_do = advance(do, image * do_strides[0] + h * do_strides[1])
-        of_o = advance(o, image * o_strides[0] + h * o_strides[1])
-        of_lse = image * lse_strides[0] + h * lse_strides[1]
+        of_do = advance(do, image * do_strides.batch + h * do_strides.head)
+        of_o = advance(o, image * o_strides.batch + h * o_strides.head)
+        of_lse = image * lse_strides.batch + h * lse_strides.head
         for turn in range(TURNS):
             i = (tile * TURNS + turn) * ROWS + line
-            first, row, rows = find(image, i, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+            first, row, rows = find(image, i, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
             delta = total(of_do, of_o, first + row, row < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < padded:
                 at = (place * i64(padded) + (i & -width)) * 2 + (i & (width - 1))
-                numbers[at] = row_level(lse, of_lse + (first + row) * lse_strides[2], row < rows)
+                numbers[at] = row_level(lse, of_lse + (first + row) * lse_strides.row, row < rows)
                 numbers[at + width] = delta
     return sdpa_bwd_numbers
 
@@ -200,10 +210,10 @@ def dq_launch(problem, space):
     blocks_of_a_line = (space.rows if p.packed else ceil_div(p.rows, 64) * 64) // 64
     blocks = space.lines * blocks_of_a_line * per_block[0]
     arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
-                 Argument(element(t.dtype).pointer, "dq"), Argument("int64x4", p.strides(t)),
-                 Argument("int32x5", (p.rows, p.keys, space.rows, p.d, p.batch)), Argument("uint32x3", per_block),
-                 Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(blocks_of_a_line)),
-                 Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", steepness(p)))
+                 Argument(element(t.dtype).pointer, "dq"), Argument(Strides, p.strides(t)),
+                 Argument(RowSizes, (p.rows, p.keys, space.rows, p.d, p.batch)), Argument("uint32x3", per_block),
+                 Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(blocks_of_a_line)),
+                 Argument(Divisor, divisor(p.heads)), *sequence_arguments(p), Argument("float32", softmax_scale(p)))
     return Launch(dq_kernel(kind_of(p), words, space.width, space.stored), (blocks, 1, 1), (CONVERTERS, 1, 1), arguments)
 
 
@@ -220,11 +230,11 @@ def dq_kernel(kind, words, width, stored):
             values[c] = values[c] * scale
         if words:
             if column < elements:
-                put(advance(dq, row * strides[2] + column), 0, values, 0)
+                put(advance(dq, row * strides.row + column), 0, values, 0)
         else:
             for c in range(8):
                 if column + c < elements:
-                    store(dq, row * strides[2] + (column + c) * strides[3], values[c])
+                    store(dq, row * strides.row + (column + c) * strides.column, values[c])
 
     @device_function
     def place_of(index, groups):
@@ -264,10 +274,10 @@ def dq_kernel(kind, words, width, stored):
         image, h = divide_remainder(line, heads_of)
         first, column = place_of(part * CONVERTERS + cuda.threadIdx.x, groups_of)
         if first < 64:
-            own = line * i64(sizes[2] >> 6) + block
-            first_row, row, rows = find(image, block * 64 + first, (of_rows, of_keys, row_step, key_step), sizes[4],
-                                        sizes[0], sizes[1])
-            written = rows if PACKED else sizes[0]
+            own = line * i64(sizes.padded >> 6) + block
+            first_row, row, rows = find(image, block * 64 + first, Sequences(of_rows, of_keys, row_step, key_step), sizes.batch,
+                                        sizes.rows, sizes.keys)
+            written = rows if PACKED else sizes.rows
             there = 1
             if stored:
                 there = i32(counts[tile_of(own, first)] > 0)
@@ -276,9 +286,9 @@ def dq_kernel(kind, words, width, stored):
             for c in range(8):
                 upper[c] = upper[c] if row < rows else f32(0)
                 lower[c] = lower[c] if row + APART < rows else f32(0)
-            to = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            to = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
             if row < written:
-                write(to, dq_strides, i64(row), column, sizes[3], upper, scale)
+                write(to, dq_strides, i64(row), column, sizes.columns, upper, scale)
             if row + APART < written:
-                write(to, dq_strides, row + i64(APART), column, sizes[3], lower, scale)
+                write(to, dq_strides, row + i64(APART), column, sizes.columns, lower, scale)
     return sdpa_bwd_dq

@@ -1,6 +1,7 @@
 """The kernel of the gradients by tiles of keys, as `sdpa_bwd_flash_wgmma` describes it."""
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.atomic import fetch_add_u32
@@ -9,7 +10,7 @@ from ....device.grid import add_released, load_acquired
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
                                  mbarrier_init, mbarrier_wait)
-from ....device.pipeline import make_pipeline
+from ....device.pipeline import Barriers, make_pipeline
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read,
@@ -20,20 +21,32 @@ from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
 from ..._flash import LOG2E
 from ..._fragments import make_add_turned_bias, make_pack, make_single_store, make_store
-from ..._masks import make_hide_turned
+from ..._masks import make_apply_mask_transposed
 from ..._pieces import make_split
-from ..._scores import make_terms
+from ..._scores import Sequences, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
 from .._dscores import make_slopes, make_turned_kept, make_turned_steps
 from .products import make_products
 from .tiles import make_tickets, make_walk
 
 
+class Bars(NamedTuple):
+    """Barriers: of the tiles that stay, of the ring of queries, of the part of dq (one for each of two threads, one for all), of do's own
+    stage, of the two tiles of the bias."""
+    resident: Barriers
+    rows: Barriers
+    part_full: u32
+    part_empty: u32
+    single: Barriers
+    bias_full: u32
+    bias_empty: u32
+
+
 @functools.cache
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
-    terms, hide = make_terms(kind), make_hide_turned(s.width, config.left, config.right)
+    terms, apply_mask = make_terms(kind), make_apply_mask_transposed(s.width, config.left, config.right)
     DOWN, PACKED, CAPPED, STAGED = down, kind.packed, kind.softcap, config.staged
     adjust, _ = make_slopes(replace(kind, softcap=False, bias="" if STAGED else kind.bias), s.width, True)
     (tell, place_of, extent_of, work_of, tiles_of), (is_left, following) = make_tickets(config, down), make_walk(s.width, down)
@@ -96,21 +109,20 @@ def kernel(config, down):
     @device_function
     def second_of(base, tile):
         """Where do of a stage is."""
-        return u32(base + u32(SINGLE_AT)) if SINGLE else tile + FIRST_BYTES
+        return base + SINGLE_AT if SINGLE else tile + FIRST_BYTES
 
     @device_function
     def slopes_of(base, turn):
         """Where ds of a step is, and before it the bias."""
-        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else u32(base + u32(SLOPES))
+        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else base + SLOPES
 
     @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        resident, of_rows, _, _, single_bars, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
         image, images, key = 0 if PACKED else sequence, 1 if PACKED else batch, first_key + start
-        bar = stay_pipe.producer_expect(resident, stay_pipe.producer_start(), u32(RESIDENT))
+        bar = stay_pipe.producer_expect(bars.resident, stay_pipe.producer_start(), u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, bar, key, line_head, image, images)
         if OF_DK:
             load_tile(base + SECOND, V_BOXES, STAY, stay_second, bar, key, line_head, image, images)
@@ -118,14 +130,14 @@ def kernel(config, down):
         while is_left(at, end) and member < members:
             h = other_head + member
             line = (image * heads + h) * i64(padded) + (place + at)
-            pipe.producer_acquire(of_rows, state)
+            pipe.producer_acquire(bars.rows, state)
             to = base + RING + state.stage * STAGE
-            bar = pipe.producer_expect(of_rows, state, u32(STAGE + NUMBER_BYTES))
+            bar = pipe.producer_expect(bars.rows, state, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
-            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), u32(NUMBER_BYTES), bar)
+            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), NUMBER_BYTES, bar)
             if SINGLE:
-                single_pipe.producer_acquire(single_bars, single)
-                bar = single_pipe.producer_expect(single_bars, single, u32(SECOND_BYTES))
+                single_pipe.producer_acquire(bars.single, single)
+                bar = single_pipe.producer_expect(bars.single, single, u32(SECOND_BYTES))
                 single = single_pipe.next(single)
             load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, first_row + at, h, image, images)
             state = pipe.next(state)
@@ -134,13 +146,12 @@ def kernel(config, down):
     @device_function
     def produce_bias(array, strides, base, bars, where, members):
         """Brings a step's tile as soon as ds of two steps before has been multiplied."""
-        _, _, _, _, _, bias_full, bias_empty = bars
         image, _, other_head, start, begin, end = where
-        image, at, member, turn, phase = image if strides[0] else 0, begin, i32(0), u32(1), u32(1)
+        image, at, member, turn, phase = image if strides.batch else 0, begin, i32(0), u32(1), u32(1)
         while is_left(at, end) and member < members:
-            h, to, bar = other_head + member if strides[1] else 0, slopes_of(base, turn), bias_full + 8 * turn
-            mbarrier_wait(bias_empty + 8 * turn, phase)
-            mbarrier_arrive_expect(bar, u32(SLOPE_BYTES))
+            h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bars.bias_full + 8 * turn
+            mbarrier_wait(bars.bias_empty + 8 * turn, phase)
+            mbarrier_arrive_expect(bar, SLOPE_BYTES)
             for b in range(BIAS_BOXES):
                 for g in range(GROUPS):
                     tma_load_4d(to + u32(b * SLOPE_BOX + g * BIAS_BOX), array, bar, start + 64 * g, at + 64 * b, h, image)
@@ -152,7 +163,6 @@ def kernel(config, down):
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
-        _, _, part_full, part_empty, _, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         image = 0 if PACKED else sequence
@@ -164,7 +174,7 @@ def kernel(config, down):
             if step & 1 == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
                 m = first + member * tiles_of_rows + m
-                mbarrier_wait(part_full + u32(8 * own), u32((step >> 1) & 1))
+                mbarrier_wait(bars.part_full + u32(8 * own), (step >> 1) & 1)
                 to = address(sums, m * i64(PART_BYTES // 4))
                 if ORDERED:
                     low, high = tiles_of(at, rows, keys, bounds)
@@ -173,20 +183,20 @@ def kernel(config, down):
                         pass
                     fence_async_global()
                     if before == 0:
-                        bulk_store(to, source, u32(PART_BYTES))
+                        bulk_store(to, source, PART_BYTES)
                     else:
-                        bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                        bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
-                    mbarrier_arrive(part_empty)
+                    mbarrier_arrive(bars.part_empty)
                     drained()
                     fence_async_global()
-                    add_released(advance(counts, i64(m)), u32(1))
+                    add_released(advance(counts, i64(m)), 1)
                 else:
-                    bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                    bulk_reduce_add_f32(to, source, PART_BYTES)
                     bulk_commit()
                     source_free()
-                    mbarrier_arrive(part_empty)
+                    mbarrier_arrive(bars.part_empty)
             step = step + 1
             at, member = following(at, member, begin, end, members)
         drained()
@@ -196,7 +206,7 @@ def kernel(config, down):
         """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
         for unit in range(max(behind, 0) * 8 + thread, rows * 8, 128 * GROUPS):
             for b in range(PIECES * boxes):
-                store_shared_4u32(to + u32(b * box) + u32(unit * 16), u32(0), u32(0), u32(0), u32(0))
+                store_shared_4u32(to + u32(b * box) + u32(unit * 16), 0, 0, 0, 0)
 
     @device_function
     def add_box(sums, first, passed, count):
@@ -248,21 +258,20 @@ def kernel(config, down):
             if block < BLOCKS_TURNED:
                 for j in range(WIDTH // 8):
                     k = tile * SCORES + 4 * j
-                    store_shared_4f32(u32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16)), part[k], part[k + 1], part[k + 2],
+                    store_shared_4f32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16), part[k], part[k + 1], part[k + 2],
                                       part[k + 3])
 
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        resident, of_rows, part_full, part_empty, single_bars, bias_full, bias_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
-        all_keys = sizes[1]
+        all_keys = sizes.keys
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
         seed = terms.seed_of(seed, offset)
         lane, warp = thread & 31, thread >> 5
         line, column = start + group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
-        steepness = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
+        softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
@@ -274,13 +283,13 @@ def kernel(config, down):
             for c in range(SUMS_V):
                 values[c] = f32(0)
         state, single, turn, bias_phase = pipe.consumer_start(), single_pipe.consumer_start(), u32(1), u32(0)
-        stay_pipe.consumer_wait(resident, stay_pipe.consumer_start())
+        stay_pipe.consumer_wait(bars.resident, stay_pipe.consumer_start())
         if LIMITED_KEYS and start + HEIGHT > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             if OF_DK:
                 clear_rows(base + SECOND, V_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             fence_async_shared()
-            barrier_sync(u32(1), u32(128 * GROUPS))
+            barrier_sync(1, 128 * GROUPS)
         mine = base + u32(group) * (64 * ROW)
         own_keys = base + u32(group) * (COLUMNS_BEFORE // COLUMNS * STAY) if COUNTS[-1] else base
         a, a_second = descriptor(by_row, mine), descriptor(by_row, mine + SECOND)
@@ -288,24 +297,24 @@ def kernel(config, down):
         while is_left(at, end) and member < members:
             h = other_head + member
             head = image * heads + h
-            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            bias_at = image * bias_strides.batch + h * bias_strides.head
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             drawing = (seed, head, threshold, factor)
-            pipe.consumer_wait(of_rows, state)
+            pipe.consumer_wait(bars.rows, state)
             tile = base + RING + state.stage * STAGE
             second, of_ds = second_of(base, tile), slopes_of(base, turn)
             if SINGLE:
-                single_pipe.consumer_wait(single_bars, single)
+                single_pipe.consumer_wait(bars.single, single)
             if LIMITED_ROWS and at + WIDTH > rows:
                 clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 if STAGED:
-                    mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
+                    mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
                     for b in range(BIAS_BOXES):
-                        clear_rows(u32(of_ds + u32(b * SLOPE_BOX)), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
-                                   i32(group * 128 + thread))
+                        clear_rows(of_ds + u32(b * SLOPE_BOX), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
+                                   group * 128 + thread)
                 fence_async_shared()
-                barrier_sync(u32(1), u32(128 * GROUPS))
+                barrier_sync(1, 128 * GROUPS)
             if DROPOUT:
                 find_kept(kept, drawing, line, at, lane)
             score(x, a, descriptor(by_row, tile))
@@ -321,16 +330,16 @@ def kernel(config, down):
             if ADJUSTED:
                 adjust(x, nothing, line, at, column, scoring)
             if STAGED:
-                mbarrier_wait(bias_full + 8 * turn, bias_phase)
+                mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
                 bias_phase = bias_phase ^ turn ^ 1
                 add_bias(x, of_ds + u32(group) * BIAS_BOX, warp, lane, f32(1) if ADJUSTED else scale)
                 if not OF_DK:
-                    release(bias_empty, turn, lane)
-                    turn = u32(turn ^ u32(1))
-            seen, _ = terms.span(min(at + WIDTH, rows) - 1, rows, keys, bounds)
-            _, last = terms.span(at, rows, keys, bounds)
+                    release(bars.bias_empty, turn, lane)
+                    turn = turn ^ 1
+            seen, _ = terms.key_range(min(at + WIDTH, rows) - 1, rows, keys, bounds)
+            _, last = terms.key_range(at, rows, keys, bounds)
             if seen > start or last < start + HEIGHT:
-                hide(x, line - shift, at, column, keys - line, bounds)
+                apply_mask(x, line - shift, at, column, keys - line, bounds)
             levels = base + NUMBERS + state.stage * NUMBER_BYTES
             deltas = levels + 4 * TOGETHER
             if CAPPED:
@@ -338,16 +347,16 @@ def kernel(config, down):
                     slopes_done(y)
                 if SINGLE:
                     cuda.syncwarp()
-                    single_pipe.consumer_release(single_bars, single, lane)
+                    single_pipe.consumer_release(bars.single, single, lane)
                     single = single_pipe.next(single)
                 capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
             else:
-                exponentials(x, levels, column, steepness)
+                exponentials(x, levels, column, softmax_scale)
                 if OF_DK:
                     slopes_done(y)
                 if SINGLE:
                     cuda.syncwarp()
-                    single_pipe.consumer_release(single_bars, single, lane)
+                    single_pipe.consumer_release(bars.single, single, lane)
                     single = single_pipe.next(single)
                 slopes(x, y, deltas, column, kept, factor)
             if OF_DV:
@@ -362,12 +371,12 @@ def kernel(config, down):
                 by_second(values, words_p, descriptor(by_column, second), 1)
             if OF_DK:
                 if TURNS == 1:  # until all have read the former one
-                    barrier_sync(u32(1), u32(128 * GROUPS))
+                    barrier_sync(1, 128 * GROUPS)
                 elif STAGED:  # until the warpgroup has read the bias
-                    barrier_sync(u32(group + 2), u32(128))
+                    barrier_sync(group + 2, 128)
                 put_slopes(words, of_ds, group, warp, lane)
                 fence_async_shared()
-                barrier_sync(u32(1), u32(128 * GROUPS))
+                barrier_sync(1, 128 * GROUPS)
                 if SPLIT and not CROWDED:
                     add_values(values, passed, words_p, second)
                 if TURNED:
@@ -382,8 +391,8 @@ def kernel(config, down):
                     by_first(passed, words, descriptor(by_column, tile))
                 part_first(part)
                 if STAGED:
-                    release(bias_empty, turn, lane)
-                mbarrier_wait(part_empty, turn)
+                    release(bars.bias_empty, turn, lane)
+                mbarrier_wait(bars.part_empty, turn)
                 to = base + PART
                 if TURNED:
                     put_turned(part, to, i32(group * TILES), warp, lane)
@@ -395,7 +404,7 @@ def kernel(config, down):
                     put_part(part, to + COLUMNS_BEFORE // 8 * 2048, COUNTS[-1], thread)
                 fence_async_shared()
                 turn = turn ^ 1
-                release(part_full, turn, lane)
+                release(bars.part_full, turn, lane)
             if SPLIT:
                 if CROWDED:
                     by_first(passed, words, descriptor(by_column, tile))
@@ -405,7 +414,7 @@ def kernel(config, down):
             if OF_DV and not SPLIT:
                 values_done(values)
             cuda.syncwarp()  # it has read a stage, its levels and deltas too
-            pipe.consumer_release(of_rows, state, lane)
+            pipe.consumer_release(bars.rows, state, lane)
             state = pipe.next(state)
             own = member
             at, member = following(at, member, begin, end, members)
@@ -422,20 +431,20 @@ def kernel(config, down):
                 sums_done(sums)
             for r in range(2):
                 factors[r] = scale if line + 8 * r < keys else f32(0)
-            to_keys = advance(out, image * out_strides[0] + line_head * out_strides[1] + key * out_strides[2])
+            to_keys = advance(out, image * out_strides.batch + line_head * out_strides.head + key * out_strides.row)
             store(sums, factors, to_keys, out_strides, line, written, column)
         if OF_DV:
             if not SPLIT:
                 values_done(values)
             for r in range(2):
                 factors[r] = f32(1) if line + 8 * r < keys else f32(0)
-            to_values = advance(out_second, i64(image * second_strides[0] + line_head * second_strides[1]
-                                                + key * second_strides[2]))
+            to_values = advance(out_second, i64(image * second_strides.batch + line_head * second_strides.head
+                                                + key * second_strides.row))
             store_values(values, factors, to_values, second_strides, line, written, column)
 
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
-                             per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
+                             order, counts_of_heads, of_rows, of_keys,
                              row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,
                              offset, threshold, factor):
         shared = cuda.shared.array(0, u32)
@@ -443,24 +452,24 @@ def kernel(config, down):
         of_bias = tensor_map_address(bias_map)
         base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         first = base + BARS
-        bars = (stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
-                single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
+        bars = Bars(stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
+                    single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
         told = first + TOLD
-        order, sequences = (per_section, several, rest, last_section, inner_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
+        sequences = Sequences(of_rows, of_keys, row_step, key_step)
         tid = cuda.threadIdx.x
         if tid == 0:
             for k in range(4):
                 prefetch_tensor_map(maps[k])
-            stay_pipe.init(bars[0])
-            pipe.init(bars[1])
-            single_pipe.init(bars[4])
+            stay_pipe.init(bars.resident)
+            pipe.init(bars.rows)
+            single_pipe.init(bars.single)
             for k in range(2):
-                mbarrier_init(bars[2] + u32(8 * k), u32(4 * GROUPS))
-                mbarrier_init(bars[5] + u32(8 * k), u32(1))
-                mbarrier_init(bars[6] + u32(8 * k), u32(4 * GROUPS))
-            mbarrier_init(bars[3], u32(1))
+                mbarrier_init(bars.part_full + u32(8 * k), 4 * GROUPS)
+                mbarrier_init(bars.bias_full + u32(8 * k), 1)
+                mbarrier_init(bars.bias_empty + u32(8 * k), 4 * GROUPS)
+            mbarrier_init(bars.part_empty, 1)
             fence_mbarrier_init()
-            tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
+            tell(told, i32(fetch_add_u32(ticket, 1)), order, sequences, sizes)
         cuda.syncthreads()
         members, heads = counts_of_heads[0], counts_of_heads[1]
         # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
@@ -470,8 +479,8 @@ def kernel(config, down):
             if tid < 32:
                 if elect():
                     where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    if not PACKED or where[3] < keys:
-                        produce(maps, base, bars, where, firsts, members, brought, sizes[2], heads, sizes[4])
+                    if not PACKED or where.start < keys:
+                        produce(maps, base, bars, where, firsts, members, brought, sizes.padded, heads, sizes.batch)
             elif tid >= 96:
                 if STAGED and elect():
                     where, _, _, _ = work_of(told, order, sequences, sizes, members, bounds)
@@ -479,13 +488,13 @@ def kernel(config, down):
             elif OF_DK:
                 if elect():
                     where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    add_parts(base, bars, where, place, members, sums, counts, sizes[3], (heads, rows, keys, bounds),
+                    add_parts(base, bars, where, place, members, sums, counts, sizes.tiles, (heads, rows, keys, bounds),
                               (tid >> 5) - 1)
         else:
             claim_registers()
             where, _, rows, keys = work_of(told, order, sequences, sizes, members, bounds)
             limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
-            if not PACKED or where[3] < keys:  # more tiles are counted than sequences have
+            if not PACKED or where.start < keys:  # more tiles are counted than sequences have
                 consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
                         (seed, offset, threshold, factor), role - 1, tid & 127, told, order, sequences, sizes)
     return sdpa_bwd_flash_wgmma

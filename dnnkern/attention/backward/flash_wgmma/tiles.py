@@ -1,5 +1,6 @@
 """Which tile of keys a block takes, which rows pass it, and which tiles of keys a tile of rows passes (`sdpa_bwd_flash_wgmma`)."""
 import functools
+from typing import NamedTuple
 
 from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder, divisor
@@ -8,6 +9,25 @@ from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32,
 from ..._flash import make_extent, make_tile
 from ..._scores import make_terms
 from .dq import make_place
+
+
+class Sizes(NamedTuple):
+    """Queries and keys of an array, the queries of a head in the workspace, in how many tiles, and sequences."""
+    rows: i32
+    keys: i32
+    padded: i32
+    tiles: i32
+    batch: i32
+
+
+class Where(NamedTuple):
+    """A block's tile: its sequence, head of k and v, first query head, first key; where the steps over its queries begin and end."""
+    sequence: i32
+    kv_head: i32
+    head: i32
+    start: i32
+    begin: i32
+    end: i32
 
 
 @functools.cache
@@ -19,8 +39,8 @@ def make_ranges(kind, height, width):
 
     @device_function
     def rows_of(start, rows, keys, bounds):
-        first, _ = terms.column(start, rows, keys, bounds)
-        _, last = terms.column(min(start + height, keys) - 1, rows, keys, bounds)
+        first, _ = terms.query_range(start, rows, keys, bounds)
+        _, last = terms.query_range(min(start + height, keys) - 1, rows, keys, bounds)
         last = min(last, rows)
         tile, _ = divide_remainder(first, BY_WIDTH)
         if start < keys and first < last:
@@ -29,8 +49,8 @@ def make_ranges(kind, height, width):
 
     @device_function
     def tiles_of(at, rows, keys, bounds):
-        begin, _ = terms.span(at, rows, keys, bounds)
-        _, seen = terms.span(min(at + width, rows) - 1, rows, keys, bounds)
+        begin, _ = terms.key_range(at, rows, keys, bounds)
+        _, seen = terms.key_range(min(at + width, rows) - 1, rows, keys, bounds)
         first, _ = divide_remainder(begin, BY_HEIGHT)
         last, _ = divide_remainder(min(seen, keys) - 1, BY_HEIGHT)
         return first, last
@@ -53,10 +73,10 @@ def make_tickets(config, down):
         """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
         image, own_head, _, tile = locate(ticket, order)
         if DOWN:
-            tile = order[6] - 1 - tile
-        sequence, start = tile_of(image, tile, sequences[1], sequences[3], sizes[4], sizes[1])
+            tile = order.tiles - 1 - tile
+        sequence, start = tile_of(image, tile, sequences.keys, sequences.key_step, sizes.batch, sizes.keys)
         if PACKED and (start < 0 or ticket >= cuda.gridDim.x):
-            start = sizes[1]
+            start = sizes.keys
         return sequence, own_head, start
 
     @device_function
@@ -64,8 +84,8 @@ def make_tickets(config, down):
         """Leaves the block's tile in shared memory: its number, or, of packed sequences, what takes a search."""
         if PACKED:
             sequence, own_head, start = locate_tile(ticket, order, sequences, sizes)
-            first_row, rows, first_key, keys = extent(sequence, sequences, sizes[4], sizes[0], sizes[1])
-            if sequence == sizes[4]:  # behind the last sequence
+            first_row, rows, first_key, keys = extent(sequence, sequences, sizes.batch, sizes.rows, sizes.keys)
+            if sequence == sizes.batch:  # behind the last sequence
                 rows = 0
             store_shared_4u32(told, u32(sequence), u32(own_head), u32(start), u32(rows))
             store_shared_4u32(told + 16, u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
@@ -86,20 +106,19 @@ def make_tickets(config, down):
         if PACKED:
             words = load_shared_4u32(told + 16)
             return i32(load_shared_u32(told + 12)), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
-        _, rows, _, keys = terms.lengths(sequence, sequences, sizes[0], sizes[1])
+        _, rows, _, keys = terms.lengths(sequence, sequences, sizes.rows, sizes.keys)
         return rows, keys, i32(0), i32(0), i32(0)
 
     @device_function
     def work_of(told, order, sequences, sizes, members, bounds):
-        """((sequence, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, (the sequence's
-        first row and key, its first row in the workspace), rows, keys)."""
+        """(`Where` of the block's tile, (the sequence's first row and key, its first row in the workspace), rows, keys)."""
         sequence, own_head, start = place_of(told, order, sequences, sizes)
         rows, keys, first_row, first_key, place = extent_of(told, sequence, sequences, sizes)
         begin, end = rows_of(start, rows, keys, bounds)
         if DOWN:
             count, _ = divide_remainder(end - begin + (width - 1), BY_WIDTH)
             begin, end = begin + (count - 1) * width, begin - width
-        where = (sequence, own_head, own_head * members, start, begin, end)
+        where = Where(sequence, own_head, own_head * members, start, begin, end)
         return where, (first_row, first_key, place), rows, keys
     return tell, place_of, extent_of, work_of, tiles_of
 

@@ -29,7 +29,7 @@ from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import maximum
 from ....device.groups import make_reader
-from ....device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide, divide_remainder, divisor
 from ....device.mma import make_mma
 from ....device.numeric import permute_bytes
 from ....device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, prefetch_l2, shared_address, store4_from, store_shared_4f32,
@@ -38,7 +38,7 @@ from ....device.warp import any_lane, broadcast, shuffle_xor
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch
 from ..._flash import make_powers
-from ..._scores import NOTHING, make_terms
+from ..._scores import NEG_INF, Sequences, Strides, make_terms
 from .._ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, refusal, shape_arguments,
                        sink_arguments)
 from ..sdpa_decode_naive import bias_arguments, cache_arguments, lse_argument, make_place
@@ -116,7 +116,7 @@ def kernel(config, dependent):
     @device_function
     def base(number, g, strides):
         """Where a head of a page begins, or of a sequence."""
-        return number * strides[0] + g * strides[1]
+        return number * strides.batch + g * strides.head
 
     @device_function
     def fetch_keys(raw, k, j0, first, last, own, numbers, rows, heads_of, strides):
@@ -131,7 +131,7 @@ def kernel(config, dependent):
                 there = j < last
                 if WINDOWED:
                     there = there and j >= first
-                row = advance(k, at + (rows[u] + half * EIGHT + group) * i64(i32(strides[2])))
+                row = advance(k, at + (rows[u] + half * EIGHT + group) * i64(i32(strides.row)))
                 for c in range(KC):
                     inside = there
                     if not K_WHOLE:
@@ -151,7 +151,7 @@ def kernel(config, dependent):
                 there = j < last
                 if WINDOWED:
                     there = there and j >= first
-                row = advance(v, at + (rows[u] + (n // 2) * EIGHT + n % 2 + pair) * i64(i32(strides[2])))
+                row = advance(v, at + (rows[u] + (n // 2) * EIGHT + n % 2 + pair) * i64(i32(strides.row)))
                 for c in range(VC):
                     inside = there
                     if not V_WHOLE:
@@ -187,8 +187,8 @@ def kernel(config, dependent):
     def share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds):
         """Keys of a sequence; of a block's range the first one that anybody sees, and behind the last; a warp's first one, how many turns
         it takes, and where it begins."""
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        oldest, _ = terms.span(0, i32(per[0]), keys, bounds)
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
+        oldest, _ = terms.key_range(0, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         j0 = first + warp * SPAN
         turns = divide(max(last - j0, 0) + (STEP - 1), OF_STEP)
@@ -200,7 +200,7 @@ def kernel(config, dependent):
     def query(b, g, row, many, per, sizes, strides):
         """Where row number `row` of a head of the cache lies in q."""
         member, i = divide_remainder(row if row < many else 0, per)
-        return b * strides[0] + (g * sizes[1] + member) * strides[1] + i * strides[2]
+        return b * strides.batch + (g * sizes.group + member) * strides.head + i * strides.row
 
     @device_function
     def bring(x, at, step, j0, first, last, lane, width):
@@ -229,7 +229,7 @@ def kernel(config, dependent):
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        block, many = cuda.blockIdx.x, sizes[2]
+        block, many = cuda.blockIdx.x, sizes.rows
         split, _, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         keys, least, last, j0, turns, start = share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
@@ -239,11 +239,11 @@ def kernel(config, dependent):
         own[0], own[1] = thread, place_of  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
-        find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+        find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes.pages)
         fetch_keys(of_k, k, start, least, last, own, numbers, rows, heads_of, k_strides)
         if OVERLAPS:
             fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
-            find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes[3])
+            find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes.pages)
         own_queries = shared_address(memory, 0) + u32(MEETING + 16 * lane)
         for n in range(EIGHTS):
             row = row0 + n * EIGHT + group
@@ -256,14 +256,14 @@ def kernel(config, dependent):
         cuda.syncthreads()
 
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
-        tops, totals, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
+        row_max, row_sum, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
         lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)  # less the thread's own key of a tile
         high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
         fragment, starts = cuda.local.array(4, u32), cuda.local.array(STARTS, i64)
         for s in range(SUMS):
             sums[s] = f32(0)
         for r in range(OWN):
-            tops[r], totals[r] = f32(NOTHING), f32(0)
+            row_max[r], row_sum[r] = f32(NEG_INF), f32(0)
             lows[r], highs[r] = i32(0), i32(-LANES)
             if BIAS:
                 starts[r] = i64(0)
@@ -271,9 +271,9 @@ def kernel(config, dependent):
             if row < many:
                 member, i = divide_remainder(row, per)
                 if BIAS:
-                    h = i64(g * sizes[1] + member)
-                    starts[r] = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
-                begin, end = terms.span(i, i32(per[0]), keys, bounds)
+                    h = i64(g * sizes.group + member)
+                    starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
+                begin, end = terms.key_range(i, i32(per.d), keys, bounds)
                 lows[r], highs[r] = max(begin, least) - group, min(end, last) - group
 
         while turns > 0:
@@ -300,41 +300,41 @@ def kernel(config, dependent):
 
             # the largest score of each row; sums shrink where one has grown
             forget_own(own)
-            group, grown = (own[0] >> 2) & 7, i32(0)
+            group, rescaled = (own[0] >> 2) & 7, i32(0)
             for n in range(EIGHTS):
                 for p in range(2):
-                    top = f32(NOTHING)
+                    top = f32(NEG_INF)
                     for u in range(TILES):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
-                            j, x = start + (u * KEYS + half * EIGHT), f32(NOTHING)
+                            j, x = start + (u * KEYS + half * EIGHT), f32(NEG_INF)
                             if ALIKE:
                                 seen = j + group < last
                                 if WINDOWED:
-                                    seen = seen and i32(j + group) >= least
+                                    seen = seen and j + group >= least
                             else:
                                 seen = j >= lows[2 * n + p] and j < highs[2 * n + p]
                             if seen:
                                 at = i64(0)
                                 if BIAS:
-                                    at = starts[2 * n + p] + (j + group) * bias_strides[3]
+                                    at = starts[2 * n + p] + (j + group) * bias_strides.column
                                 x = terms.score(scores[s], 0, f32(0), bias, at, scale, softcap)
                             scores[s] = x
                             top = maximum(top, x)
                     top = maximum(top, shuffle_xor(top, 16))
                     top = maximum(top, shuffle_xor(top, 8))
                     top = maximum(top, shuffle_xor(top, 4))
-                    news[2 * n + p] = maximum(tops[2 * n + p], top)
-                    if news[2 * n + p] != tops[2 * n + p]:
-                        grown = 1
-            if any_lane(grown):
+                    news[2 * n + p] = maximum(row_max[2 * n + p], top)
+                    if news[2 * n + p] != row_max[2 * n + p]:
+                        rescaled = 1
+            if any_lane(rescaled):
                 for n in range(EIGHTS):
                     for p in range(2):
                         r = 2 * n + p
                         fall = f32(1)
-                        if tops[r] != NOTHING:
-                            fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
-                        tops[r], totals[r] = news[r], totals[r] * fall
+                        if row_max[r] != NEG_INF:
+                            fall = powers.fall(powers.level(row_max[r]), powers.level(news[r]))
+                        row_max[r], row_sum[r] = news[r], row_sum[r] * fall
                         for s in range(VC * 8):
                             sums[n * VC * 16 + 2 * s + p] = sums[n * VC * 16 + 2 * s + p] * fall
 
@@ -344,12 +344,12 @@ def kernel(config, dependent):
             selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
             for n in range(EIGHTS):
                 for p in range(2):
-                    level = powers.level(tops[2 * n + p])
+                    level = powers.level(row_max[2 * n + p])
                     for u in range(TILES):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
                             scores[s] = powers.rise(scores[s], level)
-                            totals[2 * n + p] = totals[2 * n + p] + scores[s]
+                            row_sum[2 * n + p] = row_sum[2 * n + p] + scores[s]
                 for u in range(TILES):
                     for half in range(2):
                         s = (u * EIGHTS + n) * 4 + 2 * half
@@ -361,7 +361,7 @@ def kernel(config, dependent):
 
             if not OVERLAPS:
                 fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
-                find(numbers, rows, own, following, last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, following, last, heads_of, table, table_strides, page, sizes.pages)
 
             # sums [element][row]
             for u in range(TILES):
@@ -376,7 +376,7 @@ def kernel(config, dependent):
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
             if OVERLAPS:
                 fetch_values(of_v, v, following, least, last, own, numbers, rows, heads_of, v_strides)
-                find(numbers, rows, own, after(following, j0, last), last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, after(following, j0, last), last, heads_of, table, table_strides, page, sizes.pages)
             else:
                 fetch_keys(of_k, k, following, least, last, own, numbers, rows, heads_of, k_strides)
             start = following
@@ -391,11 +391,11 @@ def kernel(config, dependent):
                 b, g = divide_remainder(place_of, heads_of)
                 own[1] = place_of
                 _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
-                find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+                find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes.pages)
                 for u in range(TILES):
                     j, number, row = start + u * KEYS, numbers[u] if PAGED else b, i64(rows[u])
-                    bring(k, base(number, g, k_strides) + row * k_strides[2], k_strides[2], j, least, last, lane, D)
-                    bring(v, base(number, g, v_strides) + row * v_strides[2], v_strides[2], j, least, last, lane, E)
+                    bring(k, base(number, g, k_strides) + row * k_strides.row, k_strides.row, j, least, last, lane, D)
+                    bring(v, base(number, g, v_strides) + row * v_strides.row, v_strides.row, j, least, last, lane, E)
                 row = row0 + (lane & (ROWS - 1))
                 if warp == 0 and row < many:
                     for c in range(LINES):
@@ -406,17 +406,17 @@ def kernel(config, dependent):
         group, pair, warp = (own[0] >> 2) & 7, 2 * (own[0] & 3), own[0] >> 5
         for r in range(OWN):
             if group == 0:
-                memory[TOPS + warp * ROWS + (pair + (r // 2) * EIGHT + r % 2)] = tops[r]
+                memory[TOPS + warp * ROWS + (pair + (r // 2) * EIGHT + r % 2)] = row_max[r]
         cuda.syncthreads()
         for n in range(EIGHTS):
             for p in range(2):
-                row, top = pair + n * EIGHT + p, tops[2 * n + p]
+                row, top = pair + n * EIGHT + p, row_max[2 * n + p]
                 for w in range(WARPS):
                     top = maximum(top, memory[TOPS + w * ROWS + row])
                 fall = f32(0)
-                if tops[2 * n + p] != NOTHING:
-                    fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
-                total = totals[2 * n + p] * fall
+                if row_max[2 * n + p] != NEG_INF:
+                    fall = powers.fall(powers.level(row_max[2 * n + p]), powers.level(top))
+                total = row_sum[2 * n + p] * fall
                 total = total + shuffle_xor(total, 16)
                 total = total + shuffle_xor(total, 8)
                 total = total + shuffle_xor(total, 4)
@@ -436,7 +436,7 @@ def kernel(config, dependent):
             cluster_wait()
         for item in range(own[0], min(many - row0, ROWS) * FOURS, THREADS):
             r, four = divide_remainder(item, OF_FOURS)
-            column, top, total = 4 * four, f32(NOTHING), f32(0)
+            column, top, total = 4 * four, f32(NEG_INF), f32(0)
             for e in range(4):
                 whole[e] = f32(0)
             for w in range(WARPS):
@@ -456,14 +456,14 @@ def kernel(config, dependent):
                     store_remote_f32(to, top)
                     store_remote_f32(to + 4 * ROWS, total)
             elif SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines.d) * splits[0])
                 store4_from(partial, sum_at(part, r, column), whole, 0)
                 if column == 0:
                     top_at, total_at = score_at(part, count, r)
                     partial[top_at], partial[total_at] = top, total
             else:
                 for e in range(4):
-                    result(o, b, g, row0 + r, many, column + e, top, total, whole[e], sizes[1], per, o_strides, sink,
+                    result(o, b, g, row0 + r, many, column + e, top, total, whole[e], sizes.group, per, o_strides, sink,
                            sink_step, lse, lse_strides)
         if CLUSTERED:
             cluster_sync()
@@ -473,7 +473,7 @@ def kernel(config, dependent):
                 if column < E:
                     top, total, value = joined(memory, PUSHED + item, PUSH, memory, LEVELS + r, memory, LEVELS + ROWS + r,
                                                2 * ROWS, RANGES)
-                    result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
+                    result(o, b, g, row0 + r, many, column, top, total, value, sizes.group, per, o_strides, sink, sink_step,
                            lse, lse_strides)
     return sdpa_decode_split_kv_mma
 
@@ -485,9 +485,9 @@ def build(problem, device, config):
     sink, sink_step = sink_arguments(p)
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
-                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 *shape_arguments(p, config.rows), Argument(Divisor, divisor(max(p.page, 1))), Argument(Divisor, divisor(splits)),
                  Argument("int32", slots),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p))
     compiled = config if config.clustered else replace(config, splits=min(splits, 2))
     launch = Launch(kernel(compiled, dependent), (lines_of(p, config.rows) * splits, 1, 1), (config.threads, 1, 1), arguments,

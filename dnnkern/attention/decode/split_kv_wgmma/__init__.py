@@ -27,7 +27,7 @@ from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import rcp
 from ....device.groups import make_reader
-from ....device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ....device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ....device.pipeline import make_pipeline
 from ....device.registers import make_register_claim, make_register_release
@@ -42,14 +42,14 @@ from ....engine.cost import Cost, overlap
 from ....engine.hopper import ROW
 from ....host.launch import Argument, Launch
 from ..._flash import LN2, LOG2E
-from ..._fragments import SLACK, make_absorb, make_cap, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
+from ..._fragments import SLACK, make_cap, make_normalize, make_online_softmax, make_pack, make_store_rows, quad_sum, scale_rows
 from ..._masks import make_keep
-from ..._scores import NOTHING, make_terms
+from ..._scores import NEG_INF, Sequences, Strides, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
 from .._ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, refusal, shape_arguments,
                        sink_arguments, tiles_of)
 from ..sdpa_decode_naive import cache_arguments, lse_argument
-from .producer import make_produce
+from .producer import Paging, make_produce
 from .tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
 
 COST = constants("attention/decode_wgmma")
@@ -119,7 +119,8 @@ def kernel(config):
     older_done, scores_alone, scores_first = make_wgmma_wait(1, 0), make_wgmma_wait(0, SCORES), make_wgmma_wait(2, SCORES)
     sums_done, other_sums_done = make_wgmma_wait(0, SUMS), make_wgmma_wait(0, MORE_SUMS)
     release_registers, claim_registers = make_register_release(c.registers[0]), make_register_claim(c.registers[1])
-    absorb, keep, cap, share = make_absorb(WIDTH, FIRST), make_keep(WIDTH, WINDOWED), make_cap(WIDTH), make_share(SINK)
+    online_softmax, normalize = make_online_softmax(WIDTH, FIRST), make_normalize(SINK)
+    keep, cap = make_keep(WIDTH, WINDOWED), make_cap(WIDTH)
     pack, hold_scores = make_pack(kind.dtype, WORDS), pin(SCORES)
     store, store_others = (make_store_rows(kind.dtype, columns, columns, c.pairs) for columns in c.columns)
     load_sink, produce = element(kind.sink or kind.dtype).load, make_produce(c)
@@ -134,7 +135,7 @@ def kernel(config):
         """(where row number `row` of a head of the cache lies, its head)."""
         member, i = divide_remainder(row if row < many else 0, per)
         h = g * group + member
-        return b * strides[0] + h * strides[1] + i * strides[2], h
+        return b * strides.batch + h * strides.head + i * strides.row, h
 
     @device_function
     def fetch_queries(q, base, b, g, row0, many, per, group, strides, thread):
@@ -152,7 +153,7 @@ def kernel(config):
             for box in range(K_BOXES):
                 store_shared_4u32(to + u32(box * BOX), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
         fence_async_shared()
-        barrier_sync(u32(1), u32(128 * GROUPS))
+        barrier_sync(1, 128 * GROUPS)
 
     def make_values(first_box, boxes, barrier):
         """Device function ``values(base, bars, state, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
@@ -166,9 +167,9 @@ def kernel(config):
                     j = at + (part >> 3)
                     if j >= last or j < least:
                         for box in range(boxes):
-                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
+                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), 0, 0, 0, 0)
                 fence_async_shared()
-                barrier_sync(u32(barrier), u32(128))
+                barrier_sync(barrier, 128)
             return descriptor(V_CONST, to)
         return values
     first_values, other_values = make_values(0, FIRST_BOXES, 2), make_values(FIRST_BOXES, V_BOXES - FIRST_BOXES, 3)
@@ -205,21 +206,21 @@ def kernel(config):
         """The second warpgroup has what it needs of these rows: their factors, and before them what this warp has written."""
         if lane & 3 == 0:
             store_shared_f32(factors_at, factors[0])
-            store_shared_f32(u32(factors_at + u32(32)), factors[1])
+            store_shared_f32(factors_at + 32, factors[1])
         fence_async_shared()
         cuda.syncwarp()
         if lane == 0:
             p_pipe.producer_commit(bars, state)
 
     @device_function
-    def tell_step(words, falls, base, bars, state, factors_at, warp, lane):
+    def tell_step(words, rescale, base, bars, state, factors_at, warp, lane):
         """A step's probabilities in shared memory, and what sums are multiplied by before."""
         p_pipe.producer_acquire(bars, state)
-        mine = i32(warp * 16 + (lane & 15))
+        mine = warp * 16 + (lane & 15)
         for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            stmatrix_x4(u32(base + u32(P_AT) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
-        tell(bars, state, falls, factors_at, lane)
+            piece = u32(i32(i * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            stmatrix_x4(base + P_AT + u32(mine * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
+        tell(bars, state, rescale, factors_at, lane)
         return p_pipe.next(state)
 
     @device_function
@@ -238,24 +239,24 @@ def kernel(config):
         b, g, row0, many, part, parts = where
         first, count, least, last, keys, bounds = ends
         scale, softcap = scaling
-        steepness = f32(LOG2E) if ADJUSTED else scale
+        softmax_scale = f32(LOG2E) if ADJUSTED else scale
         scores, sums, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
-        tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+        row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        rescale, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
         lows, highs = cuda.local.array(2, i32), cuda.local.array(2, i32)
         lane, warp = thread & 31, thread >> 5
         r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
         row = row0 + r
         factors_at = p_bars.full + 16 + u32(4 * r)
-        slack = SLACK * rcp(steepness)
+        slack = SLACK * rcp(softmax_scale)
         for i in range(SUMS):
             sums[i] = f32(0)
         for h in range(2):
-            tops[h], levels[h], totals[h], falls[h] = f32(NOTHING), f32(0), f32(0), f32(0)
+            row_max[h], ref_max[h], row_sum[h], rescale[h] = f32(NEG_INF), f32(0), f32(0), f32(0)
             lows[h], highs[h] = i32(0), i32(0)
             if row + 8 * h < many:
                 _, i = divide_remainder(row + 8 * h, per)
-                begin, end = terms.span(i, i32(per[0]), keys, bounds)
+                begin, end = terms.key_range(i, i32(per.d), keys, bounds)
                 lows[h], highs[h] = max(begin, least), min(end, last)
         k_state, v_state, p_state = k_pipe.consumer_start(), v_pipe.consumer_start(), p_pipe.producer_start()
         at, left = first, count
@@ -264,10 +265,10 @@ def kernel(config):
             scores_alone(scores)
             k_pipe.consumer_release(k_bars, before, thread)
             to_scores(scores, at, column, lows, highs, span_of, scale, softcap)
-            absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+            online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             pack(words, scores)
             if FOLLOWED:
-                p_state = tell_step(words, falls, base, p_bars, p_state, factors_at, warp, lane)
+                p_state = tell_step(words, rescale, base, p_bars, p_state, factors_at, warp, lane)
         while left > 1:
             left = left - 1
             before, k_state = multiply_keys(scores, base, k_bars, k_state, thread)
@@ -279,16 +280,16 @@ def kernel(config):
             scores_first(scores)
             k_pipe.consumer_release(k_bars, before, thread)
             to_scores(scores, at, column, lows, highs, span_of, scale, softcap)
-            grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+            rescaled = online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
             sums_done(sums)
             v_pipe.consumer_release(v_bars, early, thread)
             v_pipe.consumer_release(v_bars, late, thread)
             hold_scores(scores)  # the words were the product's until now
             pack(words, scores)
-            if grown:
-                multiply_rows(sums, FIRST_COLUMNS // 8, falls)
+            if rescaled:
+                scale_rows(sums, FIRST_COLUMNS // 8, rescale)
             if FOLLOWED:
-                p_state = tell_step(words, falls, base, p_bars, p_state, factors_at, warp, lane)
+                p_state = tell_step(words, rescale, base, p_bars, p_state, factors_at, warp, lane)
         if left > 0:
             late = v_pipe.next(v_state)
             multiply_early(sums, words, first_values(base, v_bars, v_state, at, least, last, thread), 1)
@@ -298,22 +299,22 @@ def kernel(config):
             v_pipe.consumer_release(v_bars, late, thread)
 
         for h in range(2):
-            totals[h] = quad_sum(totals[h])
+            row_sum[h] = quad_sum(row_sum[h])
         if SPLIT:
             leave(sums, FIRST_COLUMNS, 0, partial, part, r, row, many, column)
             for h in range(2):
                 if column == 0 and row + 8 * h < many:
                     top_at, total_at = score_at(part, parts, r + 8 * h)
-                    partial[top_at] = levels[h] * LN2 if tops[h] != NOTHING else f32(NOTHING)
-                    partial[total_at] = totals[h]
+                    partial[top_at] = ref_max[h] * LN2 if row_max[h] != NEG_INF else f32(NEG_INF)
+                    partial[total_at] = row_sum[h]
         else:
             upper, head = row_place(b, g, row, many, per, group, o_strides)
             lower, other_head = row_place(b, g, row + 8, many, per, group, o_strides)
             own, other = f32(0), f32(0)
             if SINK:
                 own, other = load_sink(sink, head * sink_step), load_sink(sink, other_head * sink_step)
-            falls[0], upper_lse = share(levels[0], totals[0], own)
-            falls[1], lower_lse = share(levels[1], totals[1], other)
+            rescale[0], upper_lse = normalize(ref_max[0], row_sum[0], own)
+            rescale[1], lower_lse = normalize(ref_max[1], row_sum[1], other)
             if WITH_LSE and column == 0:
                 if row < many:
                     at, _ = row_place(b, g, row, many, per, group, lse_strides)
@@ -323,8 +324,8 @@ def kernel(config):
                     lse[at] = lower_lse
             if FOLLOWED:
                 p_pipe.producer_acquire(p_bars, p_state)
-                tell(p_bars, p_state, falls, factors_at, lane)
-            store(sums, falls, advance(o, upper), advance(o, lower), o_strides[3], row < many, row + 8 < many, column)
+                tell(p_bars, p_state, rescale, factors_at, lane)
+            store(sums, rescale, advance(o, upper), advance(o, lower), o_strides.column, row < many, row + 8 < many, column)
 
     @device_function
     def follow(partial, o, o_strides, base, bars, where, ends, per, group, thread):
@@ -332,23 +333,23 @@ def kernel(config):
         _, v_bars, p_bars = bars
         b, g, row0, many, part, _ = where
         at, left, least, last, _, _ = ends
-        sums, falls = cuda.local.array(MORE_SUMS, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        row = i32(row0 + r)
-        factors_at, of_p = p_bars.full + 16 + u32(4 * r), descriptor(by_row, u32(base + u32(P_AT)))
-        of_late = descriptor(by_row, u32(base + u32(P_AT + 2 * PIECE)))
+        sums, rescale = cuda.local.array(MORE_SUMS, f32), cuda.local.array(2, f32)
+        lane, warp = thread & 31, thread >> 5
+        r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
+        row = row0 + r
+        factors_at, of_p = p_bars.full + 16 + u32(4 * r), descriptor(by_row, base + P_AT)
+        of_late = descriptor(by_row, base + (P_AT + 2 * PIECE))
         for i in range(MORE_SUMS):
             sums[i] = f32(0)
         v_state, p_state = v_pipe.consumer_start(), p_pipe.consumer_start()
         while left > 0:
             p_pipe.consumer_wait(p_bars, p_state)
-            falls[0], falls[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
-            if any_lane(falls[0] != f32(1) or falls[1] != f32(1)):
-                multiply_rows(sums, OTHER_COLUMNS // 8, falls)
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
+            if any_lane(rescale[0] != f32(1) or rescale[1] != f32(1)):
+                scale_rows(sums, OTHER_COLUMNS // 8, rescale)
             early, late = v_state, v_pipe.next(v_state)
             multiply_other(sums, of_p, other_values(base, v_bars, early, at, least, last, thread), i32(1))
-            multiply_other(sums, of_late, other_values(base, v_bars, late, i32(at + PIECE), least, last, thread), i32(1))
+            multiply_other(sums, of_late, other_values(base, v_bars, late, at + PIECE, least, last, thread), i32(1))
             v_state = v_pipe.next(late)
             older_done(sums)
             v_pipe.consumer_release(v_bars, early, thread)
@@ -357,17 +358,17 @@ def kernel(config):
             cuda.syncwarp()
             p_pipe.consumer_release(p_bars, p_state, lane)
             p_state = p_pipe.next(p_state)
-            at, left = i32(at + WIDTH), i32(left - 1)
+            at, left = at + WIDTH, left - 1
         if SPLIT:
             leave(sums, OTHER_COLUMNS, FIRST_COLUMNS, partial, part, r, row, many, column)
         else:
             upper, _ = row_place(b, g, row, many, per, group, o_strides)
-            lower, _ = row_place(b, g, i32(row + 8), many, per, group, o_strides)
+            lower, _ = row_place(b, g, row + 8, many, per, group, o_strides)
             p_pipe.consumer_wait(p_bars, p_state)
-            falls[0], falls[1] = load_shared_f32(factors_at), load_shared_f32(u32(factors_at + u32(32)))
-            step = i64(FIRST_COLUMNS * o_strides[3])
-            store_others(sums, falls, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides[3], row < many,
-                         i32(row + 8) < many, column)
+            rescale[0], rescale[1] = load_shared_f32(factors_at), load_shared_f32(factors_at + 32)
+            step = FIRST_COLUMNS * o_strides.column
+            store_others(sums, rescale, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides.column, row < many,
+                         row + 8 < many, column)
 
     @jit(launch_bounds=(THREADS, c.blocks))
     def sdpa_decode_split_kv_wgmma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits,
@@ -391,14 +392,14 @@ def kernel(config):
         launch_dependent_grids()
 
         # the block's rows, and keys of its range that some row sees
-        group, many = sizes[1], sizes[2]
+        group, many = sizes.group, sizes.rows
         split, line = divide_remainder(cuda.blockIdx.x, lines)
         place, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place, heads_of)
         row0 = tile * HEIGHT
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        oldest, every_end = terms.span(0, i32(per[0]), keys, bounds)
-        every_begin, _ = terms.span(i32(per[0]) - 1, i32(per[0]), keys, bounds)
+        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
+        oldest, every_end = terms.key_range(0, i32(per.d), keys, bounds)
+        every_begin, _ = terms.key_range(i32(per.d) - 1, i32(per.d), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         first, last, least = uniform(first), uniform(last), uniform(max(first, oldest))
         count = (max(last - first, 0) + (WIDTH - 1)) >> STEP_LOG
@@ -407,12 +408,12 @@ def kernel(config):
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(k_map, v_map, base, bars, (first, count, last, b, g), (table, table_strides, page, sizes[3]))
+                    produce(k_map, v_map, base, bars, (first, count, last, b, g), Paging(table, table_strides, page, sizes.pages))
         else:
             claim_registers()
             thread = tid & 127
             fetch_queries(q, base, b, g, row0, many, per, group, q_strides, tid - 128)
-            part, parts = i64(line) * splits[0] + split, i64(lines[0]) * splits[0]
+            part, parts = i64(line) * splits[0] + split, i64(lines.d) * splits[0]
             where, ends = (b, g, row0, many, part, parts), (first, count, least, last, keys, bounds)
             every = (uniform(every_begin), uniform(min(every_end, last)))
             if role == 1:
@@ -433,8 +434,8 @@ def build(problem, device, config):
     sink, _ = sink_arguments(p)
     arguments = (Argument(pointer, "q"), array_map(p, "k_cache", p.k_cache, rows), array_map(p, "v_cache", p.v_cache, min(rows, PIECE)),
                  Argument(pointer, "o"), lse_argument(p), Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"),
-                 Argument("int32*", "page_table"), sink, *shape_arguments(p, HEIGHT), Argument("uint32x3", divisor(max(p.page, 1))),
-                 Argument("uint32x3", divisor(splits)), *(Argument("int64x4", p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
+                 Argument("int32*", "page_table"), sink, *shape_arguments(p, HEIGHT), Argument(Divisor, divisor(max(p.page, 1))),
+                 Argument(Divisor, divisor(splits)), *(Argument(Strides, p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
                  softcap)
     launch = Launch(kernel(replace(config, splits=min(splits, 2))), (lines_of(p, HEIGHT) * splits, 1, 1), (config.threads, 1, 1), arguments,
                     shared=config.shared, dependent=True)

@@ -1,5 +1,6 @@
 """Keys and values of a range through TMA into the two rings of shared memory from which `sdpa_decode_split_kv_wgmma` multiplies."""
 import functools
+from typing import NamedTuple
 
 from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder
@@ -11,14 +12,21 @@ from ..._wgmma import COLUMNS
 from .tiles import BOX, PIECE, SLICE, WIDTH
 
 
+class Paging(NamedTuple):
+    """The page table and its strides, keys of a page as a divisor, and how many pages there are."""
+    table: object
+    strides: object
+    page: object
+    pages: i32
+
+
 @functools.cache
 def make_produce(config):
     """Device function ``produce(k_map, v_map, base, bars, keys, paging)`` of one thread: all of a range, step by step, values a step
     behind their keys.
 
     `bars` begins with the barriers of the rings of keys and of values. `keys` are the first key, how many
-    steps there are, behind the last key, the sequence and the head of the cache; `paging` the page table and its strides, keys of a page
-    as a divisor, and how many pages there are.
+    steps there are, behind the last key, the sequence and the head of the cache; `paging` is a `Paging`.
     """
     (K_BOXES, V_BOXES), (K_SLOTS, V_SLOTS), (_, K_AT, V_AT, _) = config.boxes, config.rings, config.places
     PAGED, STAGE, K_ROWS = config.page > 0, config.stage, config.page or WIDTH  # keys of a box
@@ -29,19 +37,18 @@ def make_produce(config):
     def look_up(numbers, j0, last, b, paging):
         """Pages of a step's keys, as the table has them; they are not looked at before they are needed, a step later."""
         if PAGED:
-            table, table_strides, page, _ = paging
             for u in range(PAGES):
                 j = j0 + u * K_ROWS
-                number, _ = divide_remainder(j if j < last else 0, page)
-                numbers[u] = table[b * table_strides[0] + number * table_strides[1]]
+                number, _ = divide_remainder(j if j < last else 0, paging.page)
+                numbers[u] = paging.table[b * paging.strides.batch + number * paging.strides.page]
 
     @device_function
     def load_box(to, array, bar, column, j, g, b, number, paging):
         """Keys j and on of 64 columns; of a page that there is not those of the first or the last one."""
         image, row = b, j
         if PAGED:
-            _, row = divide_remainder(j, paging[2])
-            image = between(number, 0, paging[3] - 1)
+            _, row = divide_remainder(j, paging.page)
+            image = between(number, 0, paging.pages - 1)
         load(to, array, bar, column, row, g, image)
 
     @device_function
