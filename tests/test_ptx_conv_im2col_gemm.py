@@ -15,9 +15,9 @@ from dnnkern.conv._parse import parse_problem  # noqa: E402
 from dnnkern.conv.im2col_gemm import Config  # noqa: E402
 
 ROWS = [("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f16 nhwc", 1, {128: 3}, {64: 1}),     # channels: four of a tap, a row of them
-        ("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f32 nchw", 0, {32: 3}, {32: 1}),
+        ("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f32 nchw", 0, {32: 9}, {32: 1}),
         ("conv_bwd_data", "32x64x56x56 k64 3x3 s2 p1 bf16 nchw", 0, {32: 3}, {16: 1}),
-        ("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f64 nhwc", 1, {128: 3}, {128: 1}),
+        ("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f64 nhwc", 1, {128: 9}, {128: 1}),
         ("conv_bwd_data", "32x66x56x56 k64 7x7 p3 f32 nhwc", 1, {32: 7}, {32: 1}),
         ("conv_bwd_filter", "256x64x56x56 k64 3x3 p1 f16 nhwc", 1, {128: 1}, {64: 1})]  # many slices: their sum is rounded by the last pass
 

@@ -24,7 +24,7 @@ from dnnkern.engine.moves import col2im_launches, im2col_launches, transpose_lau
 from dnnkern.transform._parse import FAMILY, SMALL, parse_problem
 from dnnkern.transform._problem import layout_letters, make_layout_problem, make_problem
 from dnnkern.host.canonical import Dim, canonical
-from dnnkern.transform.layout.transpose_tiled import TILES, make_place
+from dnnkern.transform.layout.transpose_tiled import TILES, make_chunk_offset
 
 
 # ---- random problems
@@ -119,7 +119,7 @@ def _conflicts(addresses, nbytes):
 @pytest.mark.parametrize("itemsize, chunks_i, chunks_j", [(size, *tile) for size, tiles in TILES.items() for tile in tiles])
 def test_tiles_meet_no_bank_twice(itemsize, chunks_i, chunks_j, simulated):
     side, threads = 16 // itemsize, chunks_i * chunks_j
-    place, lanes = make_place(side, chunks_j), range(threads)
+    place, lanes = make_chunk_offset(side, chunks_j), range(threads)
     assert _conflicts([128 * n for n in range(8)], 16), "a column of chunks that lie plainly"
     every = {place(row, chunk) for row in range(side * chunks_i) for chunk in range(chunks_j)}
     assert every == set(range(0, 16 * side * threads, 16)), "each chunk has a place of its own"
