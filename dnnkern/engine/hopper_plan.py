@@ -136,11 +136,16 @@ def wgmma_dtype(dtype, math):
     return dtype if dtype in ITEMSIZE else None
 
 
-def make_operand(name, tensor, extent, k, strides, matrices, math):
-    """`Operand`, packed unless TMA can address it and the tensor cores read it as it lies."""
+def make_operand(name, tensor, extent, k, strides, matrices, math, anywhere=False):
+    """`Operand`, packed unless TMA can address it and the tensor cores read it as it lies.
+
+    `anywhere`: tiles begin at any row or column. Boxes begin at a multiple of 16 bytes along the contiguous dimension, all else is an
+    illegal instruction: the operand, or its copy, is then contiguous along k.
+    """
     batch, across, along = strides
     itemsize = tensor.itemsize
-    by_k, by_mn = along == 1 or k == 1, (across == 1 or extent == 1) and wgmma_dtype(tensor.dtype, math) in ("float16", "bfloat16")
+    by_k, by_mn = along == 1 or k == 1, (across == 1 or extent == 1) and not anywhere and wgmma_dtype(tensor.dtype, math) in (
+        "float16", "bfloat16")
     steps = [(across, extent) if by_k else (along, k), (batch, matrices)]
     addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40
                                                      for s, n in steps)

@@ -42,7 +42,7 @@ def supports(problem):
 
 def _operands(problem):
     (row, along), (b_along, column) = problem.a_strides, problem.b_strides
-    return (make_operand("a", problem.a, problem.m_total, problem.k, (0, row, along), 1, problem.math),
+    return (make_operand("a", problem.a, problem.m_total, problem.k, (0, row, along), 1, problem.math, anywhere=True),
             make_operand("b", problem.b, problem.n, problem.k, (problem.b_group_stride, column, b_along), problem.groups, problem.math))
 
 
