@@ -4,6 +4,7 @@ import graphlib
 import pathlib
 
 import pytest
+import readable
 
 from dnnkern.host import sources
 
@@ -81,3 +82,45 @@ def test_no_module_imports_itself():
         order.prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(str(path.relative_to(sources.PACKAGE)) for path in reversed(error.args[1])))
+
+
+# What a reader of a kernel has to hold in mind (readable.py, docs/notes/readable.md): lower a number where a change makes it fall.
+MOST = {"casts": 1668, "subscripts": 34, "captured": 85, "files": 16, "private": 0, "lines": 500}
+
+
+@pytest.fixture(scope="module")
+def checkout():
+    return readable.Checkout(readable.ROOT)
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_sources_become_no_harder_to_read(kind, checkout):
+    found = getattr(checkout, kind)()
+    assert readable.TOTALS[kind](found.values()) <= MOST[kind], found.most_common(5)
+
+
+def test_counting(tmp_path):
+    """A kernel that captures two names, has two casts and a tuple that is read by number, in a family that reads another's module."""
+    for name, text in {"one/_problem.py": "x = 1\n", "one/one_naive.py": CODE, "two/_helper.py": "@device_function\ndef f(x):\n    return x\n",
+                       "device/sim/a.py": "i32(1)\n"}.items():
+        path = tmp_path / "dnnkern" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    counted = readable.Checkout(tmp_path)
+    totals = {kind: total(getattr(counted, kind)().values()) for kind, total in readable.TOTALS.items()}
+    assert totals == {"casts": 2, "subscripts": 1, "captured": 2, "files": 1, "private": 1, "lines": len(CODE.splitlines())}
+
+
+CODE = """from ..two._helper import f
+from ._problem import x
+
+ALGORITHM = x
+
+
+def kernel(ROWS, COLUMNS):
+    @jit(launch_bounds=32)
+    def naive(a, shape):
+        for i in range(ROWS):
+            a[i32(i)] = f(shape[3]) + shape[2] * COLUMNS + i64(i)
+    return naive
+"""

@@ -1,8 +1,8 @@
 """Rows: how threads hold a row, offsets of rows in memory, reductions over a row.
 
-A row is what a softmax or a normalisation reduces. A *group* of `lanes` threads holds it: a part of a warp, a warp, a block, or all
-blocks of a cluster. The row is read in vectors of 16 bytes, or of one element where rows are not contiguous or not in phase. Lane t has
-the vectors t, t + lanes, t + 2 * lanes, ..., so neighbouring lanes read neighbouring memory::
+A row is what a softmax or a normalisation reduces. A *group* of `lanes` threads holds it: a part of a warp, a warp, a block, or a cluster.
+It is read in vectors of 16 bytes, or of one element where rows are not contiguous or not in phase. Lane t has the vectors t, t + lanes,
+t + 2 * lanes, ..., so neighbouring lanes read neighbouring memory::
 
     element   0     3       11      19              ...            n-2  n
               | pro |vector |vector |vector |  ...  |vector |vector| epi |
@@ -10,11 +10,9 @@ the vectors t, t + lanes, t + 2 * lanes, ..., so neighbouring lanes read neighbo
     lane       0,1,2    0       1       2      ...                  3, 4
 
 The first `registers` vectors of a lane stay in its registers, as packed words that are unpacked when they are used. Further ones
-(`shared`) overflow to shared memory; a lane reads there only what it copied itself, so no barrier is needed.
-
-Rows that do not begin or end at a multiple of 16 bytes have an unaligned prologue and epilogue, together the *edges*, of fewer elements
-than a vector each. They are dealt to the lanes one by one and kept as values. All arrays that a group reads together must have the same
-phase: the same prologue.
+(`shared`) overflow to shared memory; a lane reads there only what it copied itself, so no barrier is needed. Rows that do not begin or
+end at a multiple of 16 bytes have an unaligned prologue and epilogue, together the *edges*, whose elements are dealt to the lanes one by
+one and kept as values. All arrays that a group reads together must have the same prologue.
 
 Host functions
     `row_form`          the rows of several arrays of one shape: length, steps, and the other dimensions, merged
@@ -63,23 +61,16 @@ class RowForm:
     @property
     def length(self):
         """Elements of a row."""
-        return _volume(self.row)
+        return math.prod(d.size for d in self.row)
 
     @property
     def rows(self):
-        return _volume(self.outer)
+        return math.prod(d.size for d in self.outer)
 
     @property
     def steps(self):
         """Element stride of each array along the row, if that is one dimension; else None."""
         return self.row[0].strides if len(self.row) == 1 else None
-
-
-def _volume(dims):
-    count = 1
-    for d in dims:
-        count *= d.size
-    return count
 
 
 def merged(dims):
