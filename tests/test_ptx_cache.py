@@ -170,9 +170,9 @@ COMMENT = "# a comment\n"
 ROW = ["softmax/softmax_ring.py"]  # imports device/ring.py and softmax/rows/_config.py, and these device/mbarrier.py
 
 
-@pytest.mark.parametrize("name", ["softmax/softmax_ring.py", "softmax/rows/_config.py", "device/ring.py", "device/mbarrier.py", "device/_mode.py",
-                                  "device/_numba.py", "device/_numba_compile.py", "device/_numba_typing.py", "device/__init__.py",
-                                  "host/compile.py"])
+@pytest.mark.parametrize("name", ["softmax/softmax_ring.py", "softmax/rows/_config.py", "device/ring.py", "device/mbarrier.py",
+                                  "device/_mode.py", "device/_numba.py", "device/_numba_compile.py", "device/_numba_typing.py",
+                                  "device/__init__.py", "host/compile.py"])
 def test_an_edit_of_what_a_kernel_is_made_of_changes_the_key(name, checkout, edit):
     before = source_digest(checkout)
     edit(name, COMMENT)

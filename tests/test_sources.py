@@ -101,8 +101,8 @@ def test_sources_become_no_harder_to_read(kind, checkout):
 
 def test_counting(tmp_path):
     """A kernel that captures two names, has two casts and a tuple that is read by number, in a family that reads another's module."""
-    for name, text in {"one/_problem.py": "x = 1\n", "one/one_naive.py": CODE, "two/_helper.py": "@device_function\ndef f(x):\n    return x\n",
-                       "device/sim/a.py": "i32(1)\n"}.items():
+    for name, text in {"one/_problem.py": "x = 1\n", "one/one_naive.py": CODE,
+                       "two/_helper.py": "@device_function\ndef f(x):\n    return x\n", "device/sim/a.py": "i32(1)\n"}.items():
         path = tmp_path / "dnnkern" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
