@@ -20,10 +20,10 @@ import re
 import sys
 
 import machine_code
+import readable
 
 ROOT = machine_code.ROOT
-CASTS = ("i32", "u32", "i64", "u64", "f32", "f64")
-INTEGERS = CASTS[:4]
+CASTS = (*readable.CASTS, "f32", "f64")
 
 
 # ---- what casts are given
@@ -324,14 +324,13 @@ def same(old, new, going):
         raise AssertionError("the text is another program")
 
 
-def count(names=INTEGERS):
-    """Casts of one argument, outside the simulator."""
-    return sum(node.func.id in names for f in sources() for node in casts(ast.parse((ROOT / f).read_text())))
+def count():
+    """Casts of integers, outside the simulator."""
+    return sum(readable.Checkout(ROOT).casts().values())
 
 
 def sources():
-    return sorted(str(f.relative_to(ROOT)) for f in (ROOT / "dnnkern").rglob("*.py")
-                  if f.relative_to(ROOT / "dnnkern").parts[:2] != ("device", "sim"))
+    return sorted(map(str, readable.Checkout(ROOT).trees))
 
 
 def main():

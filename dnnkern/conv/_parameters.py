@@ -1,16 +1,7 @@
 """Kernel parameters that most convolutions share."""
 from typing import NamedTuple
 
-from ..device import i32, i64
-
-
-class ImageStrides(NamedTuple):
-    """Of x[n, c, d, h, w], in elements."""
-    n: i64
-    c: i64
-    d: i64
-    h: i64
-    w: i64
+from ..device import i64
 
 
 class FilterStrides(NamedTuple):
@@ -37,13 +28,6 @@ class PlaneStrides(NamedTuple):
     c: i64
     h: i64
     w: i64
-
-
-class Extents(NamedTuple):
-    """Along d, h, w."""
-    d: i32
-    h: i32
-    w: i32
 
 
 class PixelStrides(NamedTuple):

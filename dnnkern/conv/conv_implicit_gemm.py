@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.ampere_cost import sum_seconds
 from ..engine.constants import constants
 from ..engine.cost import overlap
-from ..engine.ampere_cost import sum_seconds
 from ..engine.simt import HALVES, Operands, Tile, make_tile_product
 from ..engine.simt_plan import TILES, TILES_F64, tile_seconds
 from ..engine.split_k import SomeRanges as Config

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
-from ..engine.constants import constants
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
 from ..engine.ampere_cost import product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
+from ..engine.constants import constants
 from ..engine.split_k import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
 from ._gather.launch import gathers_left, launches, make_kernel, range_of, share_of

@@ -23,8 +23,9 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
+from ..engine.strides import ImageStrides
 from ..host.launch import Argument, Launch
-from ._parameters import FilterStrides, ImageStrides, OutputStrides
+from ._parameters import FilterStrides, OutputStrides
 
 COST = constants("conv/naive")
 

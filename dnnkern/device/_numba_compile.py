@@ -14,8 +14,8 @@ from numba.cuda.cudadrv import nvvm as _nvvm
 from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 
-from ._numba import SCALARS, cuda
 from . import _numba_fields
+from ._numba import SCALARS, cuda
 from ._numba_speed import install, no_collections
 from ._parameters import fields, is_structure
 

@@ -28,7 +28,7 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     narrow = sum(loader.accesses for loader, stored in zip(loaders, (left, right)) if 16 * loader.accesses > stored.bytes)
     alone = arithmetic * max(1, 128 / tile.threads) + COST.step * tile.steps + COST.stage + COST.narrow * narrow / tile.threads
     clock = stages / device.clock_hz
-    # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
+    # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has in flight each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
     return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock,

@@ -19,8 +19,8 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
-from ..engine.cost import overlap
 from ..engine.batch import make_batch_offsets
+from ..engine.cost import overlap
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds, tiles_of

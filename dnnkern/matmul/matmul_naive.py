@@ -15,9 +15,9 @@ from ..device.convert import element
 from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
-from ..engine.batch import make_batch_offsets
 from ..engine.scales import BLOCK, make_block_factor
 from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides

@@ -14,9 +14,9 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost
-from ..engine.batch import make_batch_offsets
 from ..engine.roles import stored_by_rows
 from ..engine.simt import Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds

@@ -8,8 +8,8 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i64, jit
-from ..device.convert import element
 from ..device.activation import Activation, activation_function, activation_gradient
+from ..device.convert import element
 from ..device.fastmath import sqrt
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm

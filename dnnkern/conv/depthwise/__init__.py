@@ -26,9 +26,10 @@ from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import Cost, issue_seconds, overlap
+from ...engine.strides import Extents32
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._parameters import Extents, PixelStrides
+from .._parameters import PixelStrides
 from .._taps import Axis, make_axis, roles
 from .filter_kernel import (ELEMENTS, REDUCE_WARPS, FilterTaps, GradientStrides, RowStrides, channels_sums_kernel, planes_sums_kernel,
                             reduce_kernel)
@@ -249,8 +250,8 @@ def build(problem, device, config):
     tiles = p.n * result_sizes[0] * tiles_h * tiles_w
     taps = (Argument(Divisor, divisor(p.taps)),) if config.channels else ()
     common = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"))
-    sizes = (_int(p.filter[0]), _int(p.filter[1]), *taps, Argument(Window, window), Argument(Extents, Extents(*source_sizes)),
-             Argument(Extents, Extents(*result_sizes)), Argument(PixelStrides, PixelStrides(n, d, h, w)),
+    sizes = (_int(p.filter[0]), _int(p.filter[1]), *taps, Argument(Window, window), Argument(Extents32, Extents32(*source_sizes)),
+             Argument(Extents32, Extents32(*result_sizes)), Argument(PixelStrides, PixelStrides(n, d, h, w)),
              Argument(PixelStrides, PixelStrides(rn, rd, rh, rw)), Argument(PixelStrides, PixelStrides(en, ed, eh, ew)))
     tail = (Argument("int32", p.bias_stride), Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"),
             Argument("int32", p.w_strides[0]), Argument("int32", p.w_strides[-1] if p.taps > 1 else 1))
@@ -409,7 +410,7 @@ def _sums_launch(p, device, config):
             *(Argument(Divisor, divisor(v)) for v in (tiles_w, tiles_h, p.out[0])))
     window = Window(p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)
     tail = (_int(p.k * p.taps), Argument(FilterTaps, FilterTaps(p.taps, p.filter[1] * p.filter[2])), Argument(Window, window),
-            Argument(Extents, Extents(*p.image)), Argument(Extents, Extents(*p.out)), Argument(RowStrides, RowStrides(n, d, h)),
+            Argument(Extents32, Extents32(*p.image)), Argument(Extents32, Extents32(*p.out)), Argument(RowStrides, RowStrides(n, d, h)),
             Argument(RowStrides, RowStrides(yn, yo, yp)))
     if config.channels:
         first = Launch(channels_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1), (*head, _int(p.c), *tail))

@@ -25,8 +25,9 @@ from ...device.index import ceil_div, divisor
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import Cost, issue_seconds, occupied, overlap
+from ...engine.strides import ImageStrides
 from ...host.launch import Argument, Launch
-from .._parameters import FilterStrides, ImageStrides, OutputStrides
+from .._parameters import FilterStrides, OutputStrides
 from .kernel import Body, FilterDivisors, Origin, Sizes, SlideBlocks, SumBlocks, partial_sum_kernel, reduce_kernel, slide_kernel
 
 COST = constants("conv/direct")

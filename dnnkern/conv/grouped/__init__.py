@@ -16,8 +16,9 @@ from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
+from ...engine.strides import Extents32
 from ...host.launch import Argument, Launch
-from .._parameters import Extents, PixelStrides
+from .._parameters import PixelStrides
 from .._taps import Axis, make_axis, roles, small_groups_refusal
 from .backward_filter import ALGORITHM as BACKWARD_FILTER
 from .kernel import COLUMNS, SLICE, WARPS, Body, TapStrides, Window, grouped_kernel
@@ -156,7 +157,7 @@ def build(problem, device, config):
     divisors = slices, result_sizes[2], ceil_div(result_sizes[1], config.rows), result_sizes[0]
     arguments = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(columns),
                  _int(turns), *(Argument(Divisor, divisor(v)) for v in divisors), _int(p.c), _int(p.filter[0]), _int(p.filter[1]),
-                 Argument(Window, window), *(Argument(Extents, Extents(*v)) for v in (sizes, result_sizes)),
+                 Argument(Window, window), *(Argument(Extents32, Extents32(*v)) for v in (sizes, result_sizes)),
                  *(Argument(PixelStrides, PixelStrides(*_steps(v))) for v in (strides, result_strides, p.residual_strides)),
                  _int(p.bias_stride), Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"),
                  Argument(TapStrides, TapStrides(k, c, s if p.taps > 1 else 1)))

@@ -27,13 +27,14 @@ from ...device.convert import element
 from ...device.groups import access_words
 from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
+from ...engine.ampere_cost import sum_seconds
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
-from ...engine.ampere_cost import sum_seconds
+from ...engine.strides import Extents32
 from ...host.launch import Argument, Launch
 from .._gather import view_of
 from .._gather.store import output_of, pitch_of, sum_launch, sums_bytes
-from .._parameters import Extents, PixelStrides
+from .._parameters import PixelStrides
 from .._taps import Axis, small_groups_refusal
 from .filter_kernel import UNIT, Body, Window, filter_kernel
 
@@ -219,7 +220,7 @@ def build(problem, device, config):
     divisors = (Argument(Divisor, divisor(v)) for v in (slices, parts[2], parts[1], parts[0], across, down, p.out[0]))
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), Argument("float32*", "workspace"), Argument("int32", tiles),
                  Argument("int32", ranges), *divisors, Argument("int32", p.c),
-                 Argument("int32x3", p.filter), *(Argument(Extents, Extents(*v)) for v in (p.image, p.out)),
+                 Argument("int32x3", p.filter), *(Argument(Extents32, Extents32(*v)) for v in (p.image, p.out)),
                  Argument(Window, Window(p.strides, p.pads_before, p.dilations)), Argument("int32x2", steps), *strides,
                  Argument("int32", pitch_of(view.columns, "float32")))
     partial = Launch(filter_kernel(body), (slices * math.prod(parts) * ranges, 1, 1), (body.threads, 1, 1), arguments,

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from ...dispatch import Algorithm, Note
 from ...engine.embed import Place
 from ...engine.plan import alignment_at, collapsed, planned
+from ...engine.strides import ImageStrides
 from ...host.dtypes import ITEMSIZE
 from ...host.tensor import Tensor
-from .._parameters import ImageStrides
 from .col2im import LIMIT, ColumnStrides, Sums, Target, Window
 from .plan import Pixels, Plan, addable, filter_matrix, moved, slices
 

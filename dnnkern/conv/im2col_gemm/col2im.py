@@ -19,9 +19,9 @@ from ...device.vec import advance, load1_nc_if_into, load2_nc_if_into, load4_nc_
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...engine.stores import make_group_store
+from ...engine.strides import Extents32, ImageStrides
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from .._parameters import Extents, ImageStrides
 
 COST = constants("conv/col2im")
 
@@ -268,6 +268,6 @@ def col2im_launch(problem, sums, target, config, source, first=0):
                  replace(problem.pointer(problem.output_name), offset=offset), Argument("int32", count),
                  *(Argument(Divisor, divisor(v)) for v in (inner, all_channels, target.channels)),
                  *(Argument(SpatialDivisors, d) for d in divisors),
-                 *(Argument(Extents, Extents(*v)) for v in (w.taps, w.positions or extents, w.dilations, w.padding)),
+                 *(Argument(Extents32, Extents32(*v)) for v in (w.taps, w.positions or extents, w.dilations, w.padding)),
                  Argument(ColumnStrides, sums.strides), Argument(ImageStrides, y), Argument(ImageStrides, residual), *addends)
     return Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments)

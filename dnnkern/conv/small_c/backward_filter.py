@@ -23,9 +23,9 @@ from ...device.numeric import permute_bytes
 from ...device.unroll import unrolled
 from ...device.vec import address, load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ...dispatch import Algorithm, Note
+from ...engine.ampere_cost import sum_seconds
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
-from ...engine.ampere_cost import sum_seconds
 from ...host.launch import Argument, Launch
 from .._gather import refusal, view_of
 from .._gather.store import output_of, pitch_of, sum_launch, sums_bytes

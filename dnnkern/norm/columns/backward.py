@@ -3,9 +3,9 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit
+from ...device.activation import Activation, activation_gradient
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.activation import Activation, activation_gradient
 from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
 from ...device.vec import advance

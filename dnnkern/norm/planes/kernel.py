@@ -6,9 +6,9 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, i64, jit, u32
+from ...device.activation import Activation, activation_function, activation_gradient
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.activation import Activation, activation_function, activation_gradient
 from ...device.index import divide_remainder
 from ...device.rows import RowLayout, make_row
 from ...device.vec import advance, pin

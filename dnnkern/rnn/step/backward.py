@@ -11,8 +11,8 @@ from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .._spec import GATES, SLOTS
 from .._parameters import line_strides, offsets, optional, state_strides
+from .._spec import GATES, SLOTS
 from ..naive.forward import kind_of
 from .plan import THREADS, Rows, alignment_of, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
 

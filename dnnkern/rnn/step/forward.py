@@ -10,8 +10,8 @@ from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
-from .._spec import GATES, SLOTS
 from .._parameters import SumStrides, line_strides, offsets, optional
+from .._spec import GATES, SLOTS
 from ..naive.forward import kind_of
 from .plan import THREADS, Rows, alignment_of, blocks, matrix_tensor, move_states, small_seconds
 

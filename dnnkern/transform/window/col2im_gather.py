@@ -19,8 +19,8 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
-from ...engine.values import make_words
 from ...engine.strides import image_strides
+from ...engine.values import make_words
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch

@@ -44,7 +44,7 @@ def make_produce(config):
 
     @device_function
     def load_box(to, array, bar, column, j, g, b, number, paging):
-        """Keys j and on of 64 columns; of a page that there is not those of the first or the last one."""
+        """Keys j and on of 64 columns; out-of-range page indices are clamped."""
         image, row = b, j
         if PAGED:
             _, row = divide_remainder(j, paging.page)
