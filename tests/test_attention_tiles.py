@@ -348,7 +348,7 @@ def test_either_order_of_additions(how, down, monkeypatch):
 def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bottom):
     """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
     Tiles that touch a tile of rows follow one another, and `tiles_of` are the first and the last of them."""
-    from dnnkern.attention._scores import Kind
+    from dnnkern.attention._parameters import Kind
     from dnnkern.attention.backward.flash_wgmma.tiles import make_ranges
     rows_of, tiles_of = make_ranges(Kind("float16", bottom=bottom), height, width)
     for seed in range(400):

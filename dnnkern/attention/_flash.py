@@ -1,17 +1,16 @@
-"""What the tiled algorithms of attention share: which rows a block has, how exponentials are taken, launches and configurations."""
+"""What the tiled algorithms of attention share beside scores: exponentials by powers of two, launches, and what limits their tiles."""
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import device_function, f32, f64, i32
+from ..device import device_function, f32, f64
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
-from ..device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, Divisor, ceil_div, divisor
 from ..engine.constants import constants
 from ..host.launch import Argument
-from ._scores import NEG_INF, between, make_terms
+from ._scores import LN2, LOG2E, NEG_INF
 
 COST = constants("attention/simt")
 
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 WIDEST = 256
 
 
@@ -74,64 +73,6 @@ def make_powers(compute):
 def tiles_of(problem, count, height):
     """Tiles of one head with `count` rows, or keys. Of packed sequences those of any lengths, and of the rows behind the last one."""
     return count // height + problem.batch + 1 if problem.packed else ceil_div(count, height)
-
-
-@functools.cache
-def make_tile(packed, height):
-    """Device function ``tile_of(image, tile, offsets, step, batch, count)`` -> (sequence, row that its tile begins with). What lies behind
-    the packed sequences is one more.
-
-    Packed sequence b has the tiles from ``offset[b] // height + b`` on: never fewer than it needs, and found without a look at the others.
-    """
-    SIZE, MULTIPLIER, SHIFT = divisor(height)
-
-    @device_function
-    def begins(b, offsets, step, count):
-        whole, _ = divide_remainder(between(offsets[b * step], 0, count), (SIZE, MULTIPLIER, SHIFT))
-        return whole + b
-
-    @device_function
-    def tile_of(image, tile, offsets, step, batch, count):
-        if not packed:
-            return image, tile * height
-        low, high = i32(0), batch + 1
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if begins(middle, offsets, step, count) <= tile:
-                low = middle
-            else:
-                high = middle
-        return low, (tile - begins(low, offsets, step, count)) * height
-    return tile_of
-
-
-@functools.cache
-def make_extent(kind):
-    """Device function ``extent(b, sequences, batch, rows, keys)`` -> (first row, rows, first key, keys) of a sequence, or of what lies
-    behind the packed ones."""
-    lengths, PACKED = make_terms(kind).lengths, kind.packed
-
-    @device_function
-    def extent(b, sequences, batch, rows, keys):
-        first_row, count, first_key, many = i32(0), rows, i32(0), keys
-        if not PACKED or b < batch:
-            first_row, count, first_key, many = lengths(b, sequences, rows, keys)
-        else:
-            first_row = between(sequences.rows[b * sequences.row_step], 0, rows)
-            first_key = between(sequences.keys[b * sequences.key_step], 0, keys)
-            count, many = rows - first_row, keys - first_key
-        return first_row, count, first_key, many
-    return extent
-
-
-@functools.cache
-def make_attends(kind):
-    """Device function ``attends(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
-    @device_function
-    def attends(i, j, shift, keys, bounds):
-        distance = j - (i + shift)
-        return j < keys and distance <= bounds[1] and distance >= -bounds[0]
-    return attends
 
 
 def lines_arguments(problem, heads, tiles):

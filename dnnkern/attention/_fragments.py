@@ -12,17 +12,14 @@ scaled; `ref_max`, the reference maximum: that score scaled, 0 where there is no
 of score - ref_max. Exponentials are powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
-from dataclasses import replace
 
-from ..device import cuda, device_function, f32, i32, i64, u16, u32
+from ..device import device_function, f32, i64, u16, u32
 from ..device.convert import element
-from ..device.fastmath import ex2, fabs, fma, fmax, lg2, rcp, tanh
-from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from ..device.philox import philox
-from ..device.vec import advance, as_u32, load_shared_2f32, store2
-from ..device.warp import add, any_lane, make_reduce, shuffle_xor
-from ._flash import LN2, LOG2E
-from ._scores import NEG_INF, make_terms
+from ..device.fastmath import ex2, fma, fmax, lg2, rcp
+from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
+from ..device.vec import advance, as_u32, store2
+from ..device.warp import add, any_lane, make_reduce
+from ._scores import LN2, LOG2E, NEG_INF
 
 SLACK = 8.0
 """Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
@@ -112,172 +109,6 @@ def scale_rows(x, groups, factors):
         x[4 * j + 3] = x[4 * j + 3] * factors[1]
 
 
-TANH_LIMIT = 0.75
-T1, T2, T3, T4, T5 = -0.33332958817481995, 0.1332540661096573, -0.053344424813985825, 0.019582897424697876, -0.004716250114142895
-"""tanh(y) = y (1 + T1 y**2 + T2 y**4 ...) up to this |y|: minimax, relative error 2**-22.5 with float32's rounding."""
-
-
-@functools.cache
-def make_cap(width):
-    """Device function ``cap(x, scale, softcap)``: products become scores with a cap, which few of them come near: where all of a warp are
-    below three quarters of it a polynomial is tanh, with no exponential and no division."""
-    @device_function
-    def cap(x, scale, softcap):
-        most = f32(0)
-        for k in range(width // 2):
-            x[k] = x[k] * scale
-            most = fmax(most, fabs(x[k]))
-        if any_lane(most > TANH_LIMIT):
-            for k in range(width // 2):
-                x[k] = softcap * tanh(x[k])
-        else:
-            for k in range(width // 2):
-                square = x[k] * x[k]
-                series = fma(fma(fma(f32(T5), square, f32(T4)), square, f32(T3)), square, f32(T2))
-                x[k] = x[k] * softcap * fma(fma(series, square, f32(T1)), square, f32(1))
-    return cap
-
-
-@functools.cache
-def make_adjust(kind, width):
-    """Device function ``adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides)``: products
-    become scores with a cap, a bias and ALiBi.
-
-    `bias_at` is where the head's bias begins; beyond the last row and key it is not read.
-    """
-    score, cap, BIAS = make_terms(replace(kind, softcap=False)).score, make_cap(width), bool(kind.bias)
-    CAPPED, MORE = kind.softcap, not kind.softcap or bool(kind.bias) or kind.alibi
-
-    @device_function
-    def add(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
-        for h in range(2):
-            before, line = at + column - own - 8 * h, i64(0)
-            if BIAS:
-                line = bias_at + min(row + 8 * h, last_row) * bias_strides.row
-            for j in range(width // 8):
-                for e in range(2):
-                    where = line
-                    if BIAS:
-                        where = line + min(at + column + 8 * j + e, last_key) * bias_strides.column
-                    x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], before + 8 * j + e, slope, bias, where, scale, softcap)
-
-    @device_function
-    def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
-        factor = scale
-        if CAPPED:
-            cap(x, scale, softcap)
-            factor = f32(1)
-        if MORE:
-            add(x, row, own, at, column, last_row, last_key, factor, slope, softcap, bias, bias_at, bias_strides)
-    return adjust
-
-
-@functools.cache
-def make_add_bias(dtype, width, box):
-    """Device function ``add(x, at, row, lane, scale)``: products become scores with a tile of a bias in shared memory, which lies in boxes
-    of `box` bytes with rows of 128, swizzled; `row` is the first of the warp's 16."""
-    unpack = element(dtype).unpack
-
-    @device_function
-    def add_halves(x, at, row, lane, scale):
-        words, mine = cuda.local.array(4, u32), row + (lane & 15)
-        for i in range(width // 16):
-            piece = u32((i % 4 * 2 + (lane >> 4)) ^ (mine & 7)) * 16
-            ldmatrix_x4(words, 0, at + u32(i // 4 * box) + u32(mine * 128) + piece)
-            for k in range(4):
-                low, high = unpack(words[k])
-                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
-                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
-
-    @device_function
-    def add_floats(x, at, row, lane, scale):
-        line = lane >> 2
-        for j in range(width // 8):
-            piece = u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * 16 + u32(lane & 1) * 8
-            for h in range(2):
-                low, high = load_shared_2f32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece)
-                x[4 * j + 2 * h] = fma(x[4 * j + 2 * h], scale, low)
-                x[4 * j + 2 * h + 1] = fma(x[4 * j + 2 * h + 1], scale, high)
-    return add_floats if dtype == "float32" else add_halves
-
-
-@functools.cache
-def make_add_turned_bias(dtype, width, box):
-    """Device function ``add(x, at, warp, lane, scale)``: products of a tile whose rows are keys and whose columns are rows become scores
-    with a 16-bit bias, which lies in shared memory as rows of 128 bytes, swizzled, of a warpgroup's 64 keys, `box` bytes from 64 rows to
-    the next."""
-    unpack = element(dtype).unpack
-
-    @device_function
-    def add(x, at, warp, lane, scale):
-        words, row = cuda.local.array(4, u32), (lane >> 4) * 8 + (lane & 7)
-        piece = u32((warp * 2 + (lane >> 3 & 1)) ^ (lane & 7)) * 16
-        own = at + u32(row * 128) + piece
-        for i in range(width // 16):
-            ldmatrix_x4_trans(words, 0, own + u32(i // 4 * box + i % 4 * 2048))
-            for k in range(4):
-                low, high = unpack(words[k])
-                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
-                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
-    return add
-
-
-@functools.cache
-def make_apply_dropout(width):
-    """Device function ``apply_dropout(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the
-    first of which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` specifies.
-
-    Four random words are eight keys' of a row, and a thread of the quad needs one of them: each makes those of every fourth eight keys, and
-    they are exchanged.
-    """
-    @device_function
-    def pick(k, words):
-        low = words[1] if k & 1 else words[0]
-        high = words[3] if k & 1 else words[2]
-        return high if k & 2 else low
-
-    @device_function
-    def apply_dropout(x, seed, head, row, at, lane, threshold, factor):
-        own = lane & 3
-        for h in range(2):
-            line = (i64(head) << 32) + (row + 8 * h)
-            for first in range(0, width // 8, 4):
-                words = philox(seed, line, i64((at >> 3) + first + own))
-                got = (pick(own, words), shuffle_xor(pick(own ^ 1, words), 1), shuffle_xor(pick(own ^ 2, words), 2),
-                       shuffle_xor(pick(own ^ 3, words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
-                for s in range(4):
-                    if first + s < width // 8:
-                        word, k = pick(own ^ s, got), 4 * (first + s) + 2 * h
-                        x[k] = x[k] * factor if word << 16 >= threshold else f32(0)
-                        x[k + 1] = x[k + 1] * factor if word >= threshold else f32(0)
-    return apply_dropout
-
-
-@functools.cache
-def make_pack(dtype, count):
-    """Device function ``pack(words, x)``: x[:2 * count] rounded to 16 bits in pairs."""
-    both = element(dtype).pack
-
-    @device_function
-    def pack(words, x):
-        for i in range(count):
-            words[i] = both(x[2 * i], x[2 * i + 1])
-    return pack
-
-
-@functools.cache
-def make_pack_bytes(dtype, count):
-    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_transposed`."""
-    four = element(dtype).pack
-
-    @device_function
-    def pack(words, x):
-        for i in range(count):
-            k = 8 * (i // 2) + 2 * (i % 2)
-            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
-    return pack
-
-
 @functools.cache
 def make_normalize(sink):
     """Device function ``normalize(ref_max, row_sum, sink_logit)`` -> (what the accumulators of a row are multiplied by, its lse), 0 and
@@ -310,6 +141,53 @@ def make_normalize_rows(sink):
         for h in range(2):
             factors[h], row_sum[h] = normalize(ref_max[h], quad_sum(row_sum[h]), sink_logit)
     return normalize_rows
+
+
+@functools.cache
+def make_pack(dtype, count):
+    """Device function ``pack(words, x)``: x[:2 * count] rounded to 16 bits in pairs."""
+    both = element(dtype).pack
+
+    @device_function
+    def pack(words, x):
+        for i in range(count):
+            words[i] = both(x[2 * i], x[2 * i + 1])
+    return pack
+
+
+@functools.cache
+def make_pack_bytes(dtype, count):
+    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_transposed`."""
+    four = element(dtype).pack
+
+    @device_function
+    def pack(words, x):
+        for i in range(count):
+            k = 8 * (i // 2) + 2 * (i % 2)
+            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
+    return pack
+
+
+@device_function
+def split(a, b):
+    """(high, middle, low): words of the pieces of two numbers, those of `a` in the low halves."""
+    high = floats_to_bfloat162(a, b)
+    of_a, of_b = bfloat162_to_floats(high)
+    a, b = a - of_a, b - of_b
+    middle = floats_to_bfloat162(a, b)
+    of_a, of_b = bfloat162_to_floats(middle)
+    return high, middle, floats_to_bfloat162(a - of_a, b - of_b)
+
+
+@functools.cache
+def make_split(count):
+    """Device function ``split(words, x)``: the pieces of x[:2 * count] in pairs, `count` words of each, the high ones first: left operands
+    of products, as `_fragments.make_pack` makes them."""
+    @device_function
+    def split_all(words, x):
+        for i in range(count):
+            words[i], words[count + i], words[2 * count + i] = split(x[2 * i], x[2 * i + 1])
+    return split_all
 
 
 @functools.cache
@@ -405,14 +283,3 @@ def stored_in_pairs(problem, t):
     """Whether two neighbours of a result lie side by side, and aligned, in all rows."""
     *steps, step = problem.strides(t)
     return t.alignment % (2 * t.itemsize) == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, t.shape[-1]))
-
-
-def is_adjusted(problem):
-    """Whether scores are more than products times a positive number, which their maximum and their exponentials go by."""
-    return problem.bias is not None or is_bent(problem)
-
-
-def is_bent(problem):
-    """Whether they are but for the bias."""
-    p = problem
-    return p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60

@@ -18,11 +18,12 @@ from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
 from ..device.vec import advance, store4
 from ..host.launch import Argument, Launch
 from ..host.tensormap import TensorMap
-from ._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
+from ._fragments import split
+from ._parameters import Sequences, Strides, kind_of, sequence_arguments
+from ._scores import make_terms
 
 PIECES, TYPE = 3, "bfloat16"
 HIGH, MIDDLE, LOW = range(PIECES)
@@ -94,28 +95,6 @@ def countable(splits):
 def moved_bytes(splits):
     """Bytes that splitting reads and writes."""
     return sum(s.tensor.nbytes + s.end - s.begin for s in splits)
-
-
-@device_function
-def split(a, b):
-    """(high, middle, low): words of the pieces of two numbers, those of `a` in the low halves."""
-    high = floats_to_bfloat162(a, b)
-    of_a, of_b = bfloat162_to_floats(high)
-    a, b = a - of_a, b - of_b
-    middle = floats_to_bfloat162(a, b)
-    of_a, of_b = bfloat162_to_floats(middle)
-    return high, middle, floats_to_bfloat162(a - of_a, b - of_b)
-
-
-@functools.cache
-def make_split(count):
-    """Device function ``split(words, x)``: the pieces of x[:2 * count] in pairs, `count` words of each, the high ones first: left operands
-    of products, as `_fragments.make_pack` makes them."""
-    @device_function
-    def split_all(words, x):
-        for i in range(count):
-            words[i], words[count + i], words[2 * count + i] = split(x[2 * i], x[2 * i + 1])
-    return split_all
 
 
 @functools.cache

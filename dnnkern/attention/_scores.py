@@ -1,90 +1,15 @@
-"""What all algorithms of attention compute of a row, of a key and of a score, in float32 or float64."""
+"""Which sequence a tile belongs to, which keys a query attends to, and what a score is: what all algorithms of attention compute alike."""
 import functools
-from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from ..device import device_function, f32, f64, i32, i64, u8, u32
+from ..device import device_function, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
+from ..device.index import divide_remainder, divisor
 from ..device.philox import make_stream_seed, philox
-from ..host import seeds
-from ..host.launch import Argument
-from ._checks import SCALES, broadcast_strides
 
 NEG_INF = -float("inf")
-
-
-class Strides(NamedTuple):
-    """Of an array of rows, such as q[batch, head, row, column]; of a bias or a mask rows are queries and columns are keys."""
-    batch: i64
-    head: i64
-    row: i64
-    column: i64
-
-
-class RowStrides(NamedTuple):
-    """Of lse[batch, head, row]."""
-    batch: i64
-    head: i64
-    row: i64
-
-
-class Sequences(NamedTuple):
-    """Lengths, or offsets where sequences are packed, of queries and of keys, and the strides of those arrays: what kernels make of
-    `sequence_arguments`."""
-    rows: object
-    keys: object
-    row_step: i64
-    key_step: i64
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What kernels are compiled for, of the options.
-
-    Attributes
-    ----------
-    dtype : str
-        Of q, k and v.
-    bias, sink : str
-        dtypes; "" for none.
-    limits_rows, limits_keys : bool
-        Whether there are lengths, packed offsets, of the queries and of the keys.
-    packed, bottom, alibi, softcap, dropout, mask : bool
-        `bottom`: rows are aligned to the last key, not to the first.
-    seed_array, offset_array : bool
-        Whether dropout's seed and offset are read from memory.
-    """
-    dtype: str
-    bias: str = ""
-    sink: str = ""
-    limits_rows: bool = False
-    limits_keys: bool = False
-    packed: bool = False
-    bottom: bool = False
-    alibi: bool = False
-    softcap: bool = False
-    dropout: bool = False
-    mask: bool = False
-    seed_array: bool = False
-    offset_array: bool = False
-
-    @property
-    def compute(self):
-        return element(self.dtype).compute
-
-    @property
-    def real(self):
-        """Type to compute with."""
-        return f64 if self.compute == "float64" else f32
-
-
-def kind_of(problem) -> Kind:
-    """The kind of a problem."""
-    p = problem
-    return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
-                p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
-                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p))
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 
 
 class Terms(NamedTuple):
@@ -267,40 +192,59 @@ def make_terms(kind) -> Terms:
                  make_stream_seed(kind.seed_array, kind.offset_array), kept)
 
 
-# ---- kernel parameters
+@functools.cache
+def make_tile(packed, height):
+    """Device function ``tile_of(image, tile, offsets, step, batch, count)`` -> (sequence, row that its tile begins with). What lies behind
+    the packed sequences is one more.
 
-def sequence_arguments(problem):
-    """Pointers to lengths, or to offsets where sequences are packed, and their steps: `of_rows`, `of_keys`, `row_step`, `key_step`."""
-    names = ("cu_seqlens_q", "cu_seqlens_kv") if problem.packed else ("seq_len_q", "seq_len_kv")
-    steps = (t.strides[0] if (t := getattr(problem, name)) is not None else 0 for name in names)
-    return (*(Argument("int32*", name) for name in names), *(Argument("int64", s) for s in steps))
+    Packed sequence b has the tiles from ``offset[b] // height + b`` on: never fewer than it needs, and found without a look at the others.
+    """
+    SIZE, MULTIPLIER, SHIFT = divisor(height)
 
+    @device_function
+    def begins(b, offsets, step, count):
+        whole, _ = divide_remainder(between(offsets[b * step], 0, count), (SIZE, MULTIPLIER, SHIFT))
+        return whole + b
 
-def number_arguments(problem):
-    """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `offset`, `threshold`, `factor`."""
-    p = problem
-    return (Argument("int32x2", p.bounds), Argument(p.compute, softmax_scale(p)), Argument(p.compute, p.softcap), *seeds.arguments(p),
-            Argument("uint32", p.threshold), Argument(p.compute, p.factor))
-
-
-def scaled(problem):
-    """Which of q, k and v have a factor."""
-    return tuple(getattr(problem, name) is not None for name in SCALES)
-
-
-def scale_arguments():
-    """Kernel parameters `scale_q`, `scale_k`, `scale_v`, null where there is none."""
-    return tuple(Argument("float32*", name) for name in SCALES)
-
-
-def softmax_scale(problem):
-    """What products are multiplied by: the scale, with a cap as a multiple of it."""
-    return problem.scale / problem.softcap if problem.softcap else problem.scale
+    @device_function
+    def tile_of(image, tile, offsets, step, batch, count):
+        if not packed:
+            return image, tile * height
+        low, high = i32(0), batch + 1
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if begins(middle, offsets, step, count) <= tile:
+                low = middle
+            else:
+                high = middle
+        return low, (tile - begins(low, offsets, step, count)) * height
+    return tile_of
 
 
-def added_arguments(problem):
-    """Kernel parameters `bias`, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
-    p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
-    return (Argument(pointer(p.bias), "bias"), Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
-            Argument(Strides, broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
-            Argument("int64", p.sink.strides[0] if p.sink is not None else 0))
+@functools.cache
+def make_extent(kind):
+    """Device function ``extent(b, sequences, batch, rows, keys)`` -> (first row, rows, first key, keys) of a sequence, or of what lies
+    behind the packed ones."""
+    lengths, PACKED = make_terms(kind).lengths, kind.packed
+
+    @device_function
+    def extent(b, sequences, batch, rows, keys):
+        first_row, count, first_key, many = i32(0), rows, i32(0), keys
+        if not PACKED or b < batch:
+            first_row, count, first_key, many = lengths(b, sequences, rows, keys)
+        else:
+            first_row = between(sequences.rows[b * sequences.row_step], 0, rows)
+            first_key = between(sequences.keys[b * sequences.key_step], 0, keys)
+            count, many = rows - first_row, keys - first_key
+        return first_row, count, first_key, many
+    return extent
+
+
+@functools.cache
+def make_attends(kind):
+    """Device function ``attends(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
+    @device_function
+    def attends(i, j, shift, keys, bounds):
+        distance = j - (i + shift)
+        return j < keys and distance <= bounds[1] and distance >= -bounds[0]
+    return attends

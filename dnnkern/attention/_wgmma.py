@@ -14,7 +14,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._flash import WIDEST, tiles_of
-from ._scores import Kind
+from ._parameters import Kind
 
 COST = constants("attention/wgmma")
 

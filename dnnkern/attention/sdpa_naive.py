@@ -21,8 +21,9 @@ from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._checks import broadcast_strides
-from ._scores import (NEG_INF, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, scale_arguments,
-                      scaled, sequence_arguments)
+from ._parameters import (RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
+                          sequence_arguments)
+from ._scores import NEG_INF, make_terms
 from .backward._delta import Numbers
 from .backward._dsink import dsink_launches, dsink_seconds
 

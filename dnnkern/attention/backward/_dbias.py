@@ -19,9 +19,9 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import packed_strides
 from .._checks import broadcast_strides
-from .._fragments import is_bent
-from .._halves import STEP, Source, make_loader, mma_rate, source_of
-from .._scores import Kind, RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._mma import STEP, Source, make_loader, mma_rate, source_of
+from .._modifiers import is_adjusted
+from .._parameters import Kind, RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..sdpa_naive import bias_launch
 from . import _dbias_wgmma as hopper
 from ._dbias_mma import GROUP, kernel
@@ -165,7 +165,7 @@ class Config:
 
 @functools.cache
 def make_part_loader(source, parts, height, threads):
-    """Device function ``load(to, p, part, first, left, strides, thread)``: a part of rows first, ... of those at p (`_halves`)."""
+    """Device function ``load(to, p, part, first, left, strides, thread)``: a part of rows first, ... of those at p (`_mma`)."""
     WIDTH, LAST = parts.width, parts.count - 1
     load_whole = make_loader(Source(WIDTH, source.wide), height, threads)
     load_last = make_loader(Source(parts.rest, source.wide, WIDTH), height, threads) if parts.rest < WIDTH else load_whole
@@ -232,7 +232,7 @@ def plan_of(problem, width, device):
     if p.dtype not in ("float16", "bfloat16") or not t.size or not p.rows or not p.keys:
         return None
     sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], broadcast_strides(t)
-    shapes = CROWDED if p.mask is not None and p.dropout and is_bent(p) else SHAPES
+    shapes = CROWDED if p.mask is not None and p.dropout and is_adjusted(p, bias=False) else SHAPES
     for shape in shapes:
         if shape is not shapes[-1] and (2 * p.rows <= shape.height or 2 * p.keys <= shape.width):
             continue
@@ -242,7 +242,8 @@ def plan_of(problem, width, device):
         if work.parts > 1:
             out, words = "float32", 0 if work.shape[3] % GROUP else 4
         for stages in range(MOST_STAGES, 1, -1):
-            config = Config(kind_of(p), *sources, p.left >= 0, p.right >= 0, is_bent(p), shape, stages, width, out, words, *over)
+            config = Config(kind_of(p), *sources, p.left >= 0, p.right >= 0, is_adjusted(p, bias=False), shape, stages, width, out, words,
+                            *over)
             if config.shared <= device.shared_per_block and max(work.blocks, work.count, work.elements * (work.parts > 1)) < LIMIT:
                 return config, work
     return None

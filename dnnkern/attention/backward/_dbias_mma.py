@@ -22,11 +22,10 @@ from ...device.ldmatrix import ldmatrix_x4
 from ...device.mma import make_mma
 from ...device.vec import (advance, load_shared_4f32, load_shared_4u32, load_shared_f32, shared_address, store_shared_2f32,
                            store_shared_4f32, store_shared_4u32, store_shared_f32)
-from .._flash import LOG2E
-from .._fragments import make_adjust, make_apply_dropout
-from .._halves import left_place, right_place
-from .._masks import make_apply_boolean_mask, make_apply_mask
-from .._scores import NEG_INF, Sequences, make_terms
+from .._mma import left_offset, right_offset
+from .._modifiers import make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
+from .._parameters import Sequences
+from .._scores import LOG2E, NEG_INF, make_terms
 from ._dscores import row_level
 
 GROUP = 8  # neighbours of a row that a thread stores
@@ -35,7 +34,7 @@ GROUP = 8  # neighbours of a row that a thread stores
 @functools.cache
 def make_product(dtype, keys, steps, pitch):
     """Device function ``product(upper, lower, left, right, a, b)``: two fragments of 16 rows each += 32 rows at a times `keys` rows at b,
-    as `_halves.make_outer` does for one; `left` has eight words."""
+    as `_mma.make_gemm` does for one; `left` has eight words."""
     mma = make_mma(dtype)
 
     @device_function
@@ -320,9 +319,9 @@ def kernel(config):
             for f in range(2):
                 keep(bias_here + u32(f * BIAS_BYTES), bias, head_at, bias_strides, rt * HEIGHT + down + 16 * f,
                      kt * WIDTH + across, all_rows - 1, all_keys - 1)
-        a, a_y = u32(own_row * X_PITCH) + left_place(lane, X_PITCH), u32(own_row * Y_PITCH) + left_place(lane, Y_PITCH)
-        b_x = u32((HEIGHT + own_column) * X_PITCH) + right_place(lane, X_PITCH)
-        b_y = u32((HEIGHT + own_column) * Y_PITCH) + right_place(lane, Y_PITCH)
+        a, a_y = u32(own_row * X_PITCH) + left_offset(lane, X_PITCH), u32(own_row * Y_PITCH) + left_offset(lane, Y_PITCH)
+        b_x = u32((HEIGHT + own_column) * X_PITCH) + right_offset(lane, X_PITCH)
+        b_y = u32((HEIGHT + own_column) * Y_PITCH) + right_offset(lane, Y_PITCH)
         softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
 
         x, x_low, y, y_low = (cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32),

@@ -28,10 +28,10 @@ from ...engine.constants import constants
 from ...engine.cost import Cost
 from ...engine.hopper import ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
-from .._flash import LOG2E
-from .._fragments import is_bent, make_add_bias, make_pack
-from .._masks import make_apply_mask
-from .._scores import Kind, kind_of, make_terms, softmax_scale
+from .._fragments import make_pack
+from .._modifiers import is_adjusted, make_add_bias, make_apply_mask
+from .._parameters import Kind, kind_of, softmax_scale
+from .._scores import LOG2E, make_terms
 from .._wgmma import ALIGNMENT, BARRIERS, COLUMNS, addressable, array_map, bias_map, is_by_tiles
 from ._delta import Sizes
 
@@ -101,7 +101,8 @@ def config_of(problem, together, device):
     """The configuration for a problem whose levels and deltas lie as `dq` orders them, or None: a bias, or its gradient, that TMA does not
     take by tiles, options beside windows, or too few tiles to fill a device."""
     p = problem
-    if not together or p.dtype == "float32" or is_bent(p) or p.dropout or any(t is not None for t in (p.mask, p.seq_len_q, p.seq_len_kv)):
+    more = is_adjusted(p, bias=False) or p.dropout or any(t is not None for t in (p.mask, p.seq_len_q, p.seq_len_kv))
+    if not together or p.dtype == "float32" or more:
         return None
     if not all(is_by_tiles(p, t) and t.itemsize == 2 for t in (p.bias, p.dbias)) or p.bias.dtype != p.dbias.dtype or p.keys % 8:
         return None

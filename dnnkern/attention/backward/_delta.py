@@ -10,7 +10,7 @@ from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import advance
 from ...device.warp import add, make_reduce
 from ...host.launch import Argument, Launch
-from .._scores import Strides, kind_of
+from .._parameters import Strides, kind_of
 
 THREADS, TURNS = 128, 4  # of a block, and rows of a thread
 

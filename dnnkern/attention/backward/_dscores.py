@@ -18,8 +18,7 @@ from ...device.philox import philox
 from ...device.unroll import unrolled
 from ...device.vec import load_shared_2f32
 from ...device.warp import FULL, shuffle_sync
-from .._flash import LOG2E
-from .._scores import NEG_INF, kept_of_eight, make_terms
+from .._scores import LOG2E, NEG_INF, kept_of_eight, make_terms
 
 WIDEST_DROPPED = 32
 """Columns of a tile with dropout: with more, loops have too many instructions to be unrolled, and arrays leave registers."""

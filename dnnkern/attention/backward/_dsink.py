@@ -15,8 +15,8 @@ from ...device.fastmath import ex2, exp, fma
 from ...device.warp import add
 from ...engine.cost import LAUNCH, Cost, memory_seconds
 from ...host.launch import Argument, Launch
-from .._flash import LOG2E
-from .._scores import NEG_INF, RowStrides
+from .._parameters import RowStrides
+from .._scores import LOG2E, NEG_INF
 
 LOG_THREADS = 9
 THREADS = 1 << LOG_THREADS

@@ -20,11 +20,12 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
-from .._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
-from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
-from .._masks import make_apply_boolean_mask, make_apply_mask, make_apply_mask_transposed
-from .._scores import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
+from .._fragments import make_pack, make_store, stored_in_pairs
+from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
+from .._modifiers import is_adjusted, make_apply_boolean_mask, make_apply_mask, make_apply_mask_transposed
+from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG2E, make_extent, make_terms, make_tile
 from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
 from ..sdpa_naive import rows_of
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
@@ -130,10 +131,10 @@ class _Parts:
         self.apply_mask, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
         self.apply_boolean_mask = make_apply_boolean_mask(t.width, turned)
         of_q, of_v = config.q, config.v
-        self.score = make_outer(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
-        self.value = make_outer(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
-        self.by_q = make_weigh(kind.dtype, t.width // 16, of_q.width, of_q.pitch)
-        self.by_v = make_weigh(kind.dtype, t.width // 16, of_v.width, of_v.pitch)
+        self.score = make_gemm(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
+        self.value = make_gemm(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
+        self.by_q = make_gemm_rs(kind.dtype, t.width // 16, of_q.width, of_q.pitch)
+        self.by_v = make_gemm_rs(kind.dtype, t.width // 16, of_v.width, of_v.pitch)
         self.pack = make_pack(kind.dtype, t.width // 4)
         heights = (t.width, t.height) if turned else (t.height, t.width)
         self.loaders = [make_loader(s, n, t.count) for s, n in ((config.q, heights[0]), (config.do, heights[0]), (config.k, heights[1]),
@@ -194,9 +195,9 @@ def rows_kernel(config):
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
-            a, a_do = of_rows_at + left_place(lane, PITCH), of_do_at + left_place(lane, V_PITCH)
-            b_k, b_v = base + K_AT + right_place(lane, PITCH), base + V_AT + right_place(lane, V_PITCH)
-            turned_k = base + K_AT + turned_place(lane, PITCH)
+            a, a_do = of_rows_at + left_offset(lane, PITCH), of_do_at + left_offset(lane, V_PITCH)
+            b_k, b_v = base + K_AT + right_offset(lane, PITCH), base + V_AT + right_offset(lane, V_PITCH)
+            turned_k = base + K_AT + right_offset_transposed(lane, PITCH)
 
             x, y, sums = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
             words, left, right = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(4, u32)
@@ -293,9 +294,9 @@ def keys_kernel(config):
             key, column = j0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
-            a, a_v = of_keys_at + left_place(lane, PITCH), of_values_at + left_place(lane, V_PITCH)
-            b_q, b_do = base + Q_AT + right_place(lane, PITCH), base + DO_AT + right_place(lane, V_PITCH)
-            turned_q, turned_do = base + Q_AT + turned_place(lane, PITCH), base + DO_AT + turned_place(lane, V_PITCH)
+            a, a_v = of_keys_at + left_offset(lane, PITCH), of_values_at + left_offset(lane, V_PITCH)
+            b_q, b_do = base + Q_AT + right_offset(lane, PITCH), base + DO_AT + right_offset(lane, V_PITCH)
+            turned_q, turned_do = base + Q_AT + right_offset_transposed(lane, PITCH), base + DO_AT + right_offset_transposed(lane, V_PITCH)
 
             x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
             sums, sums_v = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32)

@@ -21,10 +21,10 @@ from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
-from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
-                       sequence_arguments)
-from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
+from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, tiles_of
+from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
+from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
 from ._delta import Numbers, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
@@ -114,8 +114,8 @@ class _Parts:
         kind, t = config.kind, config.threads
         self.terms, self.powers, self.attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
         self.extent, self.tile_of = make_extent(kind), make_tile(kind.packed, t.height)
-        turned, straight = make_products(t, kind.dtype)
-        self.product, self.by_depth, self.by_width = turned(0), straight(config.depth), straight(config.width)
+        transposed, straight = make_products(t, kind.dtype)
+        self.product, self.by_depth, self.by_width = transposed(0), straight(config.depth), straight(config.width)
         self.groups = config.depth // group_of(kind.dtype), config.width // group_of(kind.dtype)
         self.loaders = {}
         for name, height in (("q", t.height), ("k", t.width), ("v", t.width), ("do", t.height)):

@@ -18,7 +18,8 @@ from ...engine.cost import memory_seconds
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import make_powers
-from .._scores import NEG_INF, Kind, RowStrides, Strides
+from .._parameters import Kind, RowStrides, Strides
+from .._scores import NEG_INF
 from .sdpa_decode_naive import lse_argument
 
 COST = constants("attention/merge")

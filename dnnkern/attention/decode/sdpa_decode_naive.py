@@ -14,7 +14,8 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._checks import broadcast_strides
-from .._scores import NEG_INF, Kind, RowStrides, Sequences, Strides, between, make_terms, softmax_scale
+from .._parameters import Kind, RowStrides, Sequences, Strides, softmax_scale
+from .._scores import NEG_INF, between, make_terms
 from ..sdpa_naive import CHUNK, THREADS, Vector, chunks_of, make_dot
 
 COST = constants("attention/decode_naive")

@@ -27,7 +27,8 @@ from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import make_powers
-from .._scores import NEG_INF, Kind, Sequences, Strides, make_terms
+from .._parameters import Kind, Sequences, Strides
+from .._scores import NEG_INF, make_terms
 from ._ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes, refusal,
                       shape_arguments, sink_arguments, tiles_of)
 from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place, operand_arguments,

@@ -24,11 +24,11 @@ from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW, SHARED_LIMIT
 from ...host.launch import Argument, Launch
-from .._flash import LOG2E
-from .._fragments import is_adjusted, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, stored_in_pairs
-from .._masks import make_apply_mask
-from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
-                       scale_arguments, scaled, sequence_arguments)
+from .._fragments import make_normalize_rows, make_online_softmax, stored_in_pairs
+from .._modifiers import is_adjusted, make_adjust, make_apply_dropout, make_apply_mask
+from .._parameters import (Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
+                           sequence_arguments)
+from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_argument, tile_count
 
 

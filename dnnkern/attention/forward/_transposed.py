@@ -18,7 +18,8 @@ from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
-from .._scores import Sequences, Strides, kind_of, make_terms, sequence_arguments
+from .._parameters import Sequences, Strides, kind_of, sequence_arguments
+from .._scores import make_terms
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128

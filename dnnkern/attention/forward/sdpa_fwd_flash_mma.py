@@ -24,13 +24,12 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
-from .._fragments import (SLACK, is_adjusted, make_adjust, make_apply_dropout, make_normalize_rows, make_online_softmax, make_pack,
-                          make_store, scale_rows, stored_in_pairs)
-from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
-from .._masks import make_apply_boolean_mask, make_apply_mask
-from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
-                       sequence_arguments)
+from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
+from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_store, scale_rows, stored_in_pairs
+from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
+from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
+from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG2E, NEG_INF, make_extent, make_terms, make_tile
 
 COST = constants("attention/mma")
 
@@ -137,7 +136,7 @@ def kernel(config):
     SCORES, SUMS, WORDS = WIDTH // 2, E // 2, WIDTH // 4
     PACKED, SINK, WITH_LSE, ADJUSTED, DROPOUT = kind.packed, bool(kind.sink), config.lse, config.adjusted, kind.dropout
     load_q, load_k, load_v = (make_loader(s, n, THREADS) for s, n in ((config.q, HEIGHT), (config.k, WIDTH), (config.v, WIDTH)))
-    multiply, weigh = make_outer(kind.dtype, STEPS, WIDTH, Q_PITCH), make_weigh(kind.dtype, WIDTH // 16, E, V_PITCH)
+    multiply, weigh = make_gemm(kind.dtype, STEPS, WIDTH, Q_PITCH), make_gemm_rs(kind.dtype, WIDTH // 16, E, V_PITCH)
     online_softmax, normalize_rows = make_online_softmax(WIDTH, WIDTH // 2), make_normalize_rows(SINK)
     apply_mask = make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
@@ -196,9 +195,9 @@ def kernel(config):
             v_steps = v_strides.row, v_strides.column
             bias_at = image * bias_strides.batch + h * bias_strides.head
             mask_at = image * mask_strides.batch + h * mask_strides.head
-            a = base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH)
-            of_keys_at = base + K_AT + right_place(lane, Q_PITCH)
-            of_values_at = base + V_AT + turned_place(lane, V_PITCH)
+            a = base + u32(warp * 16 * Q_PITCH) + left_offset(lane, Q_PITCH)
+            of_keys_at = base + K_AT + right_offset(lane, Q_PITCH)
+            of_values_at = base + V_AT + right_offset_transposed(lane, V_PITCH)
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             own = row + shift
             softmax_scale = f32(LOG2E) if ADJUSTED else scale

@@ -30,10 +30,10 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
-from .._flash import blocks_seconds, fits, lines_arguments, make_attends, make_extent, make_powers, make_tile, tiles_of
-from .._scores import (NEG_INF, Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, make_terms, number_arguments,
-                       sequence_arguments)
-from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
+from .._flash import blocks_seconds, fits, lines_arguments, make_powers, tiles_of
+from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
+from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 
 COST = constants("attention/simt")
 

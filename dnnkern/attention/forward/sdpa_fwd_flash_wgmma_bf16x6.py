@@ -26,8 +26,8 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost
 from ...engine.hopper import ROW
-from .._fragments import SLACK, make_single_store
-from .._pieces import PIECES, PRODUCTS, TYPE, countable, make_split, moved_bytes, splits_of, split_launch
+from .._fragments import SLACK, make_single_store, make_split
+from .._pieces import PIECES, PRODUCTS, TYPE, countable, moved_bytes, split_launch, splits_of
 from .._wgmma import COLUMNS, Shape, read_seconds, refusal, tile_seconds
 from . import _collected
 from ._collected import fitting, main_launch

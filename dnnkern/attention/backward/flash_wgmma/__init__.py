@@ -30,8 +30,9 @@ from ....engine.constants import constants
 from ....engine.cost import Cost, memory_seconds, overlap
 from ....host.launch import Argument, Launch
 from ..._flash import tiles_of
-from ..._fragments import is_adjusted, is_bent, stored_in_pairs
-from ..._scores import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._fragments import stored_in_pairs
+from ..._modifiers import is_adjusted
+from ..._parameters import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..._wgmma import Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds, refusal
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
 from .._delta import Numbers
@@ -69,7 +70,7 @@ def is_staged(problem):
 def configs(problem, device, ordered=True, choices=CHOICES):
     """Shapes whose fragments fit registers and whose rings fit shared memory; those of wide heads where there are no others."""
     p, found, staged = problem, [], is_staged(problem)
-    pairs, adjusted = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out)), is_bent(p) if staged else is_adjusted(p)
+    pairs, adjusted = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out)), is_adjusted(p, bias=False) if staged else is_adjusted(p)
     for only, shapes in choices:
         for shape in shapes:
             try:

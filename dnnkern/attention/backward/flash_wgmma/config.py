@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from ....device.index import ceil_div
 from ....device.registers import check_register_budget
 from ....engine.hopper import ROW, SHARED_LIMIT
+from ..._parameters import Kind
 from ..._pieces import PIECES, PRODUCTS, TYPE
-from ..._scores import Kind
 from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS, Shape
 from .dq import columns_of
 

@@ -26,8 +26,9 @@ from ....device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ....device.vec import advance, load2_if, store4
 from ....device.warp import any_lane
 from ....host.launch import Argument, Launch
-from ..._flash import make_extent, make_tile, tiles_of
-from ..._scores import RowStrides, Sequences, Strides, between, kind_of, sequence_arguments, softmax_scale
+from ..._flash import tiles_of
+from ..._parameters import RowStrides, Sequences, Strides, kind_of, sequence_arguments, softmax_scale
+from ..._scores import between, make_extent, make_tile
 from .._delta import THREADS, TURNS, dots_of
 from .._dscores import row_level
 

@@ -19,11 +19,10 @@ from ....device.vec import address, advance, shared_address, store_shared_4f32, 
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
-from ..._flash import LOG2E
-from ..._fragments import make_add_turned_bias, make_pack, make_single_store, make_store
-from ..._masks import make_apply_mask_transposed
-from ..._pieces import make_split
-from ..._scores import Sequences, make_terms
+from ..._fragments import make_pack, make_single_store, make_split, make_store
+from ..._modifiers import make_add_bias_transposed, make_apply_mask_transposed
+from ..._parameters import Sequences
+from ..._scores import LOG2E, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
 from .._dscores import make_slopes, make_turned_kept, make_turned_steps
 from .products import make_products
@@ -53,7 +52,7 @@ def kernel(config, down):
     exponentials, slopes, capped = make_turned_steps(kind, s.width, config.together)
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
-    add_bias = make_add_turned_bias(kind.bias, s.width, s.height * config.line) if STAGED else None
+    add_bias = make_add_bias_transposed(kind.bias, s.width, s.height * config.line) if STAGED else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
     (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.columns, config.boxes
     SECOND, RING, SINGLE_AT, SLOPES, PART, NUMBERS, BARS = config.places

@@ -6,8 +6,7 @@ from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder, divisor
 from ....device.scheduler import make_longest_first
 from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
-from ..._flash import make_extent, make_tile
-from ..._scores import make_terms
+from ..._scores import make_extent, make_terms, make_tile
 from .dq import make_place
 
 

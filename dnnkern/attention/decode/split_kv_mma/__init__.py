@@ -38,7 +38,8 @@ from ....device.warp import any_lane, broadcast, shuffle_xor
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch
 from ..._flash import make_powers
-from ..._scores import NEG_INF, Sequences, Strides, make_terms
+from ..._parameters import Sequences, Strides
+from ..._scores import NEG_INF, make_terms
 from .._ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, refusal, shape_arguments,
                        sink_arguments)
 from ..sdpa_decode_naive import bias_arguments, cache_arguments, lse_argument, make_place

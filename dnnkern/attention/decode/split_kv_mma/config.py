@@ -5,7 +5,7 @@ from ....device.groups import access_words
 from ....device.index import ceil_div
 from ....engine.constants import constants
 from ....engine.cost import Cost
-from ..._scores import Kind
+from ..._parameters import Kind
 from .._ranges import Parts, lines_of, merge_seconds, tiles_of
 from ..sdpa_decode_naive import decode_kind
 

@@ -41,10 +41,10 @@ from ....engine.constants import constants
 from ....engine.cost import Cost, overlap
 from ....engine.hopper import ROW
 from ....host.launch import Argument, Launch
-from ..._flash import LN2, LOG2E
-from ..._fragments import SLACK, make_cap, make_normalize, make_online_softmax, make_pack, make_store_rows, quad_sum, scale_rows
-from ..._masks import make_keep
-from ..._scores import NEG_INF, Sequences, Strides, make_terms
+from ..._fragments import SLACK, make_normalize, make_online_softmax, make_pack, make_store_rows, quad_sum, scale_rows
+from ..._modifiers import make_cap, make_keep
+from ..._parameters import Sequences, Strides
+from ..._scores import LN2, LOG2E, NEG_INF, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
 from .._ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, refusal, shape_arguments,
                        sink_arguments, tiles_of)

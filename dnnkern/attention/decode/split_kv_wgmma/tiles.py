@@ -6,7 +6,7 @@ from ....device.index import ceil_div
 from ....device.registers import check_register_budget
 from ....engine.hopper import ROW, SHARED_LIMIT
 from ..._fragments import stored_in_pairs
-from ..._scores import Kind
+from ..._parameters import Kind
 from ..._wgmma import ALIGNMENT, COLUMNS
 from .._ranges import Parts, lines_of
 from ..sdpa_decode_naive import decode_kind

@@ -22,9 +22,10 @@ the overlap, FlashAttention-4 for the lazy rescaling.
 """
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch
-from ..._flash import LOG2E
-from ..._fragments import is_adjusted, is_bent, stored_in_pairs
-from ..._scores import RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._fragments import stored_in_pairs
+from ..._modifiers import is_adjusted
+from ..._parameters import RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._scores import LOG2E
 from ..._wgmma import (Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, order_argument, refusal, stored_by_tma,
                        tile_count, tile_seconds)
 from .kernel import counter_kernel, kernel
@@ -42,7 +43,7 @@ def supports(problem):
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found, by_tma, staged = problem, [], stored_by_tma(problem), is_by_tiles(problem, problem.bias)
-    pairs, adjusted = stored_in_pairs(p, p.o) and not by_tma, is_bent(p) if staged else is_adjusted(p)
+    pairs, adjusted = stored_in_pairs(p, p.o) and not by_tma, is_adjusted(p, bias=False) if staged else is_adjusted(p)
     for shape in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:

@@ -87,53 +87,51 @@ def make_loader(source, height, threads):
 
 
 @device_function
-def left_place(lane, pitch):
+def left_offset(lane, pitch):
     """Byte offset of what a lane reads of the left operand: 16 rows, two halves of a step."""
     return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
 
 
 @device_function
-def right_place(lane, pitch):
+def right_offset(lane, pitch):
     """Of a right operand whose rows have k: 16 rows, two halves of a step."""
     return u32(((lane >> 4) * 8 + (lane & 7)) * pitch) + u32(((lane >> 3) & 1) * 16)
 
 
 @device_function
-def turned_place(lane, pitch):
+def right_offset_transposed(lane, pitch):
     """Of a right operand whose rows are k: 16 rows, two groups of 8 columns."""
     return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
 
 
 @functools.cache
-def make_outer(dtype, steps, columns, pitches):
-    """Device function ``product(x, a, b)``: x[:columns / 2] += 16 rows at a times `columns` rows at b, both with `steps` steps of k.
-
-    `a` and `b` are shared addresses plus a lane's `left_place` and `right_place`. The fragment of a step of a is read again for each call.
-    """
-    mma, PITCH = make_mma(dtype), pitches
-
-    @device_function
-    def product(x, left, right, a, b):
-        for step in range(steps):
-            ldmatrix_x4(left, 0, a + u32(32 * step))
-            for j in range(columns // 16):
-                ldmatrix_x4(right, 0, b + u32(32 * step + 16 * j * PITCH))
-                mma(x, 8 * j, left, 0, right, 0)
-                mma(x, 8 * j + 4, left, 0, right, 2)
-    return product
-
-
-@functools.cache
-def make_weigh(dtype, steps, columns, pitch):
-    """Device function ``weigh(sums, words, right, b)``: sums[:columns / 2] += the left operand of `steps` steps, which is words, times as
-    many rows at b, a shared address plus a lane's `turned_place`; `columns` is a multiple of 16."""
+def make_gemm(dtype, steps, columns, pitch):
+    """Device function ``gemm(x, left, right, a, b)``: x[:columns / 2] += 16 rows at a times `columns` rows at b, both with `steps` steps
+    of k. `a` and `b` are shared addresses plus a lane's `left_offset` and `right_offset`; `left` and `right` are scratch of four words."""
     mma = make_mma(dtype)
 
     @device_function
-    def weigh(sums, words, right, b):
+    def gemm(x, left, right, a, b):
+        for step in range(steps):
+            ldmatrix_x4(left, 0, a + u32(32 * step))
+            for j in range(columns // 16):
+                ldmatrix_x4(right, 0, b + u32(32 * step + 16 * j * pitch))
+                mma(x, 8 * j, left, 0, right, 0)
+                mma(x, 8 * j + 4, left, 0, right, 2)
+    return gemm
+
+
+@functools.cache
+def make_gemm_rs(dtype, steps, columns, pitch):
+    """Device function ``gemm(acc, words, right, b)``: acc[:columns / 2] += the left operand of `steps` steps, `words` in registers, times
+    as many rows at b, a shared address plus a lane's `right_offset_transposed`; `columns` is a multiple of 16."""
+    mma = make_mma(dtype)
+
+    @device_function
+    def gemm(acc, words, right, b):
         for step in range(steps):
             for j in range(columns // 16):
                 ldmatrix_x4_trans(right, 0, b + u32(16 * step * pitch + 32 * j))
-                mma(sums, 8 * j, words, 4 * step, right, 0)
-                mma(sums, 8 * j + 4, words, 4 * step, right, 2)
-    return weigh
+                mma(acc, 8 * j, words, 4 * step, right, 0)
+                mma(acc, 8 * j + 4, words, 4 * step, right, 2)
+    return gemm

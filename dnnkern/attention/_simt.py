@@ -1,4 +1,4 @@
-"""Tiles of rows in shared memory, as float32 or float64, and their products in registers: what the algorithms on ordinary units share.
+"""Tiles of rows in shared memory, as float32 or float64, and their products in registers: what the algorithms on CUDA cores share.
 
 A tile lies in shared memory row by row, each of `pitch` elements, an odd number of 16 bytes, so that threads that read neighbouring rows
 meet no bank twice; columns and rows beyond the array are zeros. A warp has `lanes` threads side by side and 32 / lanes rows of threads: a
@@ -143,7 +143,7 @@ def make_loader(source, height, width, pitch, threads):
 
 @functools.cache
 def make_products(threads, dtype):
-    """Host functions ``turned(first)`` and ``straight(width, first)``, which make device functions of a thread:
+    """Host functions ``transposed(first)`` and ``straight(width, first)``, which make device functions of a thread:
 
     ``product(sums, a, b, pitch, groups)`` adds to sums[first + r * columns + c] the product of row r behind the shared address a and row
     c * lanes behind b, over `groups` of 16 bytes;
@@ -163,7 +163,7 @@ def make_products(threads, dtype):
         else:
             buffer[k], buffer[k + step] = load(at)
 
-    def turned(first):
+    def transposed(first):
         outer = make_outer(ROWS, COLUMNS, first=first)
 
         @device_function
@@ -193,7 +193,7 @@ def make_products(threads, dtype):
                         spread(of_b, c, 1, b + u32(((group * G + g) * b_pitch + c * LANES) * ITEM))
                     outer(sums, of_a, g * ROWS, of_b, 0)
         return product
-    return turned, straight
+    return transposed, straight
 
 
 def words_of(t, strides):

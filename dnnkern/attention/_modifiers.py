@@ -1,0 +1,253 @@
+"""Score modifiers: from products of queries and keys, as tensor cores leave them in registers, to scores.
+
+    scale -> cap -> bias -> ALiBi          `make_adjust`; a bias of tiles in shared memory: `make_add_bias`
+    masks                                  causal and window, lengths, boolean: masked scores become -inf
+    dropout                                of probabilities, by Philox
+
+A thread has parts of two rows, as `_fragments` describes. In a transposed tile the rows are keys and the columns queries.
+"""
+import functools
+from dataclasses import replace
+
+from ..device import cuda, device_function, f32, i32, i64, u8, u32
+from ..device.convert import element
+from ..device.fastmath import fabs, fma, fmax, tanh
+from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from ..device.philox import philox
+from ..device.vec import load_shared_2f32
+from ..device.warp import any_lane, shuffle_xor
+from ._scores import NEG_INF, make_terms
+
+
+def is_adjusted(problem, bias=True):
+    """Whether scores are more than products times a positive number, which their maximum and their exponentials go by; `bias`: whether a
+    bias counts."""
+    p = problem
+    return bias and p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
+
+
+# ---- cap, bias, ALiBi
+
+TANH_LIMIT = 0.75
+
+T1, T2, T3, T4, T5 = -0.33332958817481995, 0.1332540661096573, -0.053344424813985825, 0.019582897424697876, -0.004716250114142895
+"""tanh(y) = y (1 + T1 y**2 + T2 y**4 ...) up to this |y|: minimax, relative error 2**-22.5 with float32's rounding."""
+
+
+@functools.cache
+def make_cap(width):
+    """Device function ``cap(x, scale, softcap)``: products become scores with a cap, which few of them come near: where all of a warp are
+    below three quarters of it a polynomial is tanh, with no exponential and no division."""
+    @device_function
+    def cap(x, scale, softcap):
+        most = f32(0)
+        for k in range(width // 2):
+            x[k] = x[k] * scale
+            most = fmax(most, fabs(x[k]))
+        if any_lane(most > TANH_LIMIT):
+            for k in range(width // 2):
+                x[k] = softcap * tanh(x[k])
+        else:
+            for k in range(width // 2):
+                square = x[k] * x[k]
+                series = fma(fma(fma(f32(T5), square, f32(T4)), square, f32(T3)), square, f32(T2))
+                x[k] = x[k] * softcap * fma(fma(series, square, f32(T1)), square, f32(1))
+    return cap
+
+
+@functools.cache
+def make_adjust(kind, width):
+    """Device function ``adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides)``: products
+    become scores with a cap, a bias and ALiBi.
+
+    `bias_at` is where the head's bias begins; beyond the last row and key it is not read.
+    """
+    score, cap, BIAS = make_terms(replace(kind, softcap=False)).score, make_cap(width), bool(kind.bias)
+    CAPPED, MORE = kind.softcap, not kind.softcap or bool(kind.bias) or kind.alibi
+
+    @device_function
+    def add(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+        for h in range(2):
+            before, line = at + column - own - 8 * h, i64(0)
+            if BIAS:
+                line = bias_at + min(row + 8 * h, last_row) * bias_strides.row
+            for j in range(width // 8):
+                for e in range(2):
+                    where = line
+                    if BIAS:
+                        where = line + min(at + column + 8 * j + e, last_key) * bias_strides.column
+                    x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], before + 8 * j + e, slope, bias, where, scale, softcap)
+
+    @device_function
+    def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+        factor = scale
+        if CAPPED:
+            cap(x, scale, softcap)
+            factor = f32(1)
+        if MORE:
+            add(x, row, own, at, column, last_row, last_key, factor, slope, softcap, bias, bias_at, bias_strides)
+    return adjust
+
+
+@functools.cache
+def make_add_bias(dtype, width, box):
+    """Device function ``add(x, at, row, lane, scale)``: products become scores with a tile of a bias in shared memory, which lies in boxes
+    of `box` bytes with rows of 128, swizzled; `row` is the first of the warp's 16."""
+    unpack = element(dtype).unpack
+
+    @device_function
+    def add_16bit(x, at, row, lane, scale):
+        words, mine = cuda.local.array(4, u32), row + (lane & 15)
+        for i in range(width // 16):
+            piece = u32((i % 4 * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            ldmatrix_x4(words, 0, at + u32(i // 4 * box) + u32(mine * 128) + piece)
+            for k in range(4):
+                low, high = unpack(words[k])
+                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
+                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
+
+    @device_function
+    def add_floats(x, at, row, lane, scale):
+        line = lane >> 2
+        for j in range(width // 8):
+            piece = u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * 16 + u32(lane & 1) * 8
+            for h in range(2):
+                low, high = load_shared_2f32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece)
+                x[4 * j + 2 * h] = fma(x[4 * j + 2 * h], scale, low)
+                x[4 * j + 2 * h + 1] = fma(x[4 * j + 2 * h + 1], scale, high)
+    return add_floats if dtype == "float32" else add_16bit
+
+
+@functools.cache
+def make_add_bias_transposed(dtype, width, box):
+    """Device function ``add(x, at, warp, lane, scale)``: products of a tile whose rows are keys and whose columns are rows become scores
+    with a 16-bit bias, which lies in shared memory as rows of 128 bytes, swizzled, of a warpgroup's 64 keys, `box` bytes from 64 rows to
+    the next."""
+    unpack = element(dtype).unpack
+
+    @device_function
+    def add(x, at, warp, lane, scale):
+        words, row = cuda.local.array(4, u32), (lane >> 4) * 8 + (lane & 7)
+        piece = u32((warp * 2 + (lane >> 3 & 1)) ^ (lane & 7)) * 16
+        own = at + u32(row * 128) + piece
+        for i in range(width // 16):
+            ldmatrix_x4_trans(words, 0, own + u32(i // 4 * box + i % 4 * 2048))
+            for k in range(4):
+                low, high = unpack(words[k])
+                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
+                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
+    return add
+
+
+# ---- masks
+
+@functools.cache
+def make_apply_mask(width, left, right):
+    """Device function ``apply_mask(x, own, at, column, keys, bounds)``: scores of keys that a query does not attend to: -inf.
+
+    `own` is the position of query r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and
+    `right` specify which of the bounds there are.
+    """
+    keep = make_keep(width, left)
+
+    @device_function
+    def apply_mask(x, own, at, column, keys, bounds):
+        before = at + column
+        end0 = keys - before
+        end1, begin0 = end0, i32(0)
+        if right:
+            last = own - before + bounds[1]
+            end0, end1 = min(end0, last + 1), min(end1, last + 9)
+        if left:
+            begin0 = own - before - bounds[0]
+        keep(x, begin0, end0, begin0 + 8, end1)
+    return apply_mask
+
+
+@functools.cache
+def make_apply_mask_transposed(width, left, right):
+    """Device function ``apply_mask(x, own, at, column, exist, bounds)`` for a transposed tile, whose rows are keys and whose columns are
+    queries: `own` is the query at the position of key r, `at` the tile's first query, `exist` how many keys there are from key r on."""
+    keep = make_keep(width, right)
+
+    @device_function
+    def apply_mask(x, own, at, column, exist, bounds):
+        before = own - at - column
+        end0, end1, begin0 = i32(width), i32(width), i32(0)
+        if left:
+            end0 = before + bounds[0] + 1
+            end1 = end0 + 8
+        if right:
+            begin0 = before - bounds[1]
+        if exist <= 0:
+            end0 = 0
+        if exist <= 8:
+            end1 = 0
+        keep(x, begin0, end0, begin0 + 8, end1)
+    return apply_mask
+
+
+@functools.cache
+def make_keep(width, begins):
+    """Device function ``keep(x, begin0, end0, begin1, end1)``: what is outside of these columns becomes -inf, in the thread's two rows."""
+    @device_function
+    def keep(x, begin0, end0, begin1, end1):
+        for j in range(width // 8):
+            for e in range(2):
+                if 8 * j + e >= end0 or (begins and 8 * j + e < begin0):
+                    x[4 * j + e] = f32(NEG_INF)
+                if 8 * j + e >= end1 or (begins and 8 * j + e < begin1):
+                    x[4 * j + 2 + e] = f32(NEG_INF)
+    return keep
+
+
+@functools.cache
+def make_apply_boolean_mask(width, transposed=False):
+    """Device function ``apply_boolean_mask(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides)``: scores of masked
+    pairs become -inf. `line` is query r and `at` the first key, in a transposed tile key r and the first query; `mask_at` is where the
+    head's mask begins."""
+    @device_function
+    def apply_boolean_mask(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides):
+        for j in range(width // 8):
+            for h in range(2):
+                for e in range(2):
+                    row, key = line + 8 * h, at + column + 8 * j + e
+                    if transposed:
+                        row, key = key, row
+                    here = min(row, last_row) * mask_strides.row + min(key, last_key) * mask_strides.column
+                    if mask[i64(mask_at + here)] == u8(0):
+                        x[4 * j + 2 * h + e] = f32(NEG_INF)
+    return apply_boolean_mask
+
+
+# ---- dropout
+
+@functools.cache
+def make_apply_dropout(width):
+    """Device function ``apply_dropout(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the
+    first of which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` specifies.
+
+    Four random words are eight keys' of a row, and a thread of the quad needs one of them: each makes those of every fourth eight keys, and
+    they are exchanged.
+    """
+    @device_function
+    def pick(k, words):
+        low = words[1] if k & 1 else words[0]
+        high = words[3] if k & 1 else words[2]
+        return high if k & 2 else low
+
+    @device_function
+    def apply_dropout(x, seed, head, row, at, lane, threshold, factor):
+        own = lane & 3
+        for h in range(2):
+            line = (i64(head) << 32) + (row + 8 * h)
+            for first in range(0, width // 8, 4):
+                words = philox(seed, line, i64((at >> 3) + first + own))
+                got = (pick(own, words), shuffle_xor(pick(own ^ 1, words), 1), shuffle_xor(pick(own ^ 2, words), 2),
+                       shuffle_xor(pick(own ^ 3, words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
+                for s in range(4):
+                    if first + s < width // 8:
+                        word, k = pick(own ^ s, got), 4 * (first + s) + 2 * h
+                        x[k] = x[k] * factor if word << 16 >= threshold else f32(0)
+                        x[k + 1] = x[k + 1] * factor if word >= threshold else f32(0)
+    return apply_dropout
