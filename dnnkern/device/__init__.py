@@ -25,14 +25,10 @@ if SIMULATED:
     from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, wrapping
     from .sim.integers import twin_of
 else:
-    from ._numba import SCALARS as _S
-    from ._numba import cuda, wrapping
-    from . import _numba_typing  # noqa: F401  takes part in what numba.cuda compiles
-    i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
-        _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
-    if DEVICE == "cpu":
-        from .cpu import programs
-        programs.install()
+    from ._intrinsics import wrapping
+    from ._light import Cast, cuda
+    i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = map(
+        Cast, ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
 
 __all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "jit",
            "u8", "u16", "u32", "u64", "wrapping"]
@@ -88,5 +84,5 @@ def instruction(text, results, operands, *, twin, memory=False, pure=False, conv
     """
     if SIMULATED:
         return twin if convergent else twin_of(twin, tuple(results), tuple(operands))
-    from ._numba import instruction as emit
-    return emit(text, results, operands, memory=memory, pure=pure, convergent=convergent)
+    from ._intrinsics import instruction as light
+    return light(text, tuple(results), tuple(operands), memory=memory, pure=pure, convergent=convergent)

@@ -17,16 +17,30 @@ with warnings.catch_warnings():  # NumPy 2.5 deprecates a timedelta64 without a 
 from numba.cuda import types  # noqa: E402
 from numba.cuda.extending import intrinsic  # noqa: E402
 from numba.cuda.core import errors  # noqa: E402
+from numba.cuda.descriptor import cuda_target  # noqa: E402
 
 if getattr(cuda, "implementation", None) != "NVIDIA":
     raise ImportError("dnnkern needs the package numba-cuda; found Numba's own numba.cuda, which is no longer maintained "
                       "(pip install 'numba-cuda[cu13]==0.30.*')")
+if cuda.core.config.ENABLE_CUDASIM:
+    raise ImportError("numba.cuda was imported as the simulator after dnnkern.device, which compiles in this process: set "
+                      "NUMBA_ENABLE_CUDASIM before the first import of either")
 
 SCALARS = {name: getattr(types, name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
                                                    "float32", "float64")}
 _LLVM = {"uint16": ir.IntType(16), "int32": ir.IntType(32), "uint32": ir.IntType(32), "int64": ir.IntType(64), "uint64": ir.IntType(64),
          "float32": ir.FloatType(), "float64": ir.DoubleType()}
 _CONSTRAINT = {"uint16": "h", "int32": "r", "uint32": "r", "int64": "l", "uint64": "l", "float32": "f", "float64": "d"}
+
+
+def type_of(value):
+    """Type of a module, a function, an intrinsic or a cast as kernels name it."""
+    context = cuda_target.typing_context
+    try:
+        return context.resolve_value_type(value)
+    except ValueError:  # an intrinsic that was made since the context looked
+        context.refresh()
+        return context.resolve_value_type(value)
 
 
 def instruction(text, results, operands, *, memory, pure, convergent=False):
@@ -61,9 +75,7 @@ def instruction(text, results, operands, *, memory, pure, convergent=False):
     scope = {"returned": returned, "codegen": codegen}
     exec(f"def emit(typingctx, {names}):\n    return returned({names}), codegen" if names
          else "def emit(typingctx):\n    return returned(), codegen", scope)
-    emitter = intrinsic(scope["emit"])
-    emitter.fingerprint = text, results, tuple(operands)  # what tells two of them apart for the cubin cache
-    return emitter
+    return intrinsic(scope["emit"])
 
 
 def _target_arch(builder):

@@ -14,7 +14,7 @@ from numba.cuda.cudadrv import nvvm as _nvvm
 from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 
-from . import _numba_fields
+from . import _numba_fields, _numba_typing  # noqa: F401  the types of marked functions take part in what is compiled
 from ._numba import SCALARS, cuda
 from ._numba_speed import install, no_collections
 from ._parameters import fields, is_structure

@@ -39,9 +39,7 @@ def matrix_load(text, count):
                 builder.store(word, pointer)
             return context.get_dummy_value()
         return types.void(fragment, i, address), codegen
-    load = intrinsic(load)
-    load.fingerprint = text, count
-    return load
+    return intrinsic(load)
 
 
 def matrix_multiply(op, scalars, counts):
@@ -74,6 +72,4 @@ def matrix_multiply(op, scalars, counts):
                 builder.store(value, pointer)
             return context.get_dummy_value()
         return types.void(acc, i, a, j, b, k), codegen
-    mma = intrinsic(mma)
-    mma.fingerprint = text, scalars
-    return mma
+    return intrinsic(mma)

@@ -1,4 +1,5 @@
-"""Marks: of functions whose numbers are typed as `dnnkern.device.jit` says, and of NamedTuple classes that are held field by field."""
+"""Marks: of functions whose numbers are typed as `dnnkern.device.jit` says, of NamedTuple classes that are held field by field, and of objects
+that stand for Numba's."""
 import types
 
 
@@ -14,6 +15,10 @@ def mark(function):
 def is_typed(function) -> bool:
     """Whether a Python function has been marked."""
     return getattr(function, "typed", False) is True
+
+
+class Light:
+    """Base of what kernels name in place of an object of Numba's (`_light`)."""
 
 
 _by_field = set()

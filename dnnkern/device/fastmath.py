@@ -138,7 +138,7 @@ if SIMULATED:
         """The nearest integer in the type of `x`, ties to even."""
         return type(x)(np.rint(x))
 else:
-    from ._numba import by_type, libdevice
+    from ._intrinsics import by_type, libdevice
 
     _NAN32, _NAN64 = "selp.f32 $0, 0f7FFFFFFF, m, n; }", "selp.f64 $0, 0d7FFFFFFFFFFFFFFF, m, n; }"
 

@@ -34,7 +34,7 @@ if SIMULATED:
     def _load(count, transposed):
         return matrices.load(f"ldmatrix_x{count}{'_trans' * transposed}", count, place, transposed)
 else:
-    from ._numba_mma import matrix_load
+    from ._intrinsics import matrix_load
 
     def _load(count, transposed):
         names = ", ".join(f"${k}" for k in range(count))

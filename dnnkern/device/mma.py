@@ -117,5 +117,5 @@ def make_mma(dtype, m=None, k=None):
     if SIMULATED:
         from .sim.tensor_core import multiply
         return multiply(found)
-    from ._numba_mma import matrix_multiply
+    from ._intrinsics import matrix_multiply
     return matrix_multiply(found.instruction, found.scalars, found.words)

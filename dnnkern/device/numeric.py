@@ -32,7 +32,7 @@ if SIMULATED:
         """Architecture the kernel is compiled for, 900 for sm_90; a constant to the compiler. The simulator is a Hopper."""
         return 900
 else:
-    from ._numba import bitcast, target_arch  # noqa: F401
+    from ._intrinsics import bitcast, target_arch  # noqa: F401
     float_bits, bits_float = bitcast("float32", "uint32"), bitcast("uint32", "float32")
     double_words = instruction("mov.b64 {$0, $1}, $2;", ("uint32", "uint32"), ("float64",), twin=None, pure=True)
     words_double = instruction("mov.b64 $0, {$1, $2};", ("float64",), ("uint32", "uint32"), twin=None, pure=True)

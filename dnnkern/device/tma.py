@@ -62,7 +62,7 @@ if SIMULATED:
         """The map itself stands for its address."""
         return tensor_map
 else:
-    from ._numba_compile import tensor_map_address  # noqa: F401
+    from ._intrinsics import tensor_map_address  # noqa: F401
     _twins = None
 
 # as ``createpolicy.fractional`` makes them, for all of an access

@@ -130,8 +130,8 @@ if SIMULATED:
         """
         return lambda buffer: None
 else:
-    from ._numba import address, advance, pin, shared_address, vector_load, vector_store  # noqa: F401
-    from ._numba import retype as _retype
+    from ._intrinsics import address, advance, pin, shared_address, vector_load, vector_store  # noqa: F401
+    from ._intrinsics import retype as _retype
 
     _prefetch_twin = None
 

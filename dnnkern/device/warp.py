@@ -58,8 +58,8 @@ if SIMULATED:
             return combine([v for _, v in sorted(exchange(kind, members, value).items())])
         return collective
 else:
-    from ._numba import add
-    from ._numba import shuffle as _shuffle
+    from ._intrinsics import add
+    from ._intrinsics import shuffle as _shuffle
     shuffle_xor_sync, shuffle_up_sync = _shuffle("bfly", 31), _shuffle("up", 0)
     shuffle_down_sync, shuffle_sync = _shuffle("down", 31), _shuffle("idx", 31)
 

@@ -65,7 +65,7 @@ from . import SIMULATED, device_function, u64
 if SIMULATED:
     from .sim.wgmma import make_product, make_wait
 else:
-    from ._numba_tensor import array_instruction
+    from ._intrinsics import array_instruction
 
     def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh):
         text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh)

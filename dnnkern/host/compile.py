@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from ..device._parameters import described
-from ..device._typed import is_typed
+from ..device._typed import Light, is_typed
 from .paths import cache_dir, write_atomically
 from .sources import PACKAGE, digest
 
-FORMAT = 3
+FORMAT = 4
 COMPILER = "host/compile.py", "device/_numba_compile.py", "device/_numba_typing.py"  # what compiles every kernel, with all it imports
 
 
@@ -74,6 +74,10 @@ class _Fingerprint:
     def of(self, value) -> str:
         if isinstance(value, types.FunctionType):
             return self._function(value)
+        if isinstance(value, types.ModuleType):
+            return value.__name__
+        if isinstance(value, Light) and "py_func" not in vars(value):
+            return repr(value.fingerprint)
         if hasattr(value, "py_func"):
             return self._function(value.py_func) + repr(sorted(value.targetoptions.items(), key=str))
         if isinstance(value, (int, float, complex, str, bytes, type(None))):
@@ -82,13 +86,9 @@ class _Fingerprint:
             return type(value).__name__ + "(" + ",".join(self.of(v) for v in value) + ")"
         if isinstance(value, (np.ndarray, np.generic)):
             return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-        if isinstance(value, types.ModuleType):
-            return value.__name__
-        if hasattr(value, "fingerprint"):
-            return repr(value.fingerprint)
         if hasattr(value, "_defn"):  # an intrinsic written by hand
             return self.of(value._defn)
-        # Intrinsics, numba types and classes: their name or value; memory addresses in a repr would defeat the cache.
+        # Numba's intrinsics and types, and classes: their name or value; memory addresses in a repr would defeat the cache.
         name = getattr(value, "_name", None) or getattr(value, "__qualname__", None) or repr(value)
         return f"{type(value).__qualname__}:{re.sub(r'0x[0-9a-f]+', '', str(name))}{getattr(value, '_fields', '')}"
 

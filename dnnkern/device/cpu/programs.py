@@ -8,8 +8,9 @@ __all__ = ["install"]
 class _Functions(HostFunctions):
     @staticmethod
     def dtype(kind):
-        """NumPy's dtype of a type of Numba's, or of whatever NumPy takes for one."""
+        """NumPy's dtype of a cast, of a type of Numba's, or of whatever NumPy takes for one."""
         from .._numba import SCALARS
+        kind = getattr(kind, "made", kind)
         return HostFunctions.dtype(next((name for name, scalar in SCALARS.items() if scalar is kind), kind))
 
 
