@@ -1,8 +1,9 @@
 """What kernels are made of: CUDA in Numba, one small function an instruction, each with a twin for the simulator.
 
 ``DEVICE`` is what kernels run on, "cuda", "cpu" or "simulator" (see `_mode`); ``SIMULATED`` says that it is the simulator, and
-``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, whose host functions need no GPU on the processor,
-or what stands for it in the simulator. A kernel is written once::
+``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, imported at
+the first use of what kernels do not need (`_light`), whose host functions need no GPU on the processor; or what stands for it in the
+simulator. A kernel is written once::
 
     from dnnkern.device import cuda, jit
 
@@ -17,6 +18,7 @@ compiled, plain functions in the simulator. In functions of `jit` what is 32 bit
 and every product of 32-bit integers widens unless it is cast back.
 """
 import functools
+import sys
 
 from ._mode import DEVICE, HOST_MEMORY, SIMULATED
 from ._typed import mark
@@ -26,9 +28,11 @@ if SIMULATED:
     from .sim.integers import twin_of
 else:
     from ._intrinsics import wrapping
-    from ._light import Cast, cuda
+    from ._light import Cast, cuda, numba_cuda
     i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = map(
         Cast, ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
+    if DEVICE == "cpu" and "numba.cuda" in sys.modules:
+        numba_cuda()  # for programs that name Numba's module
 
 __all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "jit",
            "u8", "u16", "u32", "u64", "wrapping"]
