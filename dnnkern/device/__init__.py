@@ -1,9 +1,9 @@
 """What kernels are made of: CUDA in Numba, one small function an instruction, each with a twin for the simulator.
 
 ``DEVICE`` is what kernels run on, "cuda", "cpu" or "simulator" (see `_mode`); ``SIMULATED`` says that it is the simulator, and
-``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, imported at
-the first use of what kernels do not need (`_light`), whose host functions need no GPU on the processor; or what stands for it in the
-simulator. A kernel is written once::
+``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, or what stands for it in the simulator; Numba is
+imported when something compiles (`_light`), or for what else is asked of it. On the processor its host functions need no GPU.
+A kernel is written once::
 
     from dnnkern.device import cuda, jit
 

@@ -1,5 +1,5 @@
-"""Marks: of functions whose numbers are typed as `dnnkern.device.jit` says, of NamedTuple classes that are held field by field, and of objects
-that stand for Numba's."""
+"""Marks: of functions whose numbers are typed as `dnnkern.device.jit` says, of NamedTuple classes that are held field by field, and of what
+kernels name in place of objects of Numba's."""
 import types
 
 
