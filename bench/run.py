@@ -287,8 +287,9 @@ class CaseBench:
         for trial in good:
             name = trial.algorithm.name
             if name not in found:
-                found[name] = host_seconds(lambda: self.case.call(arrays, algo=name, **self.limits), synchronize,
-                                           device_seconds=times[trial].median)
+                call = self.case.bind(arrays, algo=name, **self.limits) if hasattr(self.case, "bind") else (
+                    lambda: self.case.call(arrays, algo=name, **self.limits))
+                found[name] = host_seconds(call, synchronize, device_seconds=times[trial].median)
         if torch_peer is not None and times.get("torch"):
             found["torch"] = host_seconds(torch_peer.plain_call(self.case, arrays), synchronize, device_seconds=times["torch"].median)
         return found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnkern.device import SIMULATED, cuda, f32, i64
-from dnnkern.host import graphs
+from dnnkern.host import graphs, raw
 from dnnkern.host import launch as launch_module
 from dnnkern.host.launch import Argument, Launch
 
@@ -61,7 +61,7 @@ def test_what_a_launch_is_given(monkeypatch):
         seen.append((tuple(c.grid), tuple(c.block), c.shared, c.stream, c.count, [ctypes.string_at(at[k], n) for k, n in enumerate(sizes)]))
         return 0 if count else 1
 
-    monkeypatch.setattr(launch_module, "LAUNCH", driver)
+    monkeypatch.setitem(vars(raw), "cuLaunchKernelEx", driver)
     plan.execute((0x1000, 0x2000, 2.5), 0x55)
     grid, block, shared, stream, count, values = seen[0]
     assert (grid, block, shared, stream, count) == ((1, 1, 1), (32, 1, 1), 0, 0x55, 0)
@@ -86,7 +86,8 @@ def test_an_argument_that_no_call_has():
 def test_plans_of_many_launches_are_replayed_once_their_values_come_again(monkeypatch):
     """Launched, captured, replayed; what another stream captures is launched; graphs of values that came long ago are given back."""
     seen, capturing = [], set()
-    monkeypatch.setattr(launch_module, "LAUNCH", lambda config, *_: seen.append(launch_module._Config.from_address(config).stream) or 0)
+    monkeypatch.setitem(vars(raw), "cuLaunchKernelEx",
+                        lambda config, *_: seen.append(launch_module._Config.from_address(config).stream) or 0)
     monkeypatch.setattr(graphs, "is_capturing", lambda stream: stream in capturing)
     monkeypatch.setattr(graphs, "on_device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(graphs, "_captured_aside", lambda enqueue: enqueue(7) or f"graph {len(seen)}")
@@ -124,7 +125,7 @@ def test_pointers_that_are_null_in_every_call(monkeypatch):
         seen.extend(ctypes.string_at(at, 8) for at in (ctypes.c_void_p * 3).from_address(parameters))
         return 0
 
-    monkeypatch.setattr(launch_module, "LAUNCH", driver)
+    monkeypatch.setitem(vars(raw), "cuLaunchKernelEx", driver)
     plan.execute((0x1000, 2.5), 0)
     assert seen == [bytes(8), struct.pack("<Q", 0x1000), bytes(8)]
 

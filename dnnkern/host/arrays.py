@@ -14,10 +14,15 @@ from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
 from .tensor import Tensor
 
 
+_NULL = "null"  # in a key: the array before it has no memory, for want of elements, or because it was taken away
+
+
 class Kind:
     """Reads and creates arrays of one framework."""
     name = None
     finishes = False
+    data_ptr = None
+    """A function of C that returns an array's address, where arrays of this kind have guards."""
 
     def read_only(self, a) -> bool:
         """Whether an array must not be written."""
@@ -40,6 +45,8 @@ class Kind:
             else:
                 description, address = kind_of(a).describe(a)
                 key.append(description)
+                if not address:
+                    key.append(_NULL)
                 addresses.append(address)
                 bits |= address
         if bits & 15:
@@ -49,6 +56,10 @@ class Kind:
     def addresses(self, arrays):
         """The arrays' addresses; kinds may be mixed."""
         return [kind_of(a).describe(a)[1] for a in arrays]
+
+    def guard(self, arrays):
+        """``check(*arrays)``: whether each is, but for its address, what it is now; None where nobody can tell, or such arrays never
+        change."""
 
     def tensor(self, a) -> Tensor:
         """The array's descriptor; TypeError if it cannot be used on this device."""
@@ -95,6 +106,10 @@ class NumPy(Kind):
     def describe(self, a):
         return (a.shape, a.strides, a.dtype, 0), a.__array_interface__["data"][0]
 
+    def guard(self, arrays):
+        known = [self.describe(a)[0] for a in arrays]
+        return lambda *now: [kind_of(a).describe(a)[0] for a in now] == known
+
     def tensor(self, a):
         if not HOST_MEMORY:
             raise TypeError("got a NumPy array, which lives on the host; expected a device array (Numba, CuPy, PyTorch, JAX)")
@@ -130,6 +145,8 @@ class Torch(Kind):
         import torch
         self.torch = torch
         self.dtypes = {}
+        self.plain = torch.Tensor, torch.nn.Parameter  # whose attributes are C's
+        self.data_ptr = torch.Tensor.data_ptr
         self.current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def describe(self, a):
@@ -151,21 +168,31 @@ class Torch(Kind):
             else:
                 description, address = kind_of(a).describe(a)
                 key.append(description)
+            if not address and a is not None:
+                key.append(_NULL)
             addresses.append(address)
             bits |= address
         if bits & 15:
             key += [alignment(address) for address in addresses]
         return addresses
 
+    def guard(self, arrays):
+        from .guards import make_guard
+        if all(type(a) in self.plain for a in arrays):
+            return make_guard(arrays)
+
     def addresses(self, arrays):
         try:
-            return list(map(self.torch.Tensor.data_ptr, arrays))
+            return list(map(self.data_ptr, arrays))
         except TypeError:  # other frameworks' streams
             return super().addresses(arrays)
 
-    def tensor(self, a):
+    def _check_device(self, a):
         if a.is_cuda == HOST_MEMORY or a.device.type not in ("cuda", "cpu"):
             raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU' if HOST_MEMORY else 'a CUDA device'}")
+
+    def tensor(self, a):
+        self._check_device(a)
         if a.layout is not self.torch.strided or a.is_nested:
             raise TypeError(f"got a {'nested ' * a.is_nested}torch tensor of layout {a.layout}; expected a strided one")
         if a.is_neg():

@@ -6,13 +6,13 @@ A kernel argument is a constant of the plan, or *dynamic*: named, and given at e
 import ctypes
 import functools
 import struct
-import sys
 import threading
 import time
 from dataclasses import dataclass
 
 from ..device._parameters import CODE, flattened, kernel_name
 from ..preference import remark
+from . import raw
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device
 from .graphs import LEAST, Replays
@@ -85,20 +85,6 @@ class _Attribute(ctypes.Structure):
 _COOPERATIVE, _CLUSTER, _DEPENDENT = 2, 4, 6  # CUlaunchAttributeID
 
 
-def _bind_launch():
-    """cuLaunchKernelEx(config, function, parameters, extra), all by address; through ctypes, which costs half of cuda.bindings' call."""
-    launch = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuLaunchKernelEx
-    launch.argtypes = [ctypes.c_void_p] * 4
-    return launch
-
-
-def LAUNCH(*call):
-    """The driver's launch; bound at the first one, so that compiling needs no driver."""
-    global LAUNCH
-    LAUNCH = _bind_launch()
-    return LAUNCH(*call)
-
-
 @functools.cache
 def _library(code):
     from cuda.bindings import driver
@@ -147,7 +133,7 @@ class _Frame:
             self.keep += [parameters, attributes]
             self.configs.append(config)
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
-        self.stream = None
+        self.stream, self.addresses = None, None  # of the last launch; of a list that `repeat` was given last
         self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
 
     def set_stream(self, stream):
@@ -244,7 +230,9 @@ class Executable:
                     size += 8
             self.slots.append(slots)
         self.storage_bytes = size
-        self.pack = struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in fields)).pack_into
+        self.pointers = sum(kind == "pointer" for _, kind in self.parameters)
+        self.pack, self.pack_numbers = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some)).pack_into
+                                        for some in (fields, fields[self.pointers:]))
         self.local = threading.local()
 
     def execute(self, values, stream):
@@ -253,7 +241,7 @@ class Executable:
             frame = self.local.frame
         except AttributeError:
             frame = self.local.frame = _Frame(self)
-        storage = frame.storage
+        storage, frame.addresses = frame.storage, None
         self.pack(storage, 0, *values)
         for position, offset, slot in self.shifted:
             struct.pack_into("<Q", storage, slot, values[position] + offset)
@@ -265,11 +253,24 @@ class Executable:
         if frame.replays is None or not frame.replays.run(storage.raw, stream, functools.partial(self._enqueue, frame)):
             self._enqueue(frame, stream)
 
+    def repeat(self, addresses, numbers, stream):
+        """`execute` for a plan without a workspace: with the addresses, a list that nobody may change, and the numbers. Where the very list
+        was given last, the numbers alone are packed."""
+        frame = getattr(self.local, "frame", None)
+        if frame is None or frame.addresses is not addresses or frame.replays is not None:
+            self.execute((*addresses, 0, *numbers), stream)
+            self.local.frame.addresses = addresses
+            return
+        self.pack_numbers(frame.storage, 8 * self.pointers, *numbers)
+        for table in frame.tables:
+            table.renew(frame.storage, stream)
+        self._enqueue(frame, stream)
+
     def _enqueue(self, frame, stream):
         if stream != frame.stream:
             frame.set_stream(stream)
         for call in frame.calls:
-            status = LAUNCH(*call)
+            status = raw.cuLaunchKernelEx(*call)
             if status:
                 self._failed(status, call)
 
@@ -277,11 +278,10 @@ class Executable:
         # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.
         if status in (_INVALID_CONTEXT, _INVALID_HANDLE):
             with on_device(self.index):
-                status = LAUNCH(*call)
+                status = raw.cuLaunchKernelEx(*call)
         if status:
-            from cuda.bindings import driver
             try:
-                check((driver.CUresult(status),))
+                raw.failed(status)
             except CudaError as error:
                 raise CudaError(f"launch failed on device {self.index}: {error}") from None
 

@@ -1,8 +1,11 @@
 """The front end of operations on lists of arrays: hundreds of them, the same ones at every call.
 
 To describe hundreds of arrays takes longer than many a step on them. So a list is remembered by the identities of its arrays: as long as
-they live, and lie where they lay, it is what it was. What changed since is described anew, a list at a time; a call whose lists have other
-addresses but the same shapes finds its plan again.
+they live, lie where they lay, and are what they were (`Kind.guard`), it is what it was. What changed since is described anew, a list at a
+time; a call whose lists have other addresses but the same shapes finds its plan again.
+
+Of torch's tensors not even the identities are needed: a guard over all arrays of a call says in one call of C that they are as they were in
+an earlier one, be they the same or the gradients of another step, and one pass of addresses where they lie (`_Site`).
 """
 import functools
 import weakref
@@ -10,7 +13,7 @@ import weakref
 import numpy as np
 
 from ..device import HOST_MEMORY
-from ..dispatch import check_choice
+from ..dispatch import check_choice, when_choices_change
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
 from .check import CHECKS
@@ -21,22 +24,44 @@ _LIMIT = 1 << 10  # lists remembered by one operation
 
 
 class _List:
-    """A list as of its last use: the addresses of its arrays, and the number of its description."""
-    __slots__ = "ids", "addresses", "number", "alive", "watched", "__weakref__"
+    """A list as of its last use: the addresses of its arrays, the number of its description, and what says whether it still holds."""
+    __slots__ = "ids", "addresses", "number", "alive", "watched", "guard", "__weakref__"
 
     def __init__(self, ids, arrays, addresses, number):
         self.ids, self.addresses, self.number, self.alive = ids, addresses, number, True
+        self.guard = kind_of(arrays[0]).guard(arrays) if arrays else None
         try:
             died = functools.partial(_died, weakref.ref(self))
             self.watched = [weakref.ref(a, died) for a in arrays]
         except TypeError:  # an object that nobody can watch
             self.alive = False
 
+    def holds(self, arrays):
+        """Whether these arrays, the same objects, are what they were, where they were."""
+        return not self.ids or (self.alive and kind_of(arrays[0]).addresses(arrays) == self.addresses
+                                and (self.guard is None or self.guard(*arrays)))
+
 
 def _died(of, _):
     listed = of()
     if listed is not None:
         listed.alive = False
+
+
+class _Site:
+    """What a call on arrays of one kind was bound to, for calls on arrays that are alike: `guard` says so."""
+    __slots__ = "guard", "bound", "data_ptr", "addresses", "low"
+
+    def __init__(self, guard, bound, data_ptr, addresses):
+        self.guard, self.bound, self.data_ptr, self.addresses = guard, bound, data_ptr, addresses
+        self.low = np.array(addresses, np.int64) & 15
+
+    def fits(self, addresses):
+        """Whether the arrays have memory, aligned as that of the call that was bound."""
+        return 0 not in addresses and np.array_equal(np.array(addresses, np.int64) & 15, self.low)
+
+
+_SITES = 4  # of one form of a call, the latest first
 
 
 class _Fixed(Operation):
@@ -70,6 +95,8 @@ class ListOperation(Operation):
         super().__init__(op, operands=(), outputs=(), scalars=scalars, problem=problem)
         self.lists, self.singles, self.written = lists, singles, frozenset(written)
         self.fixed, self.listed, self.numbers, self.reach = {}, {}, {}, weakref.WeakKeyDictionary()
+        self.sites = {}
+        when_choices_change(self.sites.clear)
 
     def of(self, problem):
         """The operation on lists of this problem's length."""
@@ -77,11 +104,17 @@ class ListOperation(Operation):
 
     def forget(self):
         super().forget()
+        self.sites.clear()
         for operation in self.fixed.values():
             operation.forget()
 
     def step(self, lists, singles, parameters, scalars, workspace, stream, choice):
         """Run the operation on `lists` and `singles`, in the order of their names, None for a missing one."""
+        form = None
+        if workspace is None and not (HOST_MEMORY or CHECKS):
+            arrays, form = self._form(lists, singles, parameters, choice)
+            if self._step_again(arrays, form, scalars, stream):
+                return
         arrays, key, addresses, lengths = [], [parameters, choice_key(self.function, choice)], [], []
         for name, some in zip(self.lists, lists):
             if some is None:
@@ -92,7 +125,7 @@ class ListOperation(Operation):
                 some = self._sequence(name, some)
             ids = tuple(map(id, some))
             listed = self.listed.get(ids)
-            if listed is None or ids and not (listed.alive and kind_of(some[0]).addresses(some) == listed.addresses):
+            if listed is None or not listed.holds(some):
                 listed = self._look(name, some, ids)
             key.append(listed.number)
             lengths.append(len(ids))
@@ -124,6 +157,77 @@ class ListOperation(Operation):
                 fixed = self._of(bound.problem.count, bound.problem.given)
                 bound = fixed._bind_within(room.nbytes, key, tuple(arrays), (), addresses, parameters, stream, choice)
         self._run(bound, arrays, addresses, scalars, workspace, room, stream)
+        if form is not None:
+            self._add_site(form, bound, arrays, addresses)
+
+    # ---- what is as it was
+
+    def _form(self, lists, singles, parameters, choice):
+        """All arrays, and what else a call is known by; the latter None where lists are something else."""
+        arrays, form = [], [parameters, choice_key(self.function, choice)]
+        for some in lists:
+            if some is None:
+                form.append(None)
+            elif type(some) is list or type(some) is tuple:
+                arrays += some
+                form.append(len(some))
+            else:
+                return arrays, None
+        for a in singles:
+            if a is not None:
+                arrays.append(a)
+            form.append(a is None)
+        if USED:
+            form += of_context()
+        return arrays, tuple(form)
+
+    def _step_again(self, arrays, form, scalars, stream):
+        """Run the operation as it was bound before; False where it was not for such arrays."""
+        try:
+            sites = self.sites.get(form, ())
+        except TypeError:  # as in `Operation.call`
+            return False
+        for site in sites:
+            if site.guard(*arrays):
+                break
+        else:
+            return False
+        bound, addresses = site.bound, list(map(site.data_ptr, arrays))
+        if addresses == site.addresses:
+            addresses = site.addresses  # the very list, which `repeat` knows
+        else:
+            if not site.fits(addresses):
+                return False
+            self._check_apart(bound, addresses)
+            site.addresses = addresses
+        kind = bound.kind
+        if stream is None:
+            stream = kind.stream(bound.device)
+        elif type(stream) is not int:
+            stream = stream_handle(self.function, stream)
+        try:
+            if bound.workspace:
+                scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream)
+                bound.executable.execute((*addresses, site.data_ptr(scratch), *scalars), stream)
+            else:
+                bound.executable.repeat(addresses, scalars, stream)
+        except OverflowError:
+            self._check_range(bound.problem, scalars)
+            raise
+        return True
+
+    def _add_site(self, form, bound, arrays, addresses):
+        """Let calls on such arrays be made by `_step_again`, where somebody can tell that they are."""
+        if bound.executable is None or 0 in addresses or len({bound.kind, *map(kind_of, arrays)}) > 1 or not bound.kind.data_ptr:
+            return
+        guard = bound.kind.guard(arrays)
+        if guard is None or not guard(*arrays):  # one comes twice
+            return
+        site = _Site(guard, bound, bound.kind.data_ptr, addresses)
+        with self.lock:
+            if len(self.sites) >= _LIMIT:
+                self.sites.clear()
+            self.sites[form] = (site, *self.sites.get(form, ())[:_SITES - 1])
 
     # ---- what is new
 

@@ -4,38 +4,47 @@ Memory is freed after the work on its stream, which must still exist then: asked
 answer with an error, or end the process.
 """
 import contextlib
+import ctypes
 import functools
 import weakref
 
+from . import raw
 from .device import check, on_device
 
+_NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _STREAMS = weakref.WeakValueDictionary()  # the objects of streams that were given as objects, by handle
 
 
 @functools.cache
 def _pool(index):
-    """The device's default memory pool, told to keep what it has."""
+    """Handle of the device's default memory pool, told to keep what it has."""
     from cuda.bindings import driver
     pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuDeviceGet(index))))
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     check(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2 ** 64 - 1)))
-    return pool
+    return int(pool)
 
 
 def is_capturing(stream) -> bool:
     """Whether a CUDA graph is being captured on this stream."""
-    from cuda.bindings import driver
-    return check(driver.cuStreamIsCapturing(stream)) != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    found = ctypes.c_int()
+    status = raw.cuStreamIsCapturing(stream, ctypes.byref(found))
+    if status:
+        raw.failed(status)
+    return found.value != _NOT_CAPTURING
 
 
 def allocate(nbytes, index, stream) -> int:
     """Address of `nbytes` bytes that are valid on the stream from here on; RuntimeError while it is being captured."""
-    from cuda.bindings import driver
+    found = ctypes.c_size_t()
     with on_device(index):
         if is_capturing(stream):
             raise RuntimeError("a CUDA graph is being captured: memory from the library's pool would belong to the graph; "
                                "pass out= (and workspace=), or use torch tensors")
-        return int(check(driver.cuMemAllocFromPoolAsync(max(nbytes, 1), _pool(index), stream)))
+        status = raw.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(index), stream)
+        if status:
+            raw.failed(status)
+    return found.value
 
 
 def introduce(stream, handle):

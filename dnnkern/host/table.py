@@ -17,6 +17,7 @@ from .device import check, on_device
 from .memory import allocate, free, is_capturing
 
 REMEMBERED = 16
+_LEGACY = 1  # the handle of the legacy default stream, which nobody can capture; 0 is another
 _LEFT = collections.defaultdict(collections.deque)  # {device: tables that are freed once nothing runs that may read them}
 _RELEASING = threading.Lock()
 
@@ -76,7 +77,7 @@ class DeviceTable:
 
     def is_new_to_a_graph(self, addresses, stream):
         """Whether the stream is being captured, and no graph has this table yet."""
-        if addresses in self.captured:
+        if stream <= _LEGACY or self.captured and addresses in self.captured:
             return False
         with on_device(self.index):
             return is_capturing(stream)
@@ -152,7 +153,14 @@ class Slot:
 
     def set(self, storage, values, stream):
         """Put the address of the table for an execution's values into the storage."""
-        addresses = self.table.addresses_in(values)
-        if addresses != self.addresses or stream != self.stream or self.table.is_new_to_a_graph(addresses, stream):
+        self._put(storage, self.table.addresses_in(values), stream)
+
+    def renew(self, storage, stream):
+        """The same for the values of the last execution, on another stream it may be."""
+        self._put(storage, self.addresses, stream)
+
+    def _put(self, storage, addresses, stream):
+        if addresses is not self.addresses and addresses != self.addresses or stream != self.stream or \
+                self.table.is_new_to_a_graph(addresses, stream):
             self.at, self.addresses, self.stream = self.table.of(addresses, stream), addresses, stream
             struct.pack_into("<Q", storage, self.offset, self.at)

@@ -172,13 +172,21 @@ class Step(Case):
         return make_step(self.op, lists, {name: tensors.get(name) for name in ("grad_scale", "found_inf", "step")}, flags)
 
     def call(self, arrays, out=None, **tail):
+        self.bind(arrays, **tail)()
+        return out
+
+    def bind(self, arrays, **tail):
+        """The call as a function, whose lists exist already."""
         import dnnkern
         lists = {name: [arrays[f"{name}{k}"] for k in range(len(self.shapes))] for name in self.lists}
         more = {name: arrays[name] for name in ("grad_scale", "found_inf") if name in arrays}
-        for step in range(1, self.steps + 1):
-            number = {"step": arrays["step"] if self.counted else step} if self.op in NUMBERED else {}
-            getattr(dnnkern, self.op)(**lists, **self.keywords, **number, **more, **tail)
-        return out
+        function, keywords = getattr(dnnkern, self.op), {**lists, **self.keywords, **more, **tail}
+
+        def steps():
+            for step in range(1, self.steps + 1):
+                number = {"step": arrays["step"] if self.counted else step} if self.op in NUMBERED else {}
+                function(**keywords, **number)
+        return steps
 
     def values(self, mode):
         found = {}

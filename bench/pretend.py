@@ -1,0 +1,125 @@
+"""A GPU that is not there: calls run as on a device, up to the driver, whose functions do nothing and succeed.
+
+What the host spends on a call can be counted and timed so without a GPU, kernels are neither compiled nor run. Arrays lie on the host:
+torch's CPU tensors, and Numba's device arrays at addresses that nothing reads.
+"""
+import contextlib
+import ctypes
+import dataclasses
+import itertools
+from unittest import mock
+
+from dnnkern import dispatch
+from dnnkern.host import arrays, device, executable, front, launch, lists, raw
+
+_ADDRESSES = itertools.count(0x7F0000000000, 0x100000)
+
+
+@contextlib.contextmanager
+def pretended_gpu(index=0):
+    """Within, front ends bind and run their calls as on a GPU with the simulator's numbers."""
+    pretended = dataclasses.replace(device._SIMULATOR, name="a GPU that is not there")
+    with contextlib.ExitStack() as stack:
+        def change(module, **names):
+            for name, value in names.items():
+                stack.enter_context(mock.patch.object(module, name, value))
+        for module in (arrays, device, front, lists):
+            change(module, HOST_MEMORY=False)
+        change(executable, SIMULATED=False, DEVICE="cuda")
+        change(front, device_of=lambda index: pretended)
+        change(front.Operation, _executable=_executable)
+        change(dispatch, device_of=lambda index=0: pretended, current_device=lambda: 0)
+        change(launch, device=lambda index: pretended, Function=_Function, compile_kernel=lambda *ignored: None)
+        functions = {**{name: _nothing(types) for name, types in raw._TYPES.items()}, "cuMemAllocFromPoolAsync": _allocate}
+        stack.enter_context(mock.patch.dict(vars(raw), functions))
+        change(_bindings(), driver=_Driver(_bindings().driver))
+        device._primary_context.cache_clear()
+        arrays.KIND_OF_TYPE.clear()
+        named = dict(arrays._NAMED)
+        arrays._NAMED.clear()
+        with contextlib.suppress(ImportError):
+            arrays._NAMED["torch"] = _Torch()
+        dispatch.choices_changed()
+        try:
+            yield
+        finally:
+            device._primary_context.cache_clear()
+            arrays.KIND_OF_TYPE.clear()
+            arrays._NAMED.clear()
+            arrays._NAMED.update(named)
+            dispatch.choices_changed()
+
+
+def numba_array(shape, dtype="float32"):
+    """A Numba device array at an address of its own."""
+    import math
+    import types
+
+    import numpy as np
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer
+
+    from dnnkern.host.tensor import packed_strides
+    dtype = np.dtype(dtype)
+    context = types.SimpleNamespace(device=types.SimpleNamespace(id=0))
+    memory = MemoryPointer(context, _bindings().driver.CUdeviceptr(next(_ADDRESSES)), math.prod(shape) * dtype.itemsize)
+    return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=memory)
+
+
+def _bindings():
+    import cuda.bindings.driver
+    return cuda.bindings
+
+
+def _executable(self, problem, algorithm, device, stream, kind, given):
+    """`Operation._executable`, which remembers nothing beyond this."""
+    return executable.make_executable(self, problem, algorithm, device, given, called=True)
+
+
+class _Function:
+    """A loaded kernel."""
+    handle = 0x1000
+
+    def __init__(self, *ignored):
+        pass
+
+
+def _nothing(types):
+    """A function in C of such arguments that returns 0, bound as the driver's are: of its first two, which differ, it says that they do."""
+    function = ctypes.CDLL(None)["pthread_equal"]
+    function.argtypes = types
+    return function
+
+
+def _allocate(at, *ignored):
+    at._obj.value = next(_ADDRESSES)
+    return 0
+
+
+class _Driver:
+    """cuda.bindings.driver, whose functions succeed; classes and constants are the real ones."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        known = getattr(self._real, name)
+        if isinstance(known, type) or not name.startswith("cu"):
+            return known
+        function = self.__dict__[name] = lambda *ignored: (0, 1)
+        return function
+
+
+class _Torch(arrays.Torch):
+    """torch's tensors on the CPU, as if they were on a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.current = lambda device: 0
+
+    def _check_device(self, a):
+        if a.device.type != "cpu":
+            raise TypeError(f"got a torch tensor on {a.device}; expected one on the CPU")
+
+    def empty(self, shape, dtype, device, stream):
+        return self.torch.empty(shape, dtype=getattr(self.torch, dtype))
