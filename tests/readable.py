@@ -5,29 +5,31 @@
 casts           `i32 u32 i64 u64` of one argument, outside the simulator
 subscripts      constants above 2 in kernels and device functions: what is x[7]?
 captured        names that a kernel or a device function takes from the functions around it; the most of any
-files           of its family with device code that an algorithm's kernels are made of; the most of any
+files           of its family with device code that a kernel is made of: those of all functions that it names, and that these name; of an
+                algorithm's several kernels, such as the gradients and the sum before them, each is counted by itself; the most of any
 private         imports of another family's private modules
 lines           of the longest module
 """
 import argparse
 import ast
 import collections
+import functools
 import pathlib
 import symtable
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASTS = ("i32", "u32", "i64", "u64")
-DECORATORS = ("jit", "device_function")
+KERNELS, DECORATORS = ("jit",), ("jit", "device_function")
 SHARED = ("device", "host", "engine", "demo")  # folders that are no families
 
 
-def is_device_code(node):
+def is_device_code(node, decorators=DECORATORS):
     """Whether a function is a kernel or a device function."""
     if not isinstance(node, ast.FunctionDef):
         return False
     names = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-    return any(getattr(d, "id", getattr(d, "attr", None)) in DECORATORS for d in names)
+    return any(getattr(d, "id", getattr(d, "attr", None)) in decorators for d in names)
 
 
 class Checkout:
@@ -86,13 +88,14 @@ class Checkout:
         return found
 
     def imports(self, path):
-        """(file, names) of the package's modules that a module imports."""
+        """(name, name there or None for a module, file) of what a module imports from the package's others."""
         package = path.parts[:-1]
         for node in ast.walk(self.trees[path]):
             if isinstance(node, ast.ImportFrom) and node.level:
                 base = [*package[:len(package) - node.level + 1], *(node.module.split(".") if node.module else ())]
                 for alias in node.names:
-                    yield self.file([*base, alias.name]) or self.file(base)
+                    module, own = self.file([*base, alias.name]), alias.asname or alias.name
+                    yield (own, None, module) if module else (own, alias.name, self.file(base))
 
     def file(self, parts):
         """The file of a module, None where there is none."""
@@ -106,26 +109,65 @@ class Checkout:
             family = path.parts[1]
             if len(path.parts) < 3 or family in SHARED:
                 continue
-            for other in self.imports(path):
+            for _, _, other in self.imports(path):
                 if other and len(other.parts) > 2 and other.parts[1] not in (family, *SHARED) and any(
                         part.startswith("_") and part != "__init__.py" for part in other.parts[2:]):
                     found[path] += 1
         return found
 
     def files(self):
-        """{algorithm's file: how many}."""
-        found = {}
+        """{kernel's file:name: how many}."""
+        return collections.Counter({
+            f"{path}:{kernel.name}": len({where for where, node in self.reached(path, top) if self.device_code(ast.Module([node], []))})
+            for path, tree in self.trees.items() if len(path.parts) > 2 and path.parts[1] not in SHARED for top in tree.body
+            for kernel in self.device_code(ast.Module([top], [])) if is_device_code(kernel, KERNELS)})
+
+    def reached(self, path, top):
+        """(file, definition) of the family that a definition names, and that those name in turn: functions and classes of modules, and
+        methods, which are found by their names alone."""
+        found, left = set(), [(path, top)]
+        while left:
+            pair = left.pop()
+            if pair not in found:
+                found.add(pair)
+                left += self.mentioned(*pair)
+        return found
+
+    @functools.cache
+    def mentioned(self, path, top):
+        """(file, definition) of what a definition names."""
+        (names, modules), methods, found = self.scope(path), self.methods(path.parts[:2]), set()
+        for node in ast.walk(top):
+            if isinstance(node, ast.Name):
+                found.update(names.get(node.id, ()))
+            elif isinstance(node, ast.Attribute):
+                module = modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
+                found.update(self.scope(module)[0].get(node.attr, ()) if module else methods[node.attr])
+        return [pair for pair in found if pair[0].parts[:2] == path.parts[:2]]
+
+    @functools.cache
+    def scope(self, path):
+        """What names stand for in a module: {name: [(file, definition)]} and {name: file of a module}."""
+        names = {node.name: [(path, node)] for node in self.trees[path].body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        modules = {}
+        for own, name, file in self.imports(path):
+            if file and name is None:
+                modules[own] = file
+            elif file:
+                names.setdefault(own, self.scope(file)[0].get(name, ()))
+        return names, modules
+
+    @functools.cache
+    def methods(self, family):
+        """{name: [(file, method)]} of a family's classes."""
+        found = collections.defaultdict(list)
         for path, tree in self.trees.items():
-            if len(path.parts) < 3 or path.parts[1] in SHARED or not any(
-                    isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") in ("ALGORITHM", "ALGORITHMS") for n in tree.body):
-                continue
-            family, reached, left = path.parts[1], set(), [path]
-            while left:
-                here = left.pop()
-                reached.add(here)
-                left += [p for p in self.imports(here) if p and p.parts[1] == family and len(p.parts) > 2 and p not in reached]
-            found[path] = sum(bool(self.device_code(self.trees[p])) for p in reached)
-        return collections.Counter(found)
+            if path.parts[:2] == family:
+                for node in tree.body:
+                    for method in node.body if isinstance(node, ast.ClassDef) else ():
+                        if isinstance(method, ast.FunctionDef):
+                            found[method.name].append((path, method))
+        return found
 
     def lines(self):
         """{file: how many}."""

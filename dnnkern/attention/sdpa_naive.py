@@ -21,6 +21,7 @@ from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._checks import broadcast_strides
+from ._naive import CHUNK, THREADS, Vector, chunks_of, make_dot
 from ._parameters import (RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
                           sequence_arguments)
 from ._scores import NEG_INF, make_terms
@@ -28,8 +29,6 @@ from .backward._delta import Numbers
 from .backward._dsink import dsink_launches, dsink_seconds
 
 COST = constants("attention/naive")
-
-THREADS, CHUNK = 128, 8
 
 
 def supports(problem):
@@ -45,11 +44,6 @@ def workspace(problem, device, config):
 def rows_of(problem):
     """Rows of all heads."""
     return problem.images * problem.heads * problem.rows
-
-
-def chunks_of(elements):
-    """Threads per row of so many elements."""
-    return max(1, ceil_div(elements, CHUNK))
 
 
 def estimate(problem, device, config):
@@ -82,13 +76,6 @@ class BiasShape(NamedTuple):
     keys: i64
 
 
-class Vector(NamedTuple):
-    """A row in memory: where its elements begin, and the stride between them."""
-    data: object
-    at: i64
-    step: i64
-
-
 class Element(NamedTuple):
     """An element in memory."""
     data: object
@@ -115,20 +102,6 @@ class Dropout(NamedTuple):
     seed: object
     threshold: u32
     factor: object
-
-
-@functools.cache
-def make_dot(dtype, real, other=None):
-    """Device function ``dot(a, b, n)``: the sum of n products of two `Vector`s; b is of `other`, or of a's dtype."""
-    load, load_b, T = element(dtype).load, element(other or dtype).load, real
-
-    @device_function
-    def dot(a, b, n):
-        acc = T(0)
-        for c in range(n):
-            acc = T(acc + T(load(a.data, a.at + c * a.step)) * T(load_b(b.data, b.at + c * b.step)))
-        return acc
-    return dot
 
 
 @functools.cache

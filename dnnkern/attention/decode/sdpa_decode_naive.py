@@ -5,18 +5,20 @@ Where the cache has pages, each key's page is looked up. Arbitrary strides and s
 import functools
 from typing import NamedTuple
 
-from ...device import cuda, device_function, i32, i64, jit
+from ...device import cuda, i32, i64, jit
 from ...device.convert import element
 from ...device.fastmath import exp, log, maximum
-from ...device.index import Divisor, ceil_div, divide_remainder, divided, divisor
+from ...device.index import ceil_div, divided
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
-from .._checks import broadcast_strides
-from .._parameters import Kind, RowStrides, Sequences, Strides, softmax_scale
+from .._naive import CHUNK, THREADS, Vector, chunks_of, make_dot
+from .._parameters import Sequences, Strides
 from .._scores import NEG_INF, between, make_terms
-from ..sdpa_naive import CHUNK, THREADS, Vector, chunks_of, make_dot
+from ._pages import make_place
+from ._parameters import (Paging, bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, operand_arguments,
+                          page_argument, scaled, sink_arguments)
 
 COST = constants("attention/decode_naive")
 
@@ -32,12 +34,6 @@ class Sizes(NamedTuple):
     dv: i64
     pages: i64
     chunks: i64
-
-
-class TableStrides(NamedTuple):
-    """Of the page table."""
-    batch: i64
-    page: i64
 
 
 def supports(problem):
@@ -60,27 +56,6 @@ def estimate(problem, device, config):
     return LAUNCH + overlap(issue=issue, memory=memory_seconds(p.bytes, device), waits=waves * 2 * p.seen * p.d * COST.alone)
 
 
-def decode_kind(problem) -> Kind:
-    """The kind of a problem: rows are the last ones of their sequence, whose lengths are known on the device."""
-    p = problem
-    bias, sink = (t.dtype if t is not None else "" for t in (p.bias, p.sink))
-    return Kind(p.dtype, bias, sink, limits_keys=True, bottom=True, softcap=p.softcap > 0)
-
-
-@functools.cache
-def make_place(paged):
-    """Device function ``place(b, j, table, table_strides, page, pages)`` -> (page, key in it) of key j of sequence b;
-    out-of-range page indices are clamped."""
-    @device_function
-    def place(b, j, table, table_strides, page, pages):
-        if paged:
-            number, row = divide_remainder(j, page)
-            held = table[b * table_strides.batch + number * table_strides.page]
-            return between(held, 0, i32(pages - 1)), row
-        return i32(b), j
-    return place
-
-
 @functools.cache
 def kernel(kind, paged, with_lse, packed, cache, scaled):
     """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse."""
@@ -95,7 +70,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
                           scale_k, scale_v):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
-            v_scale = T(1)
+            v_scale, paging = T(1), Paging(table, table_strides, page, i32(sizes.pages))
             if SCALED_K:
                 scale = T(scale * scale_k[0])
             if SCALED_V:
@@ -118,7 +93,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
 
             row_max = T(NEG_INF)
             for j in range(begin, end):
-                there, row = place(b, j, table, table_strides, page, sizes.pages)
+                there, row = place(b, j, paging)
                 at = there * k_strides.batch + kv_head * k_strides.head + row * k_strides.row
                 product = dot(q_row, Vector(k, at, k_strides.column), sizes.d)
                 row_max = maximum(row_max, terms.score(product, 0, T(0), bias, bias_at + j * bias_strides.column, scale, softcap))
@@ -135,7 +110,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
                 acc[c] = T(0)
             column = chunk * CHUNK
             for j in range(begin, end):
-                there, row = place(b, j, table, table_strides, page, sizes.pages)
+                there, row = place(b, j, paging)
                 at = there * k_strides.batch + kv_head * k_strides.head + row * k_strides.row
                 product = dot(q_row, Vector(k, at, k_strides.column), sizes.d)
                 p = exp(T(terms.score(product, 0, T(0), bias, bias_at + j * bias_strides.column, scale, softcap) - ref_max))
@@ -159,53 +134,14 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
     return sdpa_decode_naive
 
 
-def operand_arguments(problem):
-    """Kernel parameters `q`, `k`, `v` and `o`."""
-    return tuple(Argument(element(t.dtype).pointer, name) for name, t in (
-        ("q", problem.q), ("k_cache", problem.k_cache), ("v_cache", problem.v_cache), ("o", problem.o)))
-
-
-def lse_argument(problem):
-    """Kernel parameter `lse`; without one it is not written."""
-    return Argument(f"{problem.compute}*", "lse" if problem.lse is not None else "o")
-
-
-def cache_arguments(problem):
-    """Kernel parameters of what kernels of this operation read besides: strides of the lengths, of the page table, of the sink and of lse,
-    bounds, scale and cap."""
-    p = problem
-    table = p.page_table.strides if p.page_table is not None else (0, 0)
-    return (Argument("int64", p.seq_len_kv.strides[0]), Argument(TableStrides, table),
-            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument(RowStrides, p.lse_strides),
-            Argument("int32x2", p.bounds),
-            Argument(p.compute, softmax_scale(p)), Argument(p.compute, p.softcap))
-
-
-def scaled(problem):
-    """Whether the keys and the values have a factor."""
-    return problem.scale_k is not None, problem.scale_v is not None
-
-
-def factor_arguments():
-    """Kernel parameters `scale_k` and `scale_v`, null where there is none."""
-    return Argument("float32*", "scale_k"), Argument("float32*", "scale_v")
-
-
-def bias_arguments(problem):
-    """Kernel parameters `bias` and `bias_strides`."""
-    t = problem.bias
-    return Argument(element((t or problem.q).dtype).pointer, "bias"), Argument(Strides, broadcast_strides(t))
-
-
 def build(problem, device, config):
     """One launch."""
-    p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
+    p, chunks = problem, chunks_of(problem.dv)
     threads = p.images * p.heads * p.rows * chunks
     sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
     arguments = (*operand_arguments(p), lse_argument(p),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
-                 Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
-                 Argument("int64", threads), Argument(Sizes, sizes), Argument(Divisor, divisor(max(p.page, 1))),
+                 sink_arguments(p)[0], Argument("int64", threads), Argument(Sizes, sizes), page_argument(p),
                  *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
                  Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch),

@@ -1,17 +1,18 @@
-"""The keys of a sequence cut into ranges, a block each: every key and value is read once, 16 bytes a thread, by a part of a warp a key.
+"""Split-KV: the keys of a sequence are cut into ranges, a block each; each key is read once, by a part of a warp, 16 bytes per thread.
 
 - The rows that share a head of the cache, of all heads of its group, are one tile of up to eight rows: a thread has its 16 bytes' part of
-  every row's query and of every row's sums in registers, and a product takes a few shuffles within the part of the warp.
-- A part of a warp has several keys under way and its own largest scores and sums, so that nothing is exchanged before the end, when the
+  each row's query and of each row's accumulators in registers, and a product takes a few shuffles within the part of the warp.
+- A part of a warp has several keys in flight and its own row_max and row_sum, so that nothing is exchanged before the end, when the
   parts meet once in shared memory.
-- A sequence has as many ranges as fill the device. What they leave, a largest score, a sum and a row of sums each, a second launch merges.
+- A sequence has as many ranges as fill the device. What they leave, row_max, row_sum and the accumulators, a second launch merges.
   With one range there is one launch.
-- Where the cache has pages, a key's place is looked up on the way.
+- Where the cache has pages, a key's page is looked up when it is loaded.
 
-Memory bounds it where an element has four bytes or more; with halves the conversions and shuffles of each key do.
+Limited by memory where an element has four bytes or more; with 16-bit elements by the conversions and shuffles of each key.
 """
 import functools
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -27,12 +28,12 @@ from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._flash import make_powers
-from .._parameters import Kind, Sequences, Strides
+from .._parameters import Kind, Strides
 from .._scores import NEG_INF, make_terms
-from ._ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes, refusal,
-                      shape_arguments, sink_arguments, tiles_of)
-from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place, operand_arguments,
-                                scaled)
+from ._pages import make_place
+from ._parameters import (Lengths, Outputs, Paging, Scoring, bias_arguments, cache_arguments, decode_kind, factor_arguments, lines_of,
+                          lse_argument, operand_arguments, page_argument, scaled, shape_argument, sink_arguments, tiles_of)
+from ._ranges import Parts, make_merge, make_places, make_range, make_store_output, merge_launch, merge_seconds, parts_bytes, refusal
 
 COST = constants("attention/decode_simt")
 
@@ -140,11 +141,6 @@ def configs(problem, device):
     return found
 
 
-def _lines(problem):
-    """Tiles of rows."""
-    return lines_of(problem, _tile(problem))
-
-
 def workspace(problem, device, config):
     """What ranges leave, where there are several."""
     return parts_bytes(problem, config.parts, config.splits)
@@ -154,7 +150,7 @@ def estimate(problem, device, config):
     """Bytes, where enough blocks are there to have them under way, or instructions, of which half of what could be is issued; each block
     has a beginning and an end; and the merge."""
     p, c = problem, config
-    blocks, tiles = _lines(p) * c.splits, tiles_of(p, c.rows)
+    blocks, tiles = lines_of(p, c.rows) * c.splits, tiles_of(p, c.rows)
     share = min(1.0, blocks / (BLOCKS * device.sms))
     moved = memory_seconds(p.bytes + (tiles - 1) * p.bytes / COST.again, device)
     each = c.held * c.chunk * COST.element * (c.rows + 1) + c.rows * (COST.halving * c.lanes.bit_length() + COST.row)
@@ -164,171 +160,195 @@ def estimate(problem, device, config):
             + Cost(waves=COST.ends, reduction=merge_seconds(p, c.parts, c.splits, device)))
 
 
+class Rows(NamedTuple):
+    """A thread's part of the rows of a tile, arrays: of each row the query, accumulators, scores of the keys in flight, row_max, row_sum,
+    the keys from `begins` to `ends` that it attends to, and where its bias begins."""
+    queries: object
+    acc: object
+    scores: object
+    row_max: object
+    row_sum: object
+    begins: object
+    ends: object
+    bias_at: object
+
+
 @functools.cache
 def range_kernel(config, dependent):
-    """A tile of rows and a range of keys a block."""
+    """A tile of rows and a range of keys per block."""
     kind, T = config.kind, config.kind.real
-    terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
-    joined, result, (sum_at, score_at) = make_joined(kind), make_result(config.parts), make_places(config.parts)
-    range_of, DEPENDENT = make_range(1), dependent
+    terms, powers = make_terms(kind), make_powers(kind.compute)
     ROWS, LANES_OF, HELD, CHUNK, GROUPS, AHEAD = config.rows, config.lanes, config.held, config.chunk, config.groups, config.ahead
     WIDTH, D, E, SPLIT = config.width, config.d, config.e, config.splits > 1
-    OWN, STEP = HELD * CHUNK, AHEAD * GROUPS
+    OWN, STEP, ITEM = HELD * CHUNK, AHEAD * GROUPS, ROWS * WIDTH
+
+    # ---- a row, r of a tile
+
     Q, Q_LENGTH, fetch_q, unpack_q = make_reader(kind.dtype, CHUNK, config.words[0])
-    K, K_LENGTH, fetch_k, unpack_k = make_reader(config.cache, CHUNK, config.words[1])
-    V, V_LENGTH, fetch_v, unpack_v = make_reader(config.cache, CHUNK, config.words[2])
-    SUMS, SCORES, K_ALL, V_ALL, ITEM = ROWS * OWN, ROWS * AHEAD, AHEAD * HELD * K_LENGTH, AHEAD * HELD * V_LENGTH, ROWS * WIDTH
-    TOPS, TOTALS = GROUPS * ITEM, GROUPS * (ITEM + ROWS)
-    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
-    total_of, BIAS = make_reduce(add, LANES_OF), bool(kind.bias)
-    STARTS, (OF_K, OF_V) = ROWS if BIAS else 1, config.scaled
+    dot_sum, BIAS = make_reduce(add, LANES_OF), bool(kind.bias)
 
     @device_function
-    def query(r, s):
-        """A row's query, in the threads of each key; the keys that it attends to, and where its bias begins."""
-        q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds = s
+    def load_query(r, s):
+        """The query, in the threads of each key; the keys that it attends to, and where its bias begins."""
+        rows, q, strides, bias_strides, shape, lengths, span, b, g, row0, lane = s
         row = row0 + r
-        there = row < many
-        member, i = divide_remainder(row if there else 0, per)
-        lows[r], highs[r] = i32(0), i32(0)
-        if there:
-            low, high = terms.key_range(i, i32(per.d), keys, bounds)
-            lows[r], highs[r] = low, min(high, last)
-        h = i64(g * sizes.group + member)
-        at = b * q_strides.batch + h * q_strides.head + i * q_strides.row
+        exists = row < shape.rows
+        member, i = divide_remainder(row if exists else 0, shape.queries)
+        rows.begins[r], rows.ends[r] = i32(0), i32(0)
+        if exists:
+            begin, end = terms.key_range(i, i32(shape.queries.d), span.keys, lengths.bounds)
+            rows.begins[r], rows.ends[r] = begin, min(end, span.end)
+        h = i64(g * shape.group + member)
+        at = b * strides.batch + h * strides.head + i * strides.row
         if BIAS:
-            starts[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
+            rows.bias_at[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
         raw = cuda.local.array(Q_LENGTH, Q)
         for c in range(HELD):
             column = (lane + c * LANES_OF) * CHUNK
-            fetch_q(raw, 0, advance(q, at), column, i32(there and column < D))
-            unpack_q(queries, r * OWN + c * CHUNK, raw, 0)
-    queries_all = unrolled(ROWS, query)
+            fetch_q(raw, 0, advance(q, at), column, i32(exists and column < D))
+            unpack_q(rows.queries, r * OWN + c * CHUNK, raw, 0)
 
     @device_function
-    def multiply(r, s):
-        """Products of a row with a key."""
-        queries, keys, scores, u = s
+    def multiply_key(r, s):
+        """The product with key u."""
+        rows, key, u = s
         total = T(0)
         for c in range(OWN):
-            total = T(total + queries[r * OWN + c] * keys[c])
-        scores[r * AHEAD + u] = total_of(total)
-    multiply_all = unrolled(ROWS, multiply)
+            total = T(total + rows.queries[r * OWN + c] * key[c])
+        rows.scores[r * AHEAD + u] = dot_sum(total)
 
     @device_function
     def online_softmax(r, s):
-        """The largest score of a row, what that makes of its sums, and probabilities in place of scores."""
-        scores, sums, row_max, row_sum, lows, highs, starts, j0, bias, bias_step, scale, softcap = s
-        top = row_max[r]
+        """Products become scores, and these probabilities; accumulators shrink where row_max has grown."""
+        rows, j0, scoring = s
+        row_max = rows.row_max[r]
         for u in range(AHEAD):
             j, x, at = j0 + u * GROUPS, T(NEG_INF), i64(0)
-            if j >= lows[r] and j < highs[r]:
+            if j >= rows.begins[r] and j < rows.ends[r]:
                 if BIAS:
-                    at = starts[r] + j * bias_step
-                x = terms.score(scores[r * AHEAD + u], 0, T(0), bias, at, scale, softcap)
-            scores[r * AHEAD + u] = x
-            top = maximum(top, x)
-        level = powers.level(top)
-        if row_max[r] != T(NEG_INF):
-            fall = powers.fall(powers.level(row_max[r]), level)
-            row_sum[r] = T(row_sum[r] * fall)
+                    at = rows.bias_at[r] + j * scoring.bias_strides.column
+                x = terms.score(rows.scores[r * AHEAD + u], 0, T(0), scoring.bias, at, scoring.scale, scoring.softcap)
+            rows.scores[r * AHEAD + u] = x
+            row_max = maximum(row_max, x)
+        level = powers.level(row_max)
+        if rows.row_max[r] != T(NEG_INF):
+            fall = powers.fall(powers.level(rows.row_max[r]), level)
+            rows.row_sum[r] = T(rows.row_sum[r] * fall)
             for c in range(OWN):
-                sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
-        row_max[r] = top
+                rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] * fall)
+        rows.row_max[r] = row_max
         for u in range(AHEAD):
-            p = powers.rise(scores[r * AHEAD + u], level)
-            scores[r * AHEAD + u] = p
-            row_sum[r] = T(row_sum[r] + p)
-    online_softmax_all = unrolled(ROWS, online_softmax)
+            p = powers.rise(rows.scores[r * AHEAD + u], level)
+            rows.scores[r * AHEAD + u] = p
+            rows.row_sum[r] = T(rows.row_sum[r] + p)
 
     @device_function
-    def weigh(r, s):
-        """A key's values, weighed by a row's probability."""
-        sums, values, scores, u = s
+    def add_values(r, s):
+        """Add the values of key u, times its probability."""
+        rows, values, u = s
         for c in range(OWN):
-            sums[r * OWN + c] = T(sums[r * OWN + c] + scores[r * AHEAD + u] * values[c])
-    weigh_all = unrolled(ROWS, weigh)
+            rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] + rows.scores[r * AHEAD + u] * values[c])
 
     @device_function
-    def leave(r, s):
-        """A part's sums, for the block."""
-        memory, sums, row_max, row_sum, group, lane, of_v = s
+    def share_row(r, s):
+        """What the threads of a key have of the row, into shared memory."""
+        memory, rows, group, lane, v_scale = s
         for c in range(HELD):
             for e in range(CHUNK):
-                memory[group * ITEM + r * WIDTH + (lane + c * LANES_OF) * CHUNK + e] = T(sums[r * OWN + c * CHUNK + e] * of_v)
+                memory[group * ITEM + r * WIDTH + (lane + c * LANES_OF) * CHUNK + e] = T(rows.acc[r * OWN + c * CHUNK + e] * v_scale)
         if lane == 0:
-            memory[TOPS + group * ROWS + r] = row_max[r]
-            memory[TOTALS + group * ROWS + r] = row_sum[r]
-    leave_all = unrolled(ROWS, leave)
+            memory[MAX_AT + group * ROWS + r] = rows.row_max[r]
+            memory[SUM_AT + group * ROWS + r] = rows.row_sum[r]
+
+    load_queries, multiply_keys, update_rows, weigh_values, share_rows = (
+        unrolled(ROWS, of_a_row) for of_a_row in (load_query, multiply_key, online_softmax, add_values, share_row))
+
+    # ---- keys and values
+
+    K, K_LENGTH, fetch_k, unpack_k = make_reader(config.cache, CHUNK, config.words[1])
+    V, V_LENGTH, fetch_v, unpack_v = make_reader(config.cache, CHUNK, config.words[2])
+    place = make_place(config.paged)
+
+    @device_function
+    def load_key(raw_k, raw_v, u, j, span, k, v, k_strides, v_strides, paging, b, g, lane):
+        """A thread's part of key j and of its values, the u-th of those in flight."""
+        exists = j < span.end
+        number, row = place(b, j if exists else 0, paging)
+        k_at = number * k_strides.batch + g * k_strides.head + row * k_strides.row
+        v_at = number * v_strides.batch + g * v_strides.head + row * v_strides.row
+        for c in range(HELD):
+            column = (lane + c * LANES_OF) * CHUNK
+            inside = exists and column < D
+            fetch_k(raw_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, i32(inside))
+            inside = exists and column < E
+            fetch_v(raw_v, (u * HELD + c) * V_LENGTH, advance(v, v_at), column, i32(inside))
+
+    # ---- the kernel
+
+    merge, store_output, (values_at, scores_at) = make_merge(kind), make_store_output(config.parts), make_places(config.parts)
+    range_of, DEPENDENT, BY_WIDTH, (SCALED_K, SCALED_V) = make_range(kind, 1), dependent, divisor(WIDTH), config.scaled
+    SUMS, SCORES, K_ALL, V_ALL = ROWS * OWN, ROWS * AHEAD, AHEAD * HELD * K_LENGTH, AHEAD * HELD * V_LENGTH
+    MAX_AT, SUM_AT, BIASES = GROUPS * ITEM, GROUPS * (ITEM + ROWS), ROWS if BIAS else 1
+
+    @device_function
+    def store_tile(memory, partial, outputs, shape, split, splits, line, b, g, row0, thread):
+        """The tile, merged from what the threads of each key had: to the workspace, or as the result."""
+        for item in range(thread, ITEM, THREADS):
+            r, column = divide_remainder(item, BY_WIDTH)
+            row_max, row_sum, value = merge(memory, item, ITEM, MAX_AT + r, SUM_AT + r, ROWS, GROUPS)
+            if SPLIT:
+                part, count = i64(line) * splits.d + split, i64(shape.all_tiles.d) * splits.d
+                partial[values_at(part, r, column)] = value
+                if column == 0:
+                    max_at, sum_at = scores_at(part, count, r)
+                    partial[max_at], partial[sum_at] = row_max, row_sum
+            else:
+                store_output(outputs, shape, b, g, row0 + r, column, row_max, row_sum, value)
 
     @jit(launch_bounds=(THREADS, 1))
-    def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
-                             bias_strides, scale_k, scale_v):
+    def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, shape, page, splits, q_strides, k_strides, v_strides,
+                             o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides,
+                             scale_k, scale_v):
         memory = cuda.shared.array(0, T)
         thread = cuda.threadIdx.x
         lane, group = thread % LANES_OF, thread // LANES_OF
-        split, line = divide_remainder(cuda.blockIdx.x, lines)
-        place_of, tile = divide_remainder(line, tiles)
-        b, g = divide_remainder(place_of, heads_of)
-        row0, many = tile * ROWS, sizes.rows
+        split, line = divide_remainder(cuda.blockIdx.x, shape.all_tiles)
+        head, tile = divide_remainder(line, shape.tiles)
+        b, g = divide_remainder(head, shape.kv_heads)
+        row0 = tile * ROWS
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        _, _, _, keys = terms.lengths(b, Sequences(of_keys, of_keys, 0, key_step), i32(per.d), sizes.capacity)
-
-        if OF_K:
+        if SCALED_K:
             scale = T(scale * scale_k[0])
-        # the keys of this range, of those that any row sees
-        oldest, _ = terms.key_range(0, i32(per.d), keys, bounds)
-        first, last = range_of(split, splits, oldest, keys)
-        queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
-        row_max, row_sum, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
-        lows, highs, starts = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32), cuda.local.array(STARTS, i64)
-        of_k, of_v, some = cuda.local.array(K_ALL, K), cuda.local.array(V_ALL, V), cuda.local.array(OWN, T)
-        for c in range(SUMS):
-            sums[c] = T(0)
-        for r in range(ROWS):
-            row_max[r], row_sum[r] = T(NEG_INF), T(0)
-        queries_all(0, (q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds))
-        for start in range(first, last, STEP):
-            j0 = start + group
-            for u in range(AHEAD):
-                j = j0 + u * GROUPS
-                there = j < last
-                number, row = place(b, j if there else 0, table, table_strides, page, sizes.pages)
-                k_at = number * k_strides.batch + g * k_strides.head + row * k_strides.row
-                v_at = number * v_strides.batch + g * v_strides.head + row * v_strides.row
-                for c in range(HELD):
-                    column = (lane + c * LANES_OF) * CHUNK
-                    inside = there and column < D
-                    fetch_k(of_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, i32(inside))
-                    inside = there and column < E
-                    fetch_v(of_v, (u * HELD + c) * V_LENGTH, advance(v, v_at), column, i32(inside))
-            for u in range(AHEAD):
-                for c in range(HELD):
-                    unpack_k(some, c * CHUNK, of_k, (u * HELD + c) * K_LENGTH)
-                multiply_all(0, (queries, some, scores, u))
-            online_softmax_all(0, (scores, sums, row_max, row_sum, lows, highs, starts, j0, bias, bias_strides.column, scale, softcap))
-            for u in range(AHEAD):
-                for c in range(HELD):
-                    unpack_v(some, c * CHUNK, of_v, (u * HELD + c) * V_LENGTH)
-                weigh_all(0, (sums, some, scores, u))
-        leave_all(0, (memory, sums, row_max, row_sum, group, lane, T(scale_v[0]) if OF_V else T(1)))
-        cuda.syncthreads()
+        v_scale = T(scale_v[0]) if SCALED_V else T(1)
+        lengths, paging = Lengths(of_keys, key_step, bounds), Paging(table, table_strides, page, shape.pages)
+        scoring, span = Scoring(scale, softcap, bias, bias_strides), range_of(split, splits, b, shape, lengths)
 
-        for item in range(thread, ITEM, THREADS):
-            r, column = divide_remainder(item, (SIZE, MULTIPLIER, SHIFT))
-            top, total, value = joined(memory, item, ITEM, memory, TOPS + r, memory, TOTALS + r, ROWS, GROUPS)
-            if SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines.d) * splits[0])
-                partial[sum_at(part, r, column)] = value
-                if column == 0:
-                    top_at, total_at = score_at(part, count, r)
-                    partial[top_at], partial[total_at] = top, total
-            else:
-                result(o, b, g, row0 + r, many, column, top, total, value, sizes.group, per, o_strides, sink, sink_step,
-                       lse, lse_strides)
+        rows = Rows(cuda.local.array(SUMS, T), cuda.local.array(SUMS, T), cuda.local.array(SCORES, T), cuda.local.array(ROWS, T),
+                    cuda.local.array(ROWS, T), cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32), cuda.local.array(BIASES, i64))
+        raw_k, raw_v, some = cuda.local.array(K_ALL, K), cuda.local.array(V_ALL, V), cuda.local.array(OWN, T)
+        for c in range(SUMS):
+            rows.acc[c] = T(0)
+        for r in range(ROWS):
+            rows.row_max[r], rows.row_sum[r] = T(NEG_INF), T(0)
+        load_queries(0, (rows, q, q_strides, bias_strides, shape, lengths, span, b, g, row0, lane))
+        for start in range(span.begin, span.end, STEP):
+            for u in range(AHEAD):
+                load_key(raw_k, raw_v, u, start + group + u * GROUPS, span, k, v, k_strides, v_strides, paging, b, g, lane)
+            for u in range(AHEAD):
+                for c in range(HELD):
+                    unpack_k(some, c * CHUNK, raw_k, (u * HELD + c) * K_LENGTH)
+                multiply_keys(0, (rows, some, u))
+            update_rows(0, (rows, start + group, scoring))
+            for u in range(AHEAD):
+                for c in range(HELD):
+                    unpack_v(some, c * CHUNK, raw_v, (u * HELD + c) * V_LENGTH)
+                weigh_values(0, (rows, some, u))
+        share_rows(0, (memory, rows, group, lane, v_scale))
+        cuda.syncthreads()
+        outputs = Outputs(o, o_strides, sink, sink_step, lse, lse_strides)
+        store_tile(memory, partial, outputs, shape, split, splits, line, b, g, row0, thread)
     return sdpa_decode_split_kv
 
 
@@ -336,14 +356,13 @@ def build(problem, device, config):
     """One launch, or two."""
     p, splits = problem, config.splits
     dependent = device.capability >= (9, 0)
-    sink, sink_step = sink_arguments(p)
-    arguments = (*operand_arguments(p), lse_argument(p),
-                 Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
-                 *shape_arguments(p, config.rows), Argument(Divisor, divisor(max(p.page, 1))), Argument(Divisor, divisor(splits)),
-                 *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
-                 *bias_arguments(p), *factor_arguments())
+    arguments = (*operand_arguments(p), lse_argument(p), Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"),
+                 Argument("int32*", "page_table"), sink_arguments(p)[0], shape_argument(p, config.rows), page_argument(p),
+                 Argument(Divisor, divisor(splits)), *(Argument(Strides, p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)),
+                 *cache_arguments(p), *bias_arguments(p), *factor_arguments())
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
-    launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)
+    launch = Launch(kernel, (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared,
+                    dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
 

@@ -6,8 +6,8 @@ from ....device.index import ceil_div
 from ....engine.constants import constants
 from ....engine.cost import Cost
 from ..._parameters import Kind
-from .._ranges import Parts, lines_of, merge_seconds, tiles_of
-from ..sdpa_decode_naive import decode_kind
+from .._parameters import decode_kind, lines_of, tiles_of
+from .._ranges import Parts, merge_seconds
 
 COST = constants("attention/decode_mma")
 

@@ -1,4 +1,4 @@
-"""What the kernel of `sdpa_decode_split_kv_wgmma` is compiled for, what lies where in shared memory, and how blocks share the keys."""
+"""What the kernel of `split_kv_wgmma` is compiled for, the layout of its shared memory, and into how many ranges keys are cut."""
 from dataclasses import dataclass, replace
 
 from ....device.groups import access_words
@@ -8,8 +8,8 @@ from ....engine.hopper import ROW, SHARED_LIMIT
 from ..._fragments import stored_in_pairs
 from ..._parameters import Kind
 from ..._wgmma import ALIGNMENT, COLUMNS
-from .._ranges import Parts, lines_of
-from ..sdpa_decode_naive import decode_kind
+from .._parameters import decode_kind, lines_of
+from .._ranges import Parts
 
 HEIGHT, WIDTH, PIECE = 64, 64, 32  # rows of a tile, keys of a step, keys of a piece of their values
 BOX, SLICE = WIDTH * ROW, PIECE * ROW  # bytes of 64 columns of keys, and of a piece of the values
