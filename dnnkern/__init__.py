@@ -69,6 +69,7 @@ _NAMES = {
     "max_pool_bwd": "dnnkern.pool",
     "max_pool_fwd": "dnnkern.pool",
     "problem": "dnnkern.sketch",
+    "recording": "dnnkern.warming",
     "reduce": "dnnkern.reduce",
     "resample_bwd": "dnnkern.transform",
     "resample_fwd": "dnnkern.transform",
@@ -99,6 +100,7 @@ _NAMES = {
     "transpose": "dnnkern.transform",
     "unary": "dnnkern.act",
     "view": "dnnkern.host.arrays",
+    "warm": "dnnkern.warming",
 }
 _MODULES = ("device", "dispatch", "host")
 

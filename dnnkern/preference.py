@@ -10,6 +10,7 @@ import math
 import os
 
 VARIABLE = "DNNKERN_PREFER"
+RECORDING = "recording"  # the variable whose value records the calls of a context (`dnnkern.warming`)
 DEVICE = "device"
 LONG = 2.0  # seconds of a simulated call that deserve a hint
 # A thread of a warpgroup takes the simulator 200 to 400 us, an operation of naive 1 us in products and convolutions, 6 to 11 in
@@ -17,28 +18,39 @@ LONG = 2.0  # seconds of a simulated call that deserve a hint
 # 22 s, by what an H200 would run 167 s.
 FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
-"""Empty until a `block` is first entered: until then no call has to look up a preference. Never emptied, since a context can outlive the
+"""Empty until a block of `within` is first entered: until then no call has to look at the context. Never emptied, since a context can outlive the
 block in which it was copied."""
 
 _context = contextvars.ContextVar(VARIABLE, default=())
 of_context = _context.get
-"""() -> the preference's part of a cached call's key: () or ((VARIABLE, name),)."""
+"""() -> what of the context is part of a cached call's key: pairs of a variable and its value."""
 _remarked = []
 
 
 def current() -> str | None:
     """The name of the innermost block here, else DNNKERN_PREFER's, else None."""
-    for _, name in of_context():
-        return name
-    return os.environ.get(VARIABLE) or None
+    return value_of(VARIABLE) or os.environ.get(VARIABLE) or None
+
+
+def value_of(variable):
+    """The value that the context has for a variable; None for none."""
+    return next((value for name, value in of_context() if name == variable), None)
 
 
 @contextlib.contextmanager
 def block(name):
     """Calls of this thread (or task) in the block prefer `name`; None cancels the preference of an enclosing block."""
+    with within(VARIABLE, name):
+        yield
+
+
+@contextlib.contextmanager
+def within(variable, value):
+    """In the block, the context of this thread (or task) has a value for a variable; None for none."""
     if not USED:
         USED.append(True)
-    token = _context.set(() if name is None else ((VARIABLE, name),))
+    others = tuple(pair for pair in of_context() if pair[0] != variable)
+    token = _context.set(others if value is None else (*others, (variable, value)))
     try:
         yield
     finally:

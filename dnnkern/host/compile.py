@@ -24,6 +24,7 @@ import numpy as np
 from ..device._parameters import described
 from ..device._typed import Light, is_typed
 from .paths import cache_dir, write_atomically
+from .pending import awaited
 from .sources import PACKAGE, digest
 
 FORMAT = 4
@@ -153,9 +154,14 @@ def _sources(files):
     return digest(*(PACKAGE / name for name in COMPILER), *(path for name in files if (path := Path(name).resolve()).is_file()))
 
 
+def file_of(kernel, signature, arch) -> str:
+    """Name of the kernel's file in the cache directory."""
+    return f"cubin/{arch}/{cache_key(kernel, signature, arch)}.cubin"
+
+
 def compile_kernel(kernel, signature, arch) -> Binary:
     """The kernel for these parameter types ("float32*", "int32", ...) and architecture, from the disk cache or compiled."""
-    return kept(Binary, lambda: f"cubin/{arch}/{cache_key(kernel, signature, arch)}.cubin", lambda: _compile(kernel, signature, arch))
+    return kept(Binary, lambda: file_of(kernel, signature, arch), lambda: _compile(kernel, signature, arch))
 
 
 def is_missing(name) -> bool:
@@ -169,8 +175,11 @@ def kept(kind, name, make):
     folder = cache_dir()
     if folder is None:
         return make()
-    path = folder / name()
+    name = name()
+    path = folder / name
     found = _read(path, kind)
+    if found is None and awaited(name):
+        found = _read(path, kind)
     if found is None:
         found = make()
         head = asdict(found)

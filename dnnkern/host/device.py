@@ -96,6 +96,35 @@ _SIMULATOR = Device(index=0, name="simulator", capability=(9, 0), arch="sm_90a",
                     registers_per_sm=65536, l2_bytes=60 << 20, clock_hz=1.98e9, bandwidth=4.8e12, memory=1 << 34)
 
 
+# What kernels are compiled for on machines without such a GPU: the largest of each architecture, by its data sheet. (name, capability,
+# multiprocessors, shared memory of a block and of a multiprocessor, bytes of L2, Hz, bytes a second, bytes of memory)
+_BY_ARCH = {
+    "sm_70": ("Tesla V100-SXM2-32GB", (7, 0), 80, 98304, 98304, 6 << 20, 1.53e9, 0.9e12, 32 << 30),
+    "sm_75": ("Tesla T4", (7, 5), 40, 65536, 65536, 4 << 20, 1.59e9, 0.32e12, 16 << 30),
+    "sm_80": ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 166912, 167936, 40 << 20, 1.41e9, 2.04e12, 80 << 30),
+    "sm_86": ("NVIDIA A40", (8, 6), 84, 101376, 102400, 6 << 20, 1.74e9, 0.7e12, 48 << 30),
+    "sm_89": ("NVIDIA L40S", (8, 9), 142, 101376, 102400, 96 << 20, 2.52e9, 0.86e12, 48 << 30),
+    "sm_90a": ("NVIDIA H200", (9, 0), 132, 232448, 233472, 60 << 20, 1.98e9, 4.8e12, 141 * 10 ** 9),
+    "sm_100a": ("NVIDIA B200", (10, 0), 148, 232448, 233472, 126 << 20, 1.97e9, 8e12, 180 * 10 ** 9),
+    "sm_120a": ("NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, 101376, 102400, 128 << 20, 2.62e9, 1.79e12, 96 << 30),
+}
+
+
+def described(arch) -> Device:
+    """A device of an architecture, to compile for where there is none.
+
+    Raises
+    ------
+    ValueError
+        No device of this architecture is described.
+    """
+    if arch not in _BY_ARCH:
+        raise ValueError(f"arch is {arch!r}; expected one of {', '.join(_BY_ARCH)}")
+    name, capability, sms, block, multiprocessor, l2, clock, bandwidth, memory = _BY_ARCH[arch]
+    return Device(index=0, name=name, capability=capability, arch=arch, sms=sms, shared_per_block=block, shared_per_sm=multiprocessor,
+                  registers_per_sm=65536, l2_bytes=l2, clock_hz=clock, bandwidth=bandwidth, memory=memory)
+
+
 @functools.cache
 def device(index=0) -> Device:
     """The device with this index."""

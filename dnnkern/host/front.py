@@ -11,7 +11,7 @@ from ..device import HOST_MEMORY
 from ..device._fork import in_forked_child
 from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, named, when_choices_change
 from ..dispatch import bound as noted
-from ..preference import USED, of_context
+from ..preference import RECORDING, USED, of_context, value_of
 from .arrays import KIND_OF_TYPE, kind_of
 from .check import CHECKS
 from .device import device as device_of
@@ -258,7 +258,11 @@ class Operation:
         if algorithm is None:
             executable, need = None, 0
         else:
-            executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
+            if USED and (recorder := value_of(RECORDING)) is not None:
+                fresh = () if outs else range(len(operands), len(operands) + len(self.outputs))
+                executable = recorder.executable(self, problem, algorithm, device, choice, fresh)
+            else:
+                executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
                       names=self.labels[:len(operands)] + ("out",) * len(self.outputs), tensors=(*tensors, *problem.outputs),

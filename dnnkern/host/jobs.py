@@ -20,11 +20,15 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM
 THREADS = "dnnkern"  # names of our own threads begin so: they wait for work when this one compiles
 
 
-def forks() -> bool:
-    """Whether this process can compile in children of its own, and there are cores for them."""
+def may_fork() -> bool:
+    """Whether this process can have children that compile."""
     others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.name.startswith(THREADS)]
-    idle = cores() > 1 and sys.platform == "linux" and os.getloadavg()[0] < cores() + 0.5  # else a child only takes from this one
-    return idle and not others and "jax" not in sys.modules
+    return sys.platform == "linux" and not others and "jax" not in sys.modules
+
+
+def forks() -> bool:
+    """Whether it can, and there are cores for them."""
+    return cores() > 1 and may_fork() and os.getloadavg()[0] < cores() + 0.5  # else a child only takes from this one
 
 
 def side_by_side(tasks, workers=None):
@@ -35,9 +39,9 @@ def side_by_side(tasks, workers=None):
     tasks : sequence of callables
         Without arguments. What they return is ignored, and what they raise: they may run in a child.
     workers : int, optional
-        Processes; default the cores that this process may use. One where it cannot fork.
+        Processes; default the cores that this process may use, of a machine that is not busy. One where it cannot fork.
     """
-    workers = min(len(tasks), workers or cores()) if forks() else 1
+    workers = min(len(tasks), workers or cores()) if (may_fork() if workers else forks()) else 1
     reading, writing = os.pipe()  # the numbers of the tasks: who is free takes the next
     os.write(writing, struct.pack(f"{len(tasks)}H", *range(len(tasks))))
     os.close(writing)

@@ -46,13 +46,14 @@ def key(kernel, signature) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _file(kernel, signature):
+def file_of(kernel, signature) -> str:
+    """Name of the kernel's file in the cache directory."""
     return f"cpu/{machine.identity()}/{key(kernel, signature)}.o"
 
 
 def compile_kernel(kernel, signature) -> cpu.Code:
     """The kernel for these parameter types, from the disk cache or compiled."""
-    return kept(cpu.Code, lambda: _file(kernel, signature), lambda: cpu.compile_kernel(kernel, signature, BOUNDS))
+    return kept(cpu.Code, lambda: file_of(kernel, signature), lambda: cpu.compile_kernel(kernel, signature, BOUNDS))
 
 
 def compile_ahead(launches):
@@ -60,7 +61,7 @@ def compile_ahead(launches):
     and what they make is kept; whatever is not there afterwards is compiled by who needs it."""
     wanted = dict.fromkeys((k.kernel, k.signature) for k in launches)
     if len(wanted) > 1 and forks():
-        missing = [pair for pair in wanted if (*pair, BOUNDS) not in _functions and is_missing(_file(*pair))]
+        missing = [pair for pair in wanted if (*pair, BOUNDS) not in _functions and is_missing(file_of(*pair))]
         if len(missing) > 1:
             side_by_side([functools.partial(compile_kernel, *pair) for pair in missing])
 

@@ -1,0 +1,127 @@
+"""Kernels compiled ahead, in another process: `compile_jobs` starts it, and reads what it says."""
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+
+from . import pending
+from .jobs import THREADS
+from .sources import PACKAGE
+
+_MAIN = "import sys; sys.path.insert(0, {root!r}); from dnnkern.host.compiler import main; main()"
+
+
+@dataclass
+class Compiled:
+    """What has been compiled so far.
+
+    Attributes
+    ----------
+    kernels : int
+        Distinct kernels of all problems; 0 until they are planned.
+    missing : int
+        Those that the cache had not.
+    done : int
+        Of these, compiled and kept.
+    failed : dict
+        What was not compiled, a problem or a kernel's file, and why. A call compiles it itself, or says what is wrong.
+    """
+    kernels: int = 0
+    missing: int = 0
+    done: int = 0
+    failed: dict = field(default_factory=dict)
+
+
+class Compilation:
+    """A process that compiles the kernels of some jobs.
+
+    Parameters
+    ----------
+    jobs : sequence of compiler.Job
+        All for processors, or all for GPUs.
+    workers : int, optional
+        Processes that compile at once; default: the cores.
+    progress : callable(Compiled), optional
+        Called after every change.
+    """
+
+    def __init__(self, jobs, workers=None, progress=None):
+        self.jobs, self.progress, self.compiled, self._left, self._thread = list(jobs), progress, Compiled(), {}, None
+        self._process = subprocess.Popen([sys.executable, "-c", _MAIN.format(root=str(PACKAGE.parent))], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, env=_environment(self.jobs), start_new_session=True)
+        with contextlib.suppress(BrokenPipeError):  # it could not start; why is on standard error
+            self._process.stdin.write(pickle.dumps(([self._pickled(job) for job in self.jobs], workers)))
+            self._process.stdin.close()
+
+    def _pickled(self, job):
+        try:
+            return pickle.dumps(job)
+        except (pickle.PicklingError, AttributeError, TypeError):  # what a program has defined in a function
+            return b""
+
+    def wait(self) -> Compiled:
+        """Until all is done; what happened. A process that is interrupted here ends its compilers, and keeps what they have made."""
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._read()
+        return self.compiled
+
+    def go_on(self):
+        """Let it compile while this process goes on: a call that misses a kernel waits for that one, or compiles it."""
+        self._thread = threading.Thread(target=self._read, name=f"{THREADS}-ahead", daemon=True)
+        self._thread.start()
+
+    def _read(self):
+        try:
+            for line in self._process.stdout:
+                self._heard(json.loads(line))
+                if self.progress is not None:
+                    self.progress(self.compiled)
+            self._process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            raise
+        finally:
+            self._process.stdout.close()
+            pending.withdraw(self._left)
+            if self._process.returncode:
+                why = f"the process that compiles has ended ({self._process.returncode})"
+                self.compiled.failed.update(dict.fromkeys(self._left if self.compiled.kernels else map(_title, self.jobs), why))
+
+    def _heard(self, line):
+        compiled = self.compiled
+        if "planned" in line:
+            self._left = dict.fromkeys(line["missing"])
+            for name in line["missing"]:
+                pending.announce(name, pending.QUEUED)
+            compiled.kernels, compiled.missing = line["planned"], len(line["missing"])
+            compiled.failed.update((_title(self.jobs[number]), why) for number, why in line["refused"])
+        elif "started" in line:
+            pending.announce(line["started"], pending.STARTED)
+        else:
+            self._left.pop(line["done"], None)
+            pending.withdraw([line["done"]])
+            if line["error"] is None:
+                compiled.done += 1
+            else:
+                compiled.failed[line["done"]] = line["error"]
+
+
+def _title(job):
+    return str(job.problem)
+
+
+def _environment(jobs):
+    """That of the process: it is to be of the kind of device that the kernels are for, which need not be here."""
+    found = {name: value for name, value in os.environ.items() if name not in ("DNNKERN_DEVICE", "NUMBA_ENABLE_CUDASIM")}
+    if all(job.device.is_processor for job in jobs):
+        return {**found, "DNNKERN_DEVICE": "cpu"}
+    return {**found, "NUMBA_ENABLE_CUDASIM": "0"}
