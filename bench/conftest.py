@@ -6,7 +6,7 @@ import pytest
 from bench import roof, table
 from bench.machine import machine
 from bench.peers import names_of, peers_of
-from bench.run import CHOSEN, CaseBench, add_options, compile_ahead, limits, release, shared_options
+from bench.run import CHOSEN, CaseBench, add_options, compile_ahead, limits, release
 from dnnkern import dispatch
 from dnnkern.host.paths import plain
 from dnnkern.host.timing import Clock
@@ -32,7 +32,7 @@ class Stage:
     REPORTED = ("config", "chosen", "predicted", "estimate_us", "gbs", "tflops", "roof", "ratio", "workspace", "notes", "calls")
 
     def __init__(self, session, clock):
-        self.args, self.clock, self.device = shared_options(session.config.option), clock, dispatch.device_of(clock.index)
+        self.args, self.clock, self.device = session.config.option, clock, dispatch.device_of(clock.index)
         self.names, self.measured, self.peers, self.roofs = {}, {}, {}, None
         for item in session.items:
             given = getattr(getattr(item, "callspec", None), "params", {})

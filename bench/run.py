@@ -7,11 +7,8 @@ import argparse
 import contextlib
 import gc
 import json
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 
 from dnnkern import dispatch
 from dnnkern._table import note
@@ -19,10 +16,11 @@ from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.host.paths import plain
 from dnnkern.dispatch import candidates, operation_of, reference_of
 from dnnkern.find import Trial, set_reference
-from dnnkern.host.compile import cache_key, compile_kernel
+from dnnkern.host.compiler import Job
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import ROUNDS, Clock, host_seconds, race
 from dnnkern.host.words import add_notes
+from dnnkern.warming import compile_jobs
 
 from . import roof, shapes, table
 from .machine import machine
@@ -61,13 +59,6 @@ def add_options(add, *, configurations=3, dtype="float32"):
     add("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
     add("--no-peers", action="store_true", help="dnnkern's algorithms alone")
     add_notes(add)
-
-
-def shared_options(options):
-    """Of parsed options those of `add_options` alone: they can be sent to another process."""
-    names = []
-    add_options(lambda flag, **_: names.append(flag.removeprefix("--").replace("-", "_")))
-    return argparse.Namespace(**{name: getattr(options, name) for name in names})
 
 
 def main(argv=None) -> int:
@@ -111,23 +102,13 @@ def compile_ahead(jobs, device, work, args):
     `work`: a case and the names of its algorithms, None for all of them, as often as there are cases.
     """
     if jobs > 1 and not SIMULATED:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(compile_share, range(jobs), repeat(jobs), repeat(device), repeat(work), repeat(args)))
-
-
-def compile_share(share, jobs, device, work, args) -> int:
-    """Compile the kernels whose keys fall to one of `jobs` processes; how many there were. What fails here fails again when timed."""
-    done = 0
-    for case, names in work:
-        with contextlib.suppress(Exception):
-            algorithms = [t.algorithm for t in CaseBench(case, device, limits=limits(args)).trials(args, names)]
-            for algorithm in (*algorithms, reference_of(case.op, case.problem, device)):
-                for launch in algorithm.build(case.problem, device, algorithm.config):
-                    if int(cache_key(launch.kernel, launch.signature, device.arch)[:8], 16) % jobs == share:
-                        with contextlib.suppress(Exception):
-                            compile_kernel(launch.kernel, launch.signature, device.arch)
-                            done += 1
-    return done
+        wanted = {}
+        for case, names in work:
+            with contextlib.suppress(Exception):  # what fails here fails again when timed
+                algorithms = [t.algorithm for t in CaseBench(case, device, limits=limits(args)).trials(args, names)]
+                for a in (*algorithms, reference_of(case.op, case.problem, device)):
+                    wanted.setdefault((case.problem, str(a)), Job(case.op, case.problem, device, a.name, a.config))
+        compile_jobs(list(wanted.values()), workers=jobs)
 
 
 def measure(args, device) -> list:

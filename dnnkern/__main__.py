@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnkern devices | list | explain | find | bench | demo | check``."""
+"""The command line: ``python -m dnnkern devices | list | explain | find | warm | bench | demo | check``."""
 import argparse
 import json
 import sys
@@ -107,6 +107,12 @@ def find(arguments):
     return 0 if any(p.status == "ok" for p in perfs) else 1
 
 
+def warm(arguments):
+    """Compile kernels into the cache, before they are needed."""
+    from ._warm import main
+    return main(arguments)
+
+
 def bench(arguments):
     """Compare with other libraries; needs a source checkout."""
     from ._bench import load
@@ -184,6 +190,12 @@ def make_parser():
         with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems")
         with_problem[name].add_argument("words", nargs=argparse.REMAINDER,
                                         help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
+    from ._warm import HELP, add_arguments
+    command = add("warm", warm)
+    command.description = HELP
+    add_arguments(command.add_argument)
+    command.add_argument("op", nargs="?", help="an operation, such as matmul, or a program: train.py")
+    command.add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or the program's arguments")
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)

@@ -18,8 +18,8 @@ LONG = 2.0  # seconds of a simulated call that deserve a hint
 # 22 s, by what an H200 would run 167 s.
 FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
-"""Empty until a block of `within` is first entered: until then no call has to look at the context. Never emptied, since a context can outlive the
-block in which it was copied."""
+"""Empty until a block of `within` is first entered: until then no call has to look at the context. Never emptied, since a context can
+outlive the block in which it was copied."""
 
 _context = contextvars.ContextVar(VARIABLE, default=())
 of_context = _context.get

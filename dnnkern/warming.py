@@ -2,7 +2,9 @@
 import contextlib
 
 from .device import HOST_MEMORY, SIMULATED
-from .host.compiler import Job
+from .host.compile import is_missing
+from .host.compiler import Job, file_and_compile
+from .host.device import device
 from .host.scalars import integer, shown
 from .preference import RECORDING, within
 
@@ -38,7 +40,7 @@ class Recorder:
 
 
 class _Recorded:
-    """In place of a plan: the outputs that a call allocates are zeros, so that a program that reads them finds numbers and valid indices."""
+    """Stands for a plan: the outputs that a call allocates are zeros, so that a program that reads them finds numbers and valid indices."""
 
     def __init__(self, problem, fresh, index):
         self.outputs, self.index = dict(zip(fresh, problem.outputs)), index
@@ -111,11 +113,27 @@ def compile_jobs(jobs, *, wait=True, workers=None, progress=None):
     from .host.paths import cache_dir
     if not jobs or SIMULATED and any(job.device.is_simulated for job in jobs) or cache_dir() is None:
         return Compiled()
+    if (kept := kept_kernels(jobs)) is not None:
+        return Compiled(kernels=kept)
     compilation = Compilation(jobs, workers, progress)
     if not wait:
         compilation.go_on()
         return compilation.compiled
     return compilation.wait()
+
+
+def kept_kernels(jobs) -> int | None:
+    """How many kernels the jobs have, if they are for this process's device and the cache has all of them; else None."""
+    if any(job.algo is None or job.device != device(job.device.index) for job in jobs):
+        return None
+    names = set()
+    for job in jobs:
+        for launch in job.launches():
+            name, _ = file_and_compile(launch, job.device)
+            if name not in names and is_missing(name):
+                return None
+            names.add(name)
+    return len(names)
 
 
 def warm(function, /, *args, **kwargs):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from . import pending
 from .jobs import THREADS
+from .processor import cores
 from .sources import PACKAGE
 
 _MAIN = "import sys; sys.path.insert(0, {root!r}); from dnnkern.host.compiler import main; main()"
@@ -55,7 +56,7 @@ class Compilation:
         self._process = subprocess.Popen([sys.executable, "-c", _MAIN.format(root=str(PACKAGE.parent))], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, env=_environment(self.jobs), start_new_session=True)
         with contextlib.suppress(BrokenPipeError):  # it could not start; why is on standard error
-            self._process.stdin.write(pickle.dumps(([self._pickled(job) for job in self.jobs], workers)))
+            self._process.stdin.write(pickle.dumps(([self._pickled(job) for job in self.jobs], workers or cores())))
             self._process.stdin.close()
 
     def _pickled(self, job):

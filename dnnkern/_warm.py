@@ -1,0 +1,123 @@
+"""The command ``python -m dnnkern warm``: kernels compiled ahead, into the cache."""
+import runpy
+import sys
+from pathlib import Path
+
+from ._parser import Parser, family_words
+from ._table import note, say
+
+HELP = """Compile kernels into the cache, side by side: those of a problem (warm matmul 4096x4096x4096 bf16), of a named set of problems
+(--set resnet50; needs a source checkout), or of a program, whose calls are recorded instead of run (warm train.py ...). Without a GPU they
+are for the processor unless --arch says otherwise."""
+
+
+def add_arguments(add):
+    """The options, by a parser's ``add_argument``."""
+    add("--arch", metavar="ARCH", help="compile for GPUs of these architectures, separated by commas: sm_80,sm_90a; no GPU is needed")
+    add("--jobs", type=int, metavar="N", help="kernels compiled at once (default: the cores)")
+    add("--set", metavar="NAME", help="the problems of a set of the benches, or common, all that are usual; with an operation, its own")
+
+
+def main(arguments) -> int:
+    """Warm what the arguments say; 1 if something could not be compiled, or the program failed."""
+    from .device import SIMULATED
+    from .host.paths import cache_dir
+    from .warming import compile_jobs
+    given, words = arguments.op, arguments.words
+    is_script = given is not None and given.endswith(".py")
+    if given is None and arguments.set is None:
+        raise ValueError("warm: nothing to compile; expected a problem (matmul 4096x4096x4096 bf16), --set NAME, or a program (train.py)")
+    if not is_script:
+        arguments, problem = _with_words(arguments, given, words)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise ValueError(f"warm: --jobs {arguments.jobs}; expected 1 or more")
+    devices = _devices(arguments.arch)
+    if cache_dir() is None:
+        raise ValueError("warm: there is no cache directory to compile into; set DNNKERN_CACHE_DIR to a folder that can be written")
+    if SIMULATED and devices is None:
+        raise ValueError("warm: the simulator compiles nothing; expected --arch, or DNNKERN_DEVICE=cpu")
+    jobs, failure = _recorded(given, words, devices) if is_script else (_jobs(problem, given, arguments.set, devices), None)
+    total, failed = 0, {}
+    for share in _by_target(jobs):
+        compiled = compile_jobs(share, workers=arguments.jobs, progress=_progress)
+        note()
+        total += compiled.kernels
+        failed |= compiled.failed
+        say(f"{share[0].device.arch if not share[0].device.is_processor else 'the processor'}: {compiled.kernels} kernels of {len(share)} "
+            f"problems; {compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
+    for what, why in failed.items():
+        print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
+    if failure is not None:
+        print(f"python -m dnnkern: {given} failed after {len(jobs)} problems: {type(failure).__name__}: {failure}", file=sys.stderr)
+    return int(bool(failed) or failure is not None)
+
+
+def _with_words(arguments, op, words):
+    """(the arguments, with options that follow the operation; its problem, None where it is given by `--set`)"""
+    parser = Parser(prog=f"python -m dnnkern warm {op or ''}".strip(), description=HELP)
+    add_arguments(parser.add_argument)
+    parser.set_defaults(arch=arguments.arch, jobs=arguments.jobs, set=arguments.set)
+    if op is None:
+        return arguments, None
+    words_of_family, make, _ = family_words(parser, op)
+    known, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    if known.set is not None:
+        return parser.parse_args(words), None
+    words_of_family(parser)
+    known = parser.parse_args(words)
+    return known, make(known)
+
+
+def _devices(archs):
+    """Those of the architectures; None for the device of this process."""
+    from .host.device import described
+    return None if archs is None else [described(arch) for arch in archs.split(",")]
+
+
+def _here():
+    from .host.device import current_device, device
+    return [device(current_device())]
+
+
+def _jobs(problem, op, set_name, devices):
+    from .host.compiler import Job
+    if problem is not None:
+        problems = [problem]
+    else:
+        from ._bench import load
+        load()
+        from bench import sets
+        problems = sets.problems(set_name, op)
+    return [Job(each.op, each, device) for device in devices or _here() for each in problems if not each.is_empty]
+
+
+def _recorded(script, words, devices):
+    """(jobs of a program's calls, the exception that ended it or None)"""
+    from .preference import RECORDING, within
+    from .warming import Recorder
+    if not Path(script).is_file():
+        raise ValueError(f"warm: there is no file {script}")
+    recorder, failure, before = Recorder(), None, (sys.argv, sys.path[0])
+    sys.argv, sys.path[0] = [script, *words], str(Path(script).resolve().parent)
+    try:
+        with within(RECORDING, recorder):
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        failure = end if end.code not in (None, 0) else None
+    except Exception as error:
+        failure = error
+    finally:
+        sys.argv, sys.path[0] = before
+    return recorder.jobs if devices is None else recorder.for_devices(devices), failure
+
+
+def _by_target(jobs):
+    """The jobs of each architecture."""
+    targets = {}
+    for job in jobs:
+        targets.setdefault((job.device.is_processor, job.device.arch), []).append(job)
+    return targets.values()
+
+
+def _progress(compiled):
+    note(f"{compiled.done + len(compiled.failed)} of {compiled.missing} kernels compiled")
