@@ -9,7 +9,7 @@ import re
 import pytest
 
 from bench import peers, shapes
-from bench.run import CHOSEN, limits, selected, shared_options, wanted
+from bench.run import CHOSEN, limits, selected, wanted
 from bench.table import mark
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -51,7 +51,7 @@ def pytest_generate_tests(metafunc):
     rows, refused = [], []
     for op in shapes.operations():
         for dtype in options.dtype.split(","):
-            args = argparse.Namespace(**{**vars(shared_options(options)), **changes, "op": op, "dtype": dtype})
+            args = argparse.Namespace(**{**vars(options), **changes, "op": op, "dtype": dtype})
             try:
                 rows += _rows(args)
             except ValueError as error:  # a set, dtype, layout or algorithm that other operations have
