@@ -1,10 +1,14 @@
 """Algorithms and their descriptions: the data of the registry (`dispatch`) and of measurements (`find`)."""
+import bisect
 from dataclasses import asdict, dataclass, field
 from enum import Flag, auto
+from math import inf
 from typing import Callable
 
 from .engine.cost import Cost
 from .host.paths import plain
+
+ROUNDING = 1 + 1e-9  # a bound and an estimate may add up the same terms in different orders
 
 
 class Note(Flag):
@@ -50,6 +54,11 @@ class Algorithm:
         The launches.
     configs : callable(problem, device) -> sequence of Config, optional
         Every configuration that can solve the problem. Without it there is just one, and `config` is None in the calls above.
+    bound : callable(problem, device) -> float, optional
+        Seconds that no configuration's `estimate` is below, found in a few microseconds. Whoever looks for the least estimate asks only
+        those algorithms whose bound is lower than what was found; without one it is 0, and the algorithm is always asked.
+    config_bound : callable(problem, device, config) -> float, optional
+        The same for one configuration, where its estimate takes much longer.
     notes : Note
     math : str
         Its arithmetic: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
@@ -70,6 +79,8 @@ class Algorithm:
     build: Callable
     configs: Callable | None = None
     fits: Callable | None = None
+    bound: Callable | None = None
+    config_bound: Callable | None = None
     notes: Note = Note.NONE
     math: str = "exact"
     arch: str = "sm_70+"
@@ -86,15 +97,8 @@ class Algorithm:
         """Bound to the configuration with the lowest estimate within the limit; itself if there is no choice."""
         return self if self.configs is None or self.config is not None else self.least(problem, device, workspace_limit)[0]
 
-    def predicted(self, problem, device, workspace_limit=None, choosing=False) -> tuple:
-        """(as `configured`, its `seconds`)"""
-        if device.is_processor:
-            bound = self.configured(problem, device, workspace_limit)
-            return bound, bound.seconds(problem, device, choosing)
-        return self.least(problem, device, workspace_limit)
-
-    def least(self, problem, device, workspace_limit=None) -> tuple:
-        """(as `configured`, its estimate)"""
+    def least(self, problem, device, workspace_limit=None, below=inf) -> tuple | None:
+        """(as `configured`, its estimate); None where the bounds of all configurations are above so many seconds."""
         if self.configs is None or self.config is not None:
             return self, self.estimate(problem, device, self.config)
         candidates = [c for c in self.configs(problem, device)
@@ -102,9 +106,21 @@ class Algorithm:
         if not candidates:
             raise NotSupported(f"{self}: no configuration fits {problem}"
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
-        estimates = [self.estimate(problem, device, c) for c in candidates]
-        least = min(estimates)
-        return self.bound_to(candidates[estimates.index(least)]), least
+        found = None
+        for config in candidates:
+            if self.config_bound is not None and self.config_bound(problem, device, config) > below * ROUNDING:
+                continue
+            seconds = self.estimate(problem, device, config)
+            if found is None or seconds < found[1]:
+                found = config, seconds
+                below = min(below, seconds)
+        return found and (self.bound_to(found[0]), found[1])
+
+    def least_seconds(self, problem, device, choosing=False) -> float:
+        """Seconds that the time it is predicted to take is not below, whatever the configuration."""
+        if device.is_processor:
+            return self.cost(problem, device, choosing)
+        return self.bound(problem, device) if self.bound is not None else 0.0
 
     def bound_to(self, config):
         """Like `dataclasses.replace`, which takes longer than most estimates."""
@@ -146,6 +162,29 @@ class Algorithm:
 
     def __str__(self):
         return f"{self.op}/{self.name}" + (f"[{self.config}]" if self.config is not None else "")
+
+
+def cheapest(algorithms, problem, device, workspace_limit=None, count=1, choosing=False) -> list:
+    """The `count` algorithms that are predicted to take the least time, bound to their best configurations: [(algorithm, seconds)].
+
+    What they would be by the estimates of all; of equal ones the first. But algorithms are tried in the order of their bounds, and no
+    more of them once the bounds are above what was found. `choosing`: as in `Algorithm.cost`.
+    """
+    bounds = sorted((a.least_seconds(problem, device, choosing), k) for k, a in enumerate(algorithms))
+    found = []  # (seconds, place among the algorithms)
+    bound_to = {}
+    for bound, k in bounds:
+        below = found[count - 1][0] if len(found) >= count else inf
+        if bound > below * ROUNDING:
+            break
+        if device.is_processor:  # where the configuration does not matter
+            bound_to[k], seconds = algorithms[k].configured(problem, device, workspace_limit), bound
+        elif (best := algorithms[k].least(problem, device, workspace_limit, below)) is None:
+            continue
+        else:
+            bound_to[k], seconds = best
+        bisect.insort(found, (seconds, k))
+    return [(bound_to[k], seconds) for seconds, k in found[:count]]
 
 
 @dataclass(frozen=True)

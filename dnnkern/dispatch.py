@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
-from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, problem_record
+from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, cheapest, problem_record
 from .device import _environment
 from .device._fork import in_forked_child
 from .host.device import Device, current_device
@@ -363,8 +363,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         from . import find
         chosen, why = find.best_known(op, problem, device, able, tuple(known), workspace_limit), "measured"
     if chosen is None:
-        bound = [a.predicted(problem, device, workspace_limit, choosing=True) for a in able]
-        chosen, why = min(bound, key=lambda pair: pair[1])[0], "predicted"
+        ((chosen, _),), why = cheapest(able, problem, device, workspace_limit, choosing=True), "predicted"
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
         log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))

@@ -7,10 +7,15 @@ from .cost import LAUNCH, Cost, contend
 COST, RATES = constants("engine/ampere"), constants("engine/mma_rate")
 
 
-def multiply_rate(dtype, tile, device):
+def best_rate(dtype, device):
     """Operations a clock of a multiprocessor's tensor cores with mma.sync."""
     ampere, hopper, other = getattr(RATES, dtype, RATES.bits16)
-    rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
+    return {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
+
+
+def multiply_rate(dtype, tile, device):
+    """Those of a tile, whose float64 products Hopper has in two sizes."""
+    rate = best_rate(dtype, device)
     return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
 
 
@@ -34,6 +39,12 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock,
                             waits=ceil_div(busiest, resident) * (alone * clock + COST.block), l2=read / (COST.l2 * device.bandwidth),
                             memory=nbytes / (COST.memory * device.bandwidth), latency=nbytes * COST.latency / under_way)
+
+
+def least_seconds(dtype, flops, nbytes, device):
+    """What no tile's `product_seconds` is below: all products at the tensor cores' rate, or the bytes."""
+    rate = COST.math * best_rate(dtype, device) * device.sms * device.clock_hz
+    return float(LAUNCH) + max(flops / rate, nbytes / (COST.memory * device.bandwidth))
 
 
 def sum_seconds(nbytes, device):

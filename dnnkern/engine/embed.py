@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import dispatch
+from ..algorithm import cheapest
 from ..dispatch import Note
+from .cost import Cost
 
 SCALARS = ("alpha", "beta")
 
@@ -25,18 +27,23 @@ class Place(NamedTuple):
     offset: int = 0
 
 
-@functools.lru_cache(maxsize=1024)
 def choices(problem, device, count=1) -> tuple:
     """The deterministic algorithms that solve a problem on a device, bound to their configurations: the `count` of least estimate.
 
     One of each name at most: a second configuration of the same algorithm differs less than another algorithm does.
     """
+    return tuple(algorithm for algorithm, _ in priced(problem, device, count))
+
+
+@functools.lru_cache(maxsize=1024)
+def priced(problem, device, count=1) -> tuple:
+    """`choices`, each with what it is predicted to take: (algorithm, `Cost`)."""
     able = [a for a in dispatch.algorithms(problem.op) if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
-    bound = sorted((a.predicted(problem, device) for a in able), key=lambda pair: pair[1])
-    return tuple(a for a, _ in bound[:count])
+    found = cheapest(able, problem, device, count=count)
+    return tuple((algorithm, Cost.of(seconds)) for algorithm, seconds in found)
 
 
-dispatch.when_choices_change(choices.cache_clear)
+dispatch.when_choices_change(priced.cache_clear)
 
 
 def scratch_bytes(product, problem, device) -> int:

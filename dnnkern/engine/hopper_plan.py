@@ -11,6 +11,7 @@ from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
+from ..host.remember import remembered
 from ..host.tensormap import TensorMap
 from .constants import constants
 from .cost import Cost, overlap
@@ -153,6 +154,7 @@ def make_operand(name, tensor, extent, k, strides, matrices, math, anywhere=Fals
     return Operand(name, tensor, extent, k, strides, matrices, "k" if by_k or not by_mn else "mn", packed)
 
 
+@remembered
 def operands_of(parts, math):
     """The two `Operand` of a product with its parts."""
     made = []
@@ -210,6 +212,7 @@ def rows_for_tma(y, strides, rows, columns):
             and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0))
 
 
+@remembered
 def stored_by_tma(parts):
     """Whether results leave through TMA."""
     batch = parts.batch[0][1][3] if parts.batch else 0
@@ -344,6 +347,25 @@ def pack_seconds(operands, device):
 def sum_seconds(nbytes, device):
     """Predicted time of a launch that adds up partial results of so many bytes."""
     return Cost(reduction=COST.sum_launch + COST.sum_bytes * nbytes / device.bandwidth)
+
+
+_LEAST_FIXED = min(fixed for fixed, _, _ in TILES.values())
+_LEAST_STEP = min(step for _, _, step in TILES.values())
+_LEAST_RATE = min(step / (tile.bm * tile.bn * tile.blocks) for tile, (_, _, step) in TILES.items())
+
+
+def least_memory_seconds(problem, device):
+    """What products that are bound by memory take at least."""
+    return problem.bytes / (max(COST.outside, COST.bandwidth) * device.bandwidth)
+
+
+def least_seconds(problem, parts, device, ranges=1):
+    """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of 64 by 64 elements at the rate of the tile
+    that has the highest, those of one tile, or the bytes."""
+    steps, squares = steps_of(parts.k, parts.a.itemsize), ceil_div(parts.m, 64) * ceil_div(parts.n, 64) * parts.batch_size
+    work = max(squares * 4096 * _LEAST_RATE / device.sms, _LEAST_STEP / ranges) * steps
+    work *= (COST.fp8 if problem.a.dtype in FP8 else 1.0) * 1e-6 * (COST.clock / device.clock_hz)
+    return _LEAST_FIXED * 1e-6 + max(work, least_memory_seconds(problem, device))
 
 
 def waves_of(tiles, slots):

@@ -2,11 +2,12 @@
 
 An array has named dimensions, and becomes an operand of a product where some of them are one dimension in memory (`collapsed`).
 """
+import copy
 import functools
 
 from ..matmul import MatmulProblem
 from .cost import Cost, deferred
-from .embed import Place, choices, cost, embedded, scratch_bytes
+from .embed import Place, embedded, priced, scratch_bytes
 
 LINE = 256  # parts of the workspace begin at multiples of it
 
@@ -34,6 +35,9 @@ def alignment_at(alignment, *offsets):
 class Plan:
     """Launches: steps are added in order, each with its predicted time; workspace is dealt out in whole lines.
 
+    Plans are made to be estimated far more often than to be launched. So what a step launches, kernels above all, is made when launches
+    are asked for.
+
     Parameters
     ----------
     device : Device
@@ -46,6 +50,7 @@ class Plan:
     def __init__(self, device, math=None, rank=0):
         self.device, self.math, self.rank = device, math, rank
         self.workspace, self.seconds, self._costs, self._steps, self._scratch = 0, 0.0, [], [], 0
+        self._whole = self
 
     def part(self, nbytes) -> Place:
         """A part of the workspace."""
@@ -69,23 +74,50 @@ class Plan:
 
     def add(self, more, step):
         """A step: its predicted time, and a function that gives its launches, called once all parts are dealt out."""
-        self.seconds = float.__add__(self.seconds, more)
-        self._costs.append(more)
+        self._take(more)
         self._steps.append(step)
 
+    def _take(self, more):
+        self.seconds = float.__add__(self.seconds, more)
+        self._costs.append(more)
+
+    def repeat(self, parts, body, kind=None):
+        """Steps that ``body(plan, part)`` adds for each of several parts; it deals out no workspace.
+
+        They take the same time for all parts, or for those with the same `kind(part)`. So they are estimated once for each kind, however
+        many parts there are.
+        """
+        kinds = {}
+        for part in parts if kind else ():
+            kinds.setdefault(kind(part), []).append(part)
+        for alike in kinds.values() if kind else [parts] if parts else ():
+            alone = self._apart(body, alike[0])
+            self._take(len(alike) * alone.cost)
+            self._scratch = max(self._scratch, alone._scratch)
+        self._steps.append(lambda: (launch for part in parts for launch in self._apart(body, part).launches()))
+
+    def _apart(self, body, part):
+        """A plan of what the body adds alone."""
+        plan = copy.copy(self)
+        plan.seconds, plan._costs, plan._steps = 0.0, [], []
+        body(plan, part)
+        return plan
+
     def product(self, places, scalars=(), **operands):
-        """A product; `operands` are `MatmulProblem`'s, `places` theirs. Returns what `add` takes, to add it again."""
+        """Add a product; `operands` are `MatmulProblem`'s, `places` theirs."""
+        self.add(*self.chosen(places, scalars, **operands))
+
+    def chosen(self, places, scalars=(), **operands):
+        """A product that is not added yet: what `add` takes, as often as the product is computed."""
         problem, device = MatmulProblem(math=self.math, **operands), self.device
-        found = choices(problem, device, self.rank + 1)
-        chosen = found[min(self.rank, len(found) - 1)]
-        self._scratch = max(self._scratch, scratch_bytes(chosen, problem, device))
+        found = priced(problem, device, self.rank + 1)
+        algorithm, cost = found[min(self.rank, len(found) - 1)]
+        self._scratch = max(self._scratch, scratch_bytes(algorithm, problem, device))
 
         @functools.cache
         def step():
-            return embedded(chosen, problem, device, {"workspace": Place("workspace", self.workspace), **places}, scalars)
-        again = cost(chosen, problem, device), step
-        self.add(*again)
-        return again
+            return embedded(algorithm, problem, device, {"workspace": Place("workspace", self._whole.workspace), **places}, scalars)
+        return cost, step
 
 
 @functools.lru_cache(maxsize=256)

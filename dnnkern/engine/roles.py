@@ -3,10 +3,12 @@
 y = a b is also yT = bT aT. The tile kernels store rows of y, so where y is contiguous along m they compute the transposed product: the
 operands change places, and with them the epilogue's rows and columns.
 """
+import functools
 from dataclasses import dataclass, replace
 
 from ..device.convert import element
 from ..host.launch import Argument
+from ..host.remember import remembered
 from .loaders import ALONG_K, ALONG_ROWS, STRIDED
 
 
@@ -40,7 +42,7 @@ class Roles:
     def dtype(self):
         return self.a.dtype
 
-    @property
+    @functools.cached_property
     def batch_size(self):
         size = 1
         for sizes, _ in self.batch:
@@ -63,6 +65,7 @@ class Roles:
         return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend)
 
 
+@remembered
 def roles(problem, swap=False) -> Roles:
     """The problem's parts; with `swap` those of the transposed product."""
     batch = tuple((d.size, (d.b, d.a, d.c, d.y) if swap else (d.a, d.b, d.c, d.y)) for d in problem.batch)
@@ -78,9 +81,10 @@ def roles(problem, swap=False) -> Roles:
                  epilogue=replace(problem.epilogue, bias=bias, scales=scales.in_epilogue), scales=scales, **common)
 
 
+@remembered
 def stored_by_rows(problem) -> Roles:
     """The parts in which y is contiguous along its columns, if it is along either."""
-    return roles(problem, swap=problem.y_strides[1] != 1 and problem.y_strides[0] == 1 and problem.m > 1)
+    return roles(problem, problem.y_strides[1] != 1 and problem.y_strides[0] == 1 and problem.m > 1)
 
 
 def widest(limit, tensor, contiguous, extents, strides):
@@ -101,6 +105,7 @@ def operand_strides(parts, which):
     return parts.n, parts.b_strides[1], parts.b_strides[0], tuple(four[1] for _, four in parts.batch)
 
 
+@remembered
 def access(parts, which, limit):
     """(order, elements of one access) with which an operand is best read; a dimension of size 1 has any stride."""
     tensor = parts.a if which == "a" else parts.b

@@ -263,7 +263,7 @@ class MatmulProblem:
         """Whether an element offset inside some operand does not fit 32 bits."""
         return any(abs(edge) // t.itemsize >= 2 ** 31 for t in self._tensors for edge in t.extent)
 
-    @property
+    @functools.cached_property
     def _tensors(self):
         return tuple(t for t in (self.a, self.b, self.y, self.bias, self.c, self.scale_a, self.scale_b) if t)
 
@@ -275,11 +275,11 @@ class MatmulProblem:
     def is_empty(self):
         return self.y.size == 0
 
-    @property
+    @functools.cached_property
     def flops(self):
         return 2 * self.batch_size * self.m * self.n * self.k
 
-    @property
+    @functools.cached_property
     def bytes(self):
         """Bytes that must move at least."""
         return sum(t.nbytes for t in self._tensors)

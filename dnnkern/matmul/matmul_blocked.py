@@ -23,7 +23,8 @@ from ..engine.batch import make_batch_offsets
 from ..engine.cost import overlap
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, band_arguments, make_product, shared_bytes
-from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds, tiles_of
+from ..engine.simt_plan import (least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds,
+                                tiles_of)
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 
@@ -59,6 +60,11 @@ def estimate(problem, device, config):
     parts = stored_by_rows(problem)
     busiest = ceil_div(tile_count(parts, config) * parts.batch_size, device.sms)
     return overlap(tile_seconds(parts, config, device, busiest, steps_of(parts)), memory=problem.bytes / device.bandwidth)
+
+
+def bound(problem, device):
+    """All steps at the best tile's rate, or the bytes."""
+    return max(least_seconds(stored_by_rows(problem), device), problem.bytes / device.bandwidth)
 
 
 @functools.cache
@@ -103,4 +109,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="blocked", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      arch="sm_80+")
+                      bound=bound, arch="sm_80+")

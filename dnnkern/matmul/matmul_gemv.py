@@ -75,7 +75,7 @@ class Config:
 
 def _parts(problem):
     """The problem with its few rows as m."""
-    return roles(problem, swap=problem.m > MOST_ROWS or problem.n < problem.m)
+    return roles(problem, problem.m > MOST_ROWS or problem.n < problem.m)
 
 
 def _weights(parts):

@@ -22,7 +22,7 @@ from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..engine.ampere_cost import product_seconds, sum_seconds
+from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
@@ -104,7 +104,7 @@ def supports(problem):
 
 def parts_of(problem, tile):
     """The problem's parts for a tile: the long dimension as rows for those with few columns, else as y is stored."""
-    return roles(problem, swap=problem.m < problem.n) if tile.bn <= SKINNY else stored_by_rows(problem)
+    return roles(problem, problem.m < problem.n) if tile.bn <= SKINNY else stored_by_rows(problem)
 
 
 def operand_of(parts, which):
@@ -197,6 +197,11 @@ def estimate(problem, device, config):
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
     return product + sum_seconds(sums_bytes(parts, ranges), device) if ranges > 1 else product
+
+
+def bound(problem, device):
+    """All products at the tensor cores' rate, or the bytes."""
+    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device)
 
 
 @functools.cache
@@ -305,4 +310,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      notes=Note.TENSOR_CORE, arch="sm_80+")
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+")

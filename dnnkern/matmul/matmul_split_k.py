@@ -8,6 +8,7 @@ The slices are as many as give each multiprocessor one, two or four blocks. It w
 multiprocessors and k is some thousands; it pays with a second launch and 2 * slices * M * N elements of traffic, mostly in the L2.
 """
 import functools
+from math import inf
 
 from ..device import cuda, device_function, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -19,7 +20,7 @@ from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.roles import stored_by_rows
 from ..engine.simt import Tile, band_arguments, make_product, shared_bytes
-from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
+from ..engine.simt_plan import least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
 from ..engine.split_k import RangesConfig as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
@@ -79,6 +80,13 @@ def estimate(problem, device, config):
     return tile_seconds(parts, config.tile, device, busiest, steps) + Cost(reduction=reduction)
 
 
+def bound(problem, device):
+    """All steps at the best tile's rate, and the sum of as many ranges, two at least."""
+    parts = stored_by_rows(problem)
+    reduction = COST.sum_launch + 2 * sums_bytes(parts, 2) / device.bandwidth
+    return least_seconds(parts, device, inf) + reduction
+
+
 @functools.cache
 def partial_kernel(tile, operands, batch_dims):
     """The sums over one range of k of one tile."""
@@ -128,4 +136,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="split_k", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      arch="sm_80+")
+                      bound=bound, arch="sm_80+")

@@ -15,9 +15,9 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import Factors, make_matrix_loader, make_product
-from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_sink, operands_of,
-                                  output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for,
-                                  wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_seconds, locate_arguments, make_locate, make_sink,
+                                  operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma,
+                                  tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.roles import store_width, stored_by_rows
 from ..host.launch import Argument, Launch
@@ -49,6 +49,12 @@ def estimate(problem, device, config):
     return pack_seconds(operands, device) + product_seconds(
         problem, tile, device, tile_count(parts, tile) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
+
+
+def bound(problem, device):
+    """The copies, and the products at the best tile's rate."""
+    parts = stored_by_rows(problem)
+    return pack_seconds(operands_of(parts, problem.math), device) + least_seconds(problem, parts, device)
 
 
 @functools.cache
@@ -125,4 +131,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      notes=Note.TENSOR_CORE, arch="sm_90a")
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a")

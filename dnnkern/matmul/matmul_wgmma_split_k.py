@@ -5,6 +5,7 @@ The main loop is `engine.hopper`'s over (tile, range); accumulators go to the wo
 2 * ranges * M * N * 4 bytes, mostly in the L2, cost less than idle multiprocessors.
 """
 import functools
+from math import inf
 
 from ..device import cuda, device_function, jit, u32
 from ..device.epilogue import EpilogueSpec
@@ -13,8 +14,8 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import make_matrix_loader, make_product
-from ..engine.hopper_plan import (even_ranges, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds, refusal, steps_of,
-                                  store_argument, sum_seconds, tile_count, tiles_for, wgmma_dtype)
+from ..engine.hopper_plan import (even_ranges, least_seconds, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds,
+                                  refusal, steps_of, store_argument, sum_seconds, tile_count, tiles_for, wgmma_dtype)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import stored_by_rows
 from ..engine.split_k import RangesConfig as Config
@@ -72,6 +73,13 @@ def estimate(problem, device, config):
     return copies + product_seconds(problem, config.tile, device, tiles, steps, parts.m) + sums
 
 
+def bound(problem, device):
+    """The copies, the products at the best tile's rate, and the sum of as many ranges, two at least."""
+    parts = stored_by_rows(problem)
+    sums = sum_seconds(sums_bytes(parts, 2), device)
+    return pack_seconds(operands_of(parts, problem.math), device) + least_seconds(problem, parts, device, inf) + sums
+
+
 @functools.cache
 def partial_kernel(tile, operands, accumulator):
     """The sums over one range of k of one tile, to matrix number ``range * batch + z`` of the workspace."""
@@ -112,4 +120,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_split_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a")

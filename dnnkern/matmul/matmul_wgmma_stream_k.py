@@ -23,14 +23,15 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import Tile, make_matrix_loader, make_product
-from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, locate_arguments, make_sink,
-                                  operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, store_argument,
-                                  stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, least_memory_seconds,
+                                  locate_arguments, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
+                                  steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.split_k import THREADS, groups_for, make_add_ranges
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
+from ..host.remember import remembered
 
 COST, TIMED = constants("matmul/stream_k"), constants("engine/hopper")
 
@@ -66,6 +67,7 @@ def supports(problem):
     return reason
 
 
+@remembered
 def _divisions(parts, math):
     """{tile: tiles} of those with two tiles at least."""
     b = operands_of(parts, math)[1]
@@ -114,6 +116,34 @@ def estimate(problem, device, config):
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device)
     waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
     return (copies + waves + sums).slowed(slower=COST.unmeasured)
+
+
+@remembered
+def _bounds(problem, device):
+    """For each tile: the copies, all steps of all tiles, or of one whole tile and the shortest range of another, and the sums' launch."""
+    parts, found = stored_by_rows(problem), {}
+    around = pack_seconds(operands_of(parts, problem.math), device) + sum_seconds(0, device)
+    steps, memory = steps_of(parts.k, parts.a.itemsize), least_memory_seconds(problem, device)
+    for tile, tiles in _divisions(parts, problem.math).items():
+        fixed, further, step = TILES[tile]
+        alone = step
+        if tile.blocks > 1:  # which takes the time of one that is alone where the tiles are few
+            fixed, alone = min(fixed, TILES[Tile(tile.bm, tile.bn)][0]), TILES[Tile(tile.bm, tile.bn)][2]
+        each = steps * min(alone, step / tile.blocks)
+        work = max(tiles / device.sms * each, steps * min(alone, step) + ceil_div(steps, MOST_RANGES) * step + further)
+        seconds = fixed * 1e-6 + max(memory, work * 1e-6 * (TIMED.clock / device.clock_hz))
+        found[tile] = float(around + seconds) * COST.unmeasured
+    return found
+
+
+def bound(problem, device):
+    """Of the best tile."""
+    return min(_bounds(problem, device).values())
+
+
+def config_bound(problem, device, config):
+    """Of the tile."""
+    return _bounds(problem, device)[config.tile]
 
 
 class StreamTile(NamedTuple):
@@ -235,4 +265,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_stream_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      configs=configs, bound=bound, config_bound=config_bound, notes=Note.TENSOR_CORE, arch="sm_90a")

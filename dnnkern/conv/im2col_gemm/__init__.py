@@ -121,11 +121,12 @@ def _columns(plan, x, place, first, count, contiguous=False):
     positions, length = p.pixels // p.n, p.c_group * p.taps
     at = x.place(first)
     if last and p.groups > 1:
-        size = count * positions * length * p.x.itemsize
-        for g in range(p.groups):
+        size, apart = count * positions * length * p.x.itemsize, x.each * x.channel * p.x.itemsize
+
+        def group(plan, g):
             columns = Tensor.packed((count * positions, length), p.x.dtype, alignment_at(16, g * size))
-            plan.columns(x.image(count, images, last, g), moved(at, g * x.each * x.channel * p.x.itemsize), columns,
-                         moved(place, g * size), "NHWC")
+            plan.columns(x.image(count, images, last, g), moved(at, g * apart), columns, moved(place, g * size), "NHWC")
+        plan.repeat(range(p.groups), group, lambda g: (alignment_at(16, g * size), alignment_at(16, g * apart)))
     elif last:
         plan.columns(x.image(count, images, last), at, Tensor.packed((count * positions, length), p.x.dtype), place, "NHWC")
     else:
@@ -175,6 +176,11 @@ def _one(pixels, count):
     return pixels is None or pixels.step_of(count) is not None
 
 
+def _count(images):
+    """What the time of some images depends on."""
+    return images[1]
+
+
 def _forward(problem, device, config):
     """The plan of conv_fwd."""
     p, plan, last = problem, Plan(problem, device, config), config.last
@@ -183,7 +189,9 @@ def _forward(problem, device, config):
     w, w_place = filter_matrix(plan)
     columns = plan.part(config.images * p.groups * length * positions * p.x.itemsize)
     sums = None if direct else plan.part(config.images * p.k * positions * ITEMSIZE[p.compute])
-    for first, count in slices(p, config.images):
+
+    def part(plan, images):
+        first, count = images
         merged = last and (not direct or _one(y, count) and _one(_residual(p), count))
         rows = (1, count * positions) if merged else (count, positions)
         _columns(plan, x, columns, first, count)
@@ -201,6 +209,7 @@ def _forward(problem, device, config):
             each = p.k_group * positions
             strides = (each, count * each, 1, 0, p.k_group) if last else (p.groups * each, each, positions, 0, 1)
             _finish(plan, sums, Sums(ColumnStrides(*strides), Window(), bool(last)), count, first)
+    plan.repeat(slices(p, config.images), part, _count)
     return plan
 
 
@@ -213,7 +222,9 @@ def _backward_data(problem, device, config):
     if not dy.is_matrix:
         dy = dy.packed(plan, last)
     columns = plan.part(config.images * p.groups * length * positions * ITEMSIZE[p.compute])
-    for first, count in slices(p, config.images):
+
+    def part(plan, images):
+        first, count = images
         merged = last and _one(dy, count)
         given, where = dy.matrices(count, config.images, last, merged), {"y": columns}
         if last:
@@ -225,6 +236,7 @@ def _backward_data(problem, device, config):
             plan.product({"a": w_place, "b": dy.place(first), **where}, a=w, b=given, y=matrix, transpose_a=True)
             strides = p.groups * length * positions, length * positions, p.taps * positions, positions, 1
         _finish(plan, columns, Sums(ColumnStrides(*strides), window, bool(last)), count, first)
+    plan.repeat(slices(p, config.images), part, _count)
     return plan
 
 
@@ -241,7 +253,9 @@ def _backward_filter(problem, device, config):
     step, flipped = collapsed(sizes, strides), p.flip and p.taps > 1
     direct = len(parts) == 1 and step is not None and not flipped and (not p.beta or addable(p, p.w.dtype))
     sums = None if direct else plan.part(p.k * length * ITEMSIZE[p.compute])
-    for first, count in parts:
+
+    def part(plan, images):
+        first, count = images
         given = dy.rows(count, config.images, last)
         _columns(plan, x, columns, first, count, contiguous=True)
         pixels = count * positions
@@ -258,10 +272,11 @@ def _backward_filter(problem, device, config):
             operands, where = dict(y=dw, **(dict(c=dw, in_place=True) if first else {})), {"y": sums}
         plan.product({"a": dy.place(first), "b": columns, "c": where["y"], **where}, scalars, a=given, b=matrix, transpose_a=bool(last),
                      transpose_b=not last, **operands)
+    plan.repeat(parts, part, lambda images: (images[1], images[0] > 0))
     if not direct:
-        step = p.c_group if last else 1
-        back = (p.taps - 1) * step * ITEMSIZE[p.compute] if flipped else 0
-        order = Sums(ColumnStrides(length, 0, 1 if last else p.taps, 0, -step if flipped else step), Window(), bool(last))
+        tap = p.c_group if last else 1
+        back = (p.taps - 1) * tap * ITEMSIZE[p.compute] if flipped else 0
+        order = Sums(ColumnStrides(length, 0, 1 if last else p.taps, 0, -tap if flipped else tap), Window(), bool(last))
         target = Target(p.k, 1, p.c_group, p.filter, ImageStrides(*p.w_strides), ImageStrides(0, 0, 0, 0, 0), p.w.alignment)
         plan.last_pass(order, target, moved(sums, back))
     return plan

@@ -175,18 +175,32 @@ def _terms(problem, device, config, seconds, turns):
     return Cost(**found, waits=seconds - sum(found.values()))
 
 
-def _layer(plan, p, config, kernel, turns, arguments):
+def layer_seconds(problem, device, config, turns):
+    """Predicted time of a layer's launch, or of one for each turn."""
+    seconds = step_seconds(problem, device, config)
+    if config.single:
+        return turns * seconds
+    return COST.launch + fetch_seconds(problem, device, config) + (turns + max(0, config.layers - 1)) * seconds
+
+
+def _layer(plan, p, config, turns, kernel_of, arguments_of):
     """Add the launch of a layer, or one for each turn; never one whose blocks would wait for some that cannot start."""
     grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
-    seconds = step_seconds(p, device, config)
-    if not config.single:
-        seconds = COST.launch + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
     if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
-    for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
-        launch = Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
-                        shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
-        plan.add(deferred(seconds, lambda: _terms(p, device, config, seconds, turns)), lambda launch=launch: (launch,))
+    made = functools.cache(lambda: (kernel_of(), arguments_of()))
+
+    def launch(begin, end):
+        kernel, arguments = made()
+        return (Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
+                       shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative),)
+    if config.single:
+        seconds = step_seconds(p, device, config)
+        cost = deferred(seconds, lambda: _terms(p, device, config, seconds, turns))
+        plan.repeat(range(turns), lambda plan, k: plan.add(cost, lambda: launch(k, k + 1)))
+    else:
+        seconds = layer_seconds(p, device, config, turns)
+        plan.add(deferred(seconds, lambda: _terms(p, device, config, seconds, turns)), lambda: launch(0, turns))
 
 
 def forward_plan(problem, device, config):
@@ -208,7 +222,20 @@ def forward_plan(problem, device, config):
     hidden = plan.part(directions * p.samples * spec.hidden_size * size) if spec.proj_size else states
     came = plan.part(4 * slots * groups)
     carried = plan.part(numbers_bytes(p, slots * p.samples * spec.hidden_size))
-    lengths = Argument("int32*", "lengths" if p.lengths else "weights")
+
+    def arguments(layer, order):
+        slots_of = offsets(p, layer.number, PARTS[1:]).value
+        if config.layers:
+            slots_of = slots_of.forwards, offsets(p, 1, PARTS[1:]).value.forwards
+        return (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype), optional(p, "h0", p.dtype, "weights"),
+                optional(p, "c0", p.dtype, "weights"), Argument("int32*", "lengths" if p.lengths else "weights"), pointer(states, p.dtype),
+                pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p), pointer(between, p.dtype),
+                layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype), optional(p, "cn", p.dtype, "hn"),
+                optional(p, "reserve", p.dtype, "hn"),
+                *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer.number * directions, across)),
+                Argument(SumStrides, SumStrides(p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),
+                line_strides(layer.input.strides), line_strides(layer.output.strides), state_strides(p, "h0", "c0", "hn", "cn"),
+                Argument(SlotOffsets, SlotOffsets(*slots_of, *apart)))
     for layer in layers:
         number = layer.number
         of = Rows(p, layer.input, spec.layer_input(number))
@@ -220,22 +247,11 @@ def forward_plan(problem, device, config):
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
         fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
-        slots_of = offsets(p, number, PARTS[1:]).value
-        if config.layers:
-            slots_of = slots_of.forwards, offsets(p, 1, PARTS[1:]).value.forwards
-        arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
-                     optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
-                     pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
-                     pointer(between, p.dtype), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
-                     optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
-                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
-                     Argument(SumStrides, SumStrides(p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
-                     line_strides(layer.input.strides), line_strides(layer.output.strides),
-                     state_strides(p, "h0", "c0", "hn", "cn"), Argument(SlotOffsets, SlotOffsets(*slots_of, *apart)))
-        _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
+        _layer(plan, p, config, p.steps, functools.partial(forward_kernel, config, kind_of(p, number)),
+               functools.partial(arguments, layer, of.order))
         if layer.dropped:
-            drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
-            plan.add(small_seconds(elements, 3 * elements * size, device), lambda drop=drop: (drop,))
+            elements = p.steps * p.samples * spec.output_size
+            plan.add(small_seconds(elements, 3 * elements * size, device), lambda layer=layer: (drop_launch(p, layer),))
     return plan
 
 
@@ -248,19 +264,22 @@ def data_plan(problem, device, config):
     came = plan.part(4 * directions * groups)
     carried = plan.part(2 * numbers_bytes(p, directions * p.samples * spec.hidden_size))
     inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
-    half, lengths = half_part(plan, p), Argument("int32*", "lengths" if p.lengths else "weights")
-    given = Lines(Place("dy"), p.strides_of(p.dy))
+    half, given = half_part(plan, p), Lines(Place("dy"), p.strides_of(p.dy))
+
+    def arguments(layer, given, y, is_inner):
+        return (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
+                *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")),
+                Argument("int32*", "lengths" if p.lengths else "weights"), pointer(turned, dtype), pointer(small, dtype),
+                Argument("uint32*", came.name, came.offset), numbers(carried, p), pointer(Place("reserve"), dtype),
+                pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
+                *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
+                line_strides(given.strides), line_strides(y.strides), state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"),
+                offsets(p, layer, ("w_hh", "w_hr")))
     for layer in reversed(range(spec.num_layers)):
         is_inner, y = layer + 1 < spec.num_layers, outputs_of(p, layer)
         fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)
-        arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
-                     *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
-                     pointer(small, dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
-                     pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
-                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
-                     line_strides(given.strides), line_strides(y.strides),
-                     state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh", "w_hr")))
-        _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
+        _layer(plan, p, config, p.steps + 1, functools.partial(backward_kernel, config, kind_of(p, layer), is_inner),
+               functools.partial(arguments, layer, given, y, is_inner))
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
         input_gradients(plan, p, layer, to, half)
         given = to

@@ -174,14 +174,16 @@ def data_plan(problem, device, config):
     projected = (plan.part(many * spec.proj_size * size), plan.part(numbers_bytes(p, many * spec.hidden_size))) if spec.proj_size else None
     half = half_part(plan, p)
     given = Lines(Place("dy"), p.strides_of(p.dy))
+
+    def last_launch():
+        return (Launch(last_kernel(p.compute), blocks(many * spec.state_size), (THREADS, 1, 1),
+                       (numbers(rests, p), numbers(products, p), Argument("int32", many * spec.state_size))),)
     for layer in reversed(range(spec.num_layers)):
         move_states(plan, p, layer, spec.state_size, ("dhn", p.dhn), (rests, p.compute))
         if spec.cell == "lstm":
             move_states(plan, p, layer, spec.hidden_size, ("dcn", p.dcn), (cells, p.compute))
         _steps(plan, p, layer, given, rests, products, cells, turned, projected)
-        launch = Launch(last_kernel(p.compute), blocks(many * spec.state_size), (THREADS, 1, 1),
-                        (numbers(rests, p), numbers(products, p), Argument("int32", many * spec.state_size)))
-        plan.add(small_seconds(many * spec.state_size, 12 * many * spec.state_size, device), lambda launch=launch: (launch,))
+        plan.add(small_seconds(many * spec.state_size, 12 * many * spec.state_size, device), last_launch)
         move_states(plan, p, layer, spec.state_size, (rests, p.compute), ("dh0", p.dh0))
         if spec.cell == "lstm":
             move_states(plan, p, layer, spec.hidden_size, (cells, p.compute), ("dc0", p.dc0))
@@ -196,40 +198,43 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
     spec, dtype, kind, inner = p.spec, p.dtype, kind_of(p, layer), layer + 1 < p.spec.num_layers
     directions, units, y = spec.directions, spec.directions * p.samples * spec.hidden_size, outputs_of(p, layer)
     w, at = matrix_tensor(p, "w_hh", layer, True)
-    lengths, again = Argument("int32*", "lengths" if p.lengths else "weights"), []
+    lengths = Argument("int32*", "lengths" if p.lengths else "weights")
     dy = given.pointer(p.compute if inner else dtype)
     common = Argument("uint32x3", divisor(spec.hidden_size)), Argument("uint32x3", divisor(p.samples))
+    back = plan.chosen({"a": turned, "b": at, "y": products}, a=Tensor.packed((directions, p.samples, spec.gates * spec.hidden_size), dtype),
+                       b=w, y=Tensor.packed((directions, p.samples, spec.state_size), p.compute))
     if spec.proj_size:
         small, dm = projected
         w_hr, w_hr_at = matrix_tensor(p, "w_hr", layer, True)
+        elements = directions * p.samples * spec.proj_size
+        projection = plan.chosen({"a": small, "b": w_hr_at, "y": dm}, a=Tensor.packed((directions, p.samples, spec.proj_size), dtype),
+                                 b=w_hr, y=Tensor.packed((directions, p.samples, spec.hidden_size), p.compute))
 
-    def product(number, *how, **operands):
-        if len(again) > number:
-            plan.add(*again[number])
-        else:
-            again.append(plan.product(*how, **operands))
-    for k in reversed(range(p.steps)):
-        first = Argument("int32", int(k == p.steps - 1))
-        if spec.proj_size:
-            elements = directions * p.samples * spec.proj_size
-            arguments = (dy, numbers(rests, p), numbers(products, p), pointer(small, dtype), lengths, pointer(Place("reserve"), dtype),
-                         Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), common[1], Argument("int32", p.steps),
-                         Argument("int32", k), first, line_strides(given.strides), offsets(p, layer, (), ("projected",)))
-            launch = Launch(state_gradient_kernel(kind, inner), blocks(elements), (THREADS, 1, 1), arguments)
-            plan.add(small_seconds(elements, 16 * elements, plan.device), lambda launch=launch: (launch,))
-            product(0, {"a": small, "b": w_hr_at, "y": dm}, a=Tensor.packed((directions, p.samples, spec.proj_size), dtype), b=w_hr,
-                    y=Tensor.packed((directions, p.samples, spec.hidden_size), p.compute))
+    def is_first(k):
+        return Argument("int32", int(k == p.steps - 1))
+
+    def projected_launch(k):
+        arguments = (dy, numbers(rests, p), numbers(products, p), pointer(small, dtype), lengths, pointer(Place("reserve"), dtype),
+                     Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), common[1], Argument("int32", p.steps),
+                     Argument("int32", k), is_first(k), line_strides(given.strides), offsets(p, layer, (), ("projected",)))
+        return (Launch(state_gradient_kernel(kind, inner), blocks(elements), (THREADS, 1, 1), arguments),)
+
+    def cells_launch(k):
         arguments = (dy, numbers(rests, p), numbers(dm if spec.proj_size else products, p), numbers(cells, p), pointer(turned, dtype),
                      y.pointer(dtype), optional(p, "h0", dtype, "weights"), optional(p, "c0", dtype, "weights"), lengths,
                      pointer(Place("reserve"), dtype), Argument("int32", units), *common, Argument("int32", spec.hidden_size),
-                     Argument("int32", p.steps), Argument("int32", k), Argument("int32", layer * directions), first,
+                     Argument("int32", p.steps), Argument("int32", k), Argument("int32", layer * directions), is_first(k),
                      line_strides(given.strides), line_strides(y.strides), state_strides(p, "h0", "c0"),
                      offsets(p, layer, (), ("gates", "cells")))
-        launch = Launch(cell_kernel(kind, inner), blocks(units), (THREADS, 1, 1), arguments)
-        plan.add(small_seconds(units, 40 * units, plan.device), lambda launch=launch: (launch,))
-        product(int(bool(spec.proj_size)), {"a": turned, "b": at, "y": products},
-                a=Tensor.packed((directions, p.samples, spec.gates * spec.hidden_size), dtype), b=w,
-                y=Tensor.packed((directions, p.samples, spec.state_size), p.compute))
+        return (Launch(cell_kernel(kind, inner), blocks(units), (THREADS, 1, 1), arguments),)
+
+    def step(plan, k):
+        if spec.proj_size:
+            plan.add(small_seconds(elements, 16 * elements, plan.device), lambda: projected_launch(k))
+            plan.add(*projection)
+        plan.add(small_seconds(units, 40 * units, plan.device), lambda: cells_launch(k))
+        plan.add(*back)
+    plan.repeat(range(p.steps)[::-1], step)
 
 
 def _gates(p, layer, direction, first, count):
@@ -255,11 +260,12 @@ def input_gradients(plan, p, layer, to, half):
     spec, inputs = p.spec, p.spec.layer_input(layer)
     elements, dtype = p.steps * p.samples * inputs, p.dtype if layer == 0 else p.compute
     if not spec.matrix("w_ih", layer, 0):
-        arguments = (pointer(Place("reserve"), p.dtype), to.pointer(dtype), Argument("int32", elements),
-                     Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.directions),
-                     line_strides(to.strides), offsets(p, layer, (), ("gates",)))
-        launch = Launch(input_gradient_kernel(kind_of(p, layer), dtype), blocks(elements), (THREADS, 1, 1), arguments)
-        plan.add(small_seconds(elements, 20 * elements, plan.device), lambda: (launch,))
+        def skipped():
+            arguments = (pointer(Place("reserve"), p.dtype), to.pointer(dtype), Argument("int32", elements),
+                         Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.directions),
+                         line_strides(to.strides), offsets(p, layer, (), ("gates",)))
+            return (Launch(input_gradient_kernel(kind_of(p, layer), dtype), blocks(elements), (THREADS, 1, 1), arguments),)
+        plan.add(small_seconds(elements, 20 * elements, plan.device), skipped)
         return
     rows = Rows(p, to, inputs)
     by_steps = rows.is_matrix and rows.order == (p.samples, 1)
@@ -280,10 +286,11 @@ def input_gradients(plan, p, layer, to, half):
         plan.product({"a": at, "b": place, "y": y_at, **more}, a=gates, b=w, y=y, **operands)
     kept = p.region("kept", layer - 1) if layer else None
     if kept is not None:
-        arguments = (numbers(to.place, p), pointer(Place("reserve", kept), p.dtype), Argument("int32", elements),
-                     Argument(p.compute, drawn(spec.dropout)[1]))
-        launch = Launch(kept_kernel(p.dtype, p.compute), blocks(elements), (THREADS, 1, 1), arguments)
-        plan.add(small_seconds(elements, 12 * elements, plan.device), lambda: (launch,))
+        def dropped():
+            arguments = (numbers(to.place, p), pointer(Place("reserve", kept), p.dtype), Argument("int32", elements),
+                         Argument(p.compute, drawn(spec.dropout)[1]))
+            return (Launch(kept_kernel(p.dtype, p.compute), blocks(elements), (THREADS, 1, 1), arguments),)
+        plan.add(small_seconds(elements, 12 * elements, plan.device), dropped)
 
 
 def weights_plan(problem, device, config):

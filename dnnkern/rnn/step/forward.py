@@ -148,9 +148,8 @@ def forward_plan(problem, device, config):
         if spec.cell == "lstm":
             move_states(plan, p, number, spec.hidden_size, (cells, p.compute), ("cn", p.cn))
         if layer.dropped:
-            drop = drop_launch(p, layer)
             plan.add(small_seconds(p.steps * p.samples * spec.output_size, 3 * p.steps * p.samples * spec.output_size * size, device),
-                     lambda drop=drop: (drop,))
+                     lambda layer=layer: (drop_launch(p, layer),))
     return plan
 
 
@@ -159,16 +158,12 @@ def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome
     spec, dtype, number = p.spec, p.dtype, layer.number
     directions, kind, rows = spec.directions, kind_of(p, layer.number), spec.gates * spec.hidden_size
     recurrent, at = matrix_tensor(p, "w_hh", number, True)
-    before = Tensor.packed((directions, p.samples, spec.state_size), dtype)
-    again = None
+    product = plan.chosen({"a": states, "b": at, "y": products}, a=Tensor.packed((directions, p.samples, spec.state_size), dtype),
+                          b=recurrent, transpose_b=True, y=Tensor.packed((directions, p.samples, rows), p.compute))
     units = directions * p.samples * spec.hidden_size
     lengths = Argument("int32*", "lengths" if p.lengths else "weights")
-    for k in range(p.steps):
-        if again is None:
-            again = plan.product({"a": states, "b": at, "y": products}, a=before, b=recurrent, transpose_b=True,
-                                 y=Tensor.packed((directions, p.samples, rows), p.compute))
-        else:
-            plan.add(*again)
+
+    def cells_launch(k):
         arguments = (numbers(sums, p), numbers(products, p),
                      layer.input.pointer(dtype), pointer(Place("weights"), dtype), pointer(states, dtype),
                      numbers(cells, p), pointer(hidden, dtype), layer.output.pointer(dtype), lengths,
@@ -177,22 +172,33 @@ def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome
                      Argument("int32", k), Argument(SumStrides, SumStrides(p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),
                      line_strides(layer.input.strides), line_strides(layer.output.strides),
                      offsets(p, number, ("b_ih", "b_hh"), ("gates", "cells", "hidden")))
-        launch = Launch(cell_kernel(kind), blocks(units), (THREADS, 1, 1), arguments)
-        plan.add(small_seconds(units, units * 40, plan.device), lambda launch=launch: (launch,))
-        if spec.proj_size:
-            _project(plan, p, layer, k, states, hidden, outcome, lengths, kind)
+        return (Launch(cell_kernel(kind), blocks(units), (THREADS, 1, 1), arguments),)
+    project = _projection(plan, p, layer, states, hidden, outcome, lengths, kind) if spec.proj_size else None
+
+    def step(plan, k):
+        plan.add(*product)
+        plan.add(small_seconds(units, units * 40, plan.device), lambda: cells_launch(k))
+        if project:
+            project(plan, k)
+    plan.repeat(range(p.steps), step)
 
 
-def _project(plan, p, layer, k, states, hidden, outcome, lengths, kind):
-    """The projection of a step."""
+def _projection(plan, p, layer, states, hidden, outcome, lengths, kind):
+    """Function ``project(plan, k)`` that adds the projection of a step."""
     spec, dtype = p.spec, p.dtype
     w, at = matrix_tensor(p, "w_hr", layer.number, True)
-    plan.product({"a": hidden, "b": at, "y": outcome}, a=Tensor.packed((spec.directions, p.samples, spec.hidden_size), dtype), b=w,
-                 transpose_b=True, y=Tensor.packed((spec.directions, p.samples, spec.proj_size), dtype))
+    product = plan.chosen({"a": hidden, "b": at, "y": outcome}, a=Tensor.packed((spec.directions, p.samples, spec.hidden_size), dtype),
+                          b=w, transpose_b=True, y=Tensor.packed((spec.directions, p.samples, spec.proj_size), dtype))
     elements = spec.directions * p.samples * spec.proj_size
-    arguments = (pointer(outcome, dtype), pointer(states, dtype), layer.output.pointer(dtype), lengths, optional(p, "reserve", dtype, "hn"),
-                 Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), Argument("uint32x3", divisor(p.samples)),
-                 Argument("int32", p.steps), Argument("int32", k), line_strides(layer.output.strides),
-                 offsets(p, layer.number, (), ("projected",)))
-    launch = Launch(projected_kernel(kind), blocks(elements), (THREADS, 1, 1), arguments)
-    plan.add(small_seconds(elements, elements * 8, plan.device), lambda: (launch,))
+
+    def launch(k):
+        arguments = (pointer(outcome, dtype), pointer(states, dtype), layer.output.pointer(dtype), lengths,
+                     optional(p, "reserve", dtype, "hn"), Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)),
+                     Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", k),
+                     line_strides(layer.output.strides), offsets(p, layer.number, (), ("projected",)))
+        return (Launch(projected_kernel(kind), blocks(elements), (THREADS, 1, 1), arguments),)
+
+    def project(plan, k):
+        plan.add(*product)
+        plan.add(small_seconds(elements, elements * 8, plan.device), lambda: launch(k))
+    return project

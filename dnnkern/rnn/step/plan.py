@@ -146,12 +146,14 @@ def clean_inputs(plan, problem, lines, size, kept, factor):
         return lines
     elements = p.steps * p.samples * size
     to = plan.part(elements * p.x.itemsize)
-    arguments = (lines.pointer(p.dtype), pointer(Place("reserve", kept or 0), p.dtype),
-                 Argument("int32*", "lengths" if p.lengths else lines.place.name), pointer(to, p.dtype), Argument("int32", elements),
-                 Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), line_strides(lines.strides),
-                 Argument(p.compute, factor))
-    launch = Launch(inputs_kernel(p.dtype, kept is not None, p.lengths is not None), blocks(elements), (THREADS, 1, 1), arguments)
-    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), lambda: (launch,))
+
+    def launches():
+        arguments = (lines.pointer(p.dtype), pointer(Place("reserve", kept or 0), p.dtype),
+                     Argument("int32*", "lengths" if p.lengths else lines.place.name), pointer(to, p.dtype), Argument("int32", elements),
+                     Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), line_strides(lines.strides),
+                     Argument(p.compute, factor))
+        return (Launch(inputs_kernel(p.dtype, kept is not None, p.lengths is not None), blocks(elements), (THREADS, 1, 1), arguments),)
+    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
     return Lines(to, (p.samples * size, size, 1))
 
 
@@ -188,11 +190,13 @@ def states_before(plan, problem, lines, layer, direction):
     to = plan.part(elements * p.x.itemsize)
     which = layer * p.spec.directions + direction
     h0 = Place("h0", which * p.h0.strides[0] * p.x.itemsize) if p.h0 is not None else lines.place
-    arguments = (lines.pointer(p.dtype), pointer(h0, p.dtype), Argument("int32*", "lengths" if p.lengths else lines.place.name),
-                 pointer(to, p.dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
-                 Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", direction),
-                 line_strides(lines.strides),
-                 Argument(StateStrides, StateStrides(*(p.h0.strides if p.h0 is not None else (0, 0, 0)))))
-    launch = Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments)
-    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), lambda: (launch,))
+
+    def launches():
+        arguments = (lines.pointer(p.dtype), pointer(h0, p.dtype), Argument("int32*", "lengths" if p.lengths else lines.place.name),
+                     pointer(to, p.dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
+                     Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", direction),
+                     line_strides(lines.strides),
+                     Argument(StateStrides, StateStrides(*(p.h0.strides if p.h0 is not None else (0, 0, 0)))))
+        return (Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments),)
+    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
     return to
