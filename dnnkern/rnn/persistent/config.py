@@ -1,4 +1,5 @@
 """What a persistent layer's kernel is compiled for, and what a block of it needs."""
+import functools
 from dataclasses import dataclass, replace
 
 from ...device.index import ceil_div
@@ -75,20 +76,20 @@ class Config:
         """Whether GRU's n has a row for the input and one for the state, which r keeps apart."""
         return self.cell == "gru" and bool(self.layers)
 
-    @property
+    @functools.cached_property
     def rows_a_unit(self):
         return 1 if self.back else GATES[self.cell] + self.splits_n
 
-    @property
+    @functools.cached_property
     def rows(self):
         """Of a block's product; padded to whole warps."""
         return ceil_div(self.rows_a_unit * self.units, self.lines) * self.lines
 
-    @property
+    @functools.cached_property
     def warps(self):
         return self.rows // self.lines * self.splits
 
-    @property
+    @functools.cached_property
     def threads(self):
         return max(WARP * self.warps, self.least_threads)
 
@@ -97,12 +98,12 @@ class Config:
         """Elements of a copy."""
         return COPY // ITEMSIZE[self.dtype]
 
-    @property
+    @functools.cached_property
     def steps(self):
         """Of a warp's part of k: 16 wide for mma; else a load of 16 bytes by each lane."""
         return ceil_div(self.inner, 16 * self.splits) if self.mma else ceil_div(self.inner, WARP * self.vector)
 
-    @property
+    @functools.cached_property
     def length(self):
         """Elements of a line in shared memory: all that is multiplied, and for mma 16 bytes, which spare bank conflicts."""
         return self.steps * 16 * self.splits + self.vector if self.mma else self.steps * WARP * self.vector
@@ -121,7 +122,7 @@ class Config:
         """Bytes of the lines of all products."""
         return self.second.lines_end if self.second else self.before + self.lines_bytes
 
-    @property
+    @functools.cached_property
     def sums(self):
         """Numbers in shared memory; of a second product in the place of the first's."""
         return max(self.splits * self.rows * self.pitch, self.second.sums if self.second else 0)
@@ -131,13 +132,13 @@ class Config:
         """For mma: steps of R that are on their way to a warp's fragments at once, 512 bytes each."""
         return min(self.steps, max(1, RING // (TILE * self.warps)))
 
-    @property
+    @functools.cached_property
     def shared_bytes(self):
         """Dynamic: lines, and before the first step R on its way."""
         rings = [c.ring * c.warps * TILE for c in (self, self.second) if c and c.mma]
         return max(self.lines_end, *rings, 0)
 
-    @property
+    @functools.cached_property
     def pairs(self):
         """Of a unit and a sequence, of a thread."""
         return ceil_div(self.units * self.samples, self.threads)
@@ -147,7 +148,7 @@ class Config:
         """Words, or numbers, of R that a thread has."""
         return 4 * self.steps if self.mma else self.lines * self.steps * self.vector
 
-    @property
+    @functools.cached_property
     def registers_needed(self):
         """Of a thread: what it holds, sums, a line, cell states and inputs, addresses."""
         size = 2 if self.dtype == "float64" else 1
@@ -161,6 +162,12 @@ class Config:
         parts = f" by {self.part}" * (self.part < self.samples)
         second = f", then {self.second.units} units, " + str(self.second).split(", ", 2)[2] if self.second else ""
         return f"{self.units} units, {self.samples} sequences{parts}, {how}{second}" + f", clusters of {self.cluster}" * bool(self.cluster)
+
+    def meeting(self, cluster=0, single=False):
+        """With blocks that meet in another way, on which nothing depends that is worked out here."""
+        other = object.__new__(Config)
+        other.__dict__.update(self.__dict__, cluster=cluster, single=single)
+        return other
 
     @property
     def cells(self):

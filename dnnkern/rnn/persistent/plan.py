@@ -2,7 +2,7 @@
 import functools
 import itertools
 import math
-from dataclasses import replace
+from typing import NamedTuple
 
 from ...device.index import ceil_div
 from ...dispatch import Algorithm, NotSupported
@@ -10,6 +10,7 @@ from ...engine.constants import constants
 from ...engine.cost import LANES, Cost, deferred
 from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at, planned
+from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
@@ -49,10 +50,30 @@ def refusal(problem, how):
     return too_many(p)
 
 
-def shapes(problem, layers=0):
+class Sizes(NamedTuple):
+    """What configurations depend on: they are the same for sequences of any length."""
+    op: str
+    spec: object
+    samples: int
+
+    @property
+    def dtype(self):
+        return self.spec.dtype
+
+    @property
+    def itemsize(self):
+        return ITEMSIZE[self.spec.dtype]
+
+
+def sizes_of(problem):
+    """Of a problem."""
+    return Sizes(problem.op, problem.spec, problem.samples)
+
+
+def shapes(sizes, layers=0):
     """Configurations that a block could have, whatever they cost; with so many layers side by side."""
-    p, spec, back = problem, problem.spec, problem.op == OPS[1]
-    mma, inner = p.x.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
+    p, spec, back = sizes, sizes.spec, sizes.op == OPS[1]
+    mma, inner = p.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
     for u, n in itertools.product(units, samples):
@@ -81,29 +102,37 @@ def holds(config, device):
     return config.registers_needed <= most and static <= STATIC and config.shared_bytes + static + 1024 <= device.shared_per_block
 
 
-def blocks(problem, config):
-    """Grid of a launch: blocks that share sequences, groups of sequences, directions or layers."""
-    across, groups = ceil_div(problem.spec.hidden_size, config.cells.units), ceil_div(problem.samples, config.samples)
-    return across, groups, config.layers or problem.spec.directions
+def blocks(sizes, config):
+    """Grid of a launch, for `Sizes` or a problem: blocks that share sequences, groups of sequences, directions or layers."""
+    across, groups = ceil_div(sizes.spec.hidden_size, config.cells.units), ceil_div(sizes.samples, config.samples)
+    return across, groups, config.layers or sizes.spec.directions
 
 
 @functools.lru_cache(maxsize=256)
+def _held(sizes, device, layers):
+    """The shapes for which a multiprocessor has what a block needs."""
+    return tuple(config for config in shapes(sizes, layers) if holds(config, device))
+
+
 def configs_of(problem, device, how):
     """The configurations of least estimate that fit the device: of `ALL` blocks at once, of those of a group in a cluster (`CLUSTERS`), or
-    of any number, for a step a launch (`SINGLE`). Remembered: `fits` and `configs` ask one after the other."""
+    of any number, for a step a launch (`SINGLE`)."""
+    return _configs(sizes_of(problem), device, how)
+
+
+@functools.lru_cache(maxsize=256)
+def _configs(sizes, device, how):
     found = []
-    for config in shapes(problem, problem.spec.num_layers if how == LAYERS else 0):
-        across, groups, directions = blocks(problem, config)
-        if not holds(config, device):
-            continue
+    for config in _held(sizes, device, sizes.spec.num_layers if how == LAYERS else 0):
+        across, groups, directions = blocks(sizes, config)
         if how == CLUSTERS:
             if across in SIZES:
-                found.append(replace(config, cluster=across))
+                found.append(config.meeting(cluster=across))
         elif how == SINGLE:
-            found.append(replace(config, single=True))
+            found.append(config.meeting(single=True))
         elif across * groups * directions <= device.sms:
             found.append(config)
-    return tuple(sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT])
+    return tuple(sorted(found, key=lambda c: step_seconds(sizes, device, c))[:KEPT])
 
 
 def fits(problem, device, how):
@@ -121,13 +150,13 @@ def fits(problem, device, how):
             "hold them, and the lines of sequences, at once")
 
 
-def step_seconds(problem, device, config):
+def step_seconds(sizes, device, config):
     """Predicted time of a step."""
-    across, groups, directions = blocks(problem, config)
+    across, groups, directions = blocks(sizes, config)
     total, cost = across * groups * directions, MMA if config.mma else SIMT
     meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
     if config.single:
-        meet = COST.launch + fetch_seconds(problem, device, config)
+        meet = COST.launch + fetch_seconds(sizes, device, config)
 
     def product(c):
         parts = c.samples // c.part
@@ -154,22 +183,22 @@ def _copy_seconds(c, config, total):
     return 2 * total * c.samples * c.inner * (2 if c.mma else 4) / COST.l2 * (MMA if config.mma else SIMT).copies
 
 
-def fetch_seconds(problem, device, config):
+def fetch_seconds(sizes, device, config):
     """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. CUDA cores go through columns
     of R, whose neighbours are in other lanes' lines."""
-    across, groups, directions = blocks(problem, config)
+    across, groups, directions = blocks(sizes, config)
     rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
-    matrix = rows * across * problem.x.itemsize * directions
+    matrix = rows * across * sizes.itemsize * directions
     from_l2 = matrix * groups / COST.l2 * (COST.columns if config.back and not config.mma else 1.0)
     return COST.fetch + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
 
 
 def _terms(problem, device, config, seconds, turns):
     """What a launch of a layer takes: products, copies of lines, R, and the rest, in which blocks wait for each other."""
-    total = math.prod(blocks(problem, config))
+    sizes, total = sizes_of(problem), math.prod(blocks(problem, config))
     waves, steps = _waves(config, total, device), 1 if config.single else turns + max(0, config.layers - 1)
     launches = waves * (1 + bool(config.second)) if config.single else 1
-    found = {"launch": launches * COST.launch, "memory": launches * fetch_seconds(problem, device, config),
+    found = {"launch": launches * COST.launch, "memory": launches * fetch_seconds(sizes, device, config),
              "math": steps * waves * sum(_math_seconds(c, config, device) for c in (config, config.second) if c),
              "l2": steps * sum(_copy_seconds(c, config, total) for c in (config, config.second) if c)}
     return Cost(**found, waits=seconds - sum(found.values()))
@@ -177,10 +206,11 @@ def _terms(problem, device, config, seconds, turns):
 
 def layer_seconds(problem, device, config, turns):
     """Predicted time of a layer's launch, or of one for each turn."""
-    seconds = step_seconds(problem, device, config)
+    sizes = sizes_of(problem)
+    seconds = step_seconds(sizes, device, config)
     if config.single:
         return turns * seconds
-    return COST.launch + fetch_seconds(problem, device, config) + (turns + max(0, config.layers - 1)) * seconds
+    return COST.launch + fetch_seconds(sizes, device, config) + (turns + max(0, config.layers - 1)) * seconds
 
 
 def _layer(plan, p, config, turns, kernel_of, arguments_of):
@@ -195,7 +225,7 @@ def _layer(plan, p, config, turns, kernel_of, arguments_of):
         return (Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
                        shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative),)
     if config.single:
-        seconds = step_seconds(p, device, config)
+        seconds = step_seconds(sizes_of(p), device, config)
         cost = deferred(seconds, lambda: _terms(p, device, config, seconds, turns))
         plan.repeat(range(turns), lambda plan, k: plan.add(cost, lambda: launch(k, k + 1)))
     else:
@@ -247,7 +277,7 @@ def forward_plan(problem, device, config):
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
         fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
-        _layer(plan, p, config, p.steps, functools.partial(forward_kernel, config, kind_of(p, number)),
+        _layer(plan, p, config, _turns(p), functools.partial(forward_kernel, config, kind_of(p, number)),
                functools.partial(arguments, layer, of.order))
         if layer.dropped:
             elements = p.steps * p.samples * spec.output_size
@@ -278,7 +308,7 @@ def data_plan(problem, device, config):
     for layer in reversed(range(spec.num_layers)):
         is_inner, y = layer + 1 < spec.num_layers, outputs_of(p, layer)
         fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)
-        _layer(plan, p, config, p.steps + 1, functools.partial(backward_kernel, config, kind_of(p, layer), is_inner),
+        _layer(plan, p, config, _turns(p), functools.partial(backward_kernel, config, kind_of(p, layer), is_inner),
                functools.partial(arguments, layer, given, y, is_inner))
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
         input_gradients(plan, p, layer, to, half)
@@ -303,6 +333,21 @@ def estimate(problem, device, config):
     return _plan(problem, device, config).cost
 
 
+def _turns(problem):
+    """Steps of a layer's kernel: backward one more, for the first states."""
+    return problem.steps + (problem.op == OPS[1])
+
+
+def config_bound(problem, device, config):
+    """The chain of steps of all layers."""
+    return (1 if config.layers else problem.spec.num_layers) * layer_seconds(problem, device, config, _turns(problem))
+
+
+def bound(problem, device, how):
+    """Of the best configuration."""
+    return min(config_bound(problem, device, config) for config in configs_of(problem, device, how))
+
+
 def build(problem, device, config):
     """A few launches per layer, or one a step."""
     return _plan(problem, device, config).launches()
@@ -310,6 +355,6 @@ def build(problem, device, config):
 
 def algorithms(name, how, arch, ops=tuple(PLANS)):
     """Both directions, or one, for blocks that meet in one of the ways of `configs_of`."""
-    supports, fits_so, configs = (functools.partial(f, how=how) for f in (refusal, fits, configs_of))
+    supports, fits_so, configs, least = (functools.partial(f, how=how) for f in (refusal, fits, configs_of, bound))
     return tuple(Algorithm(op=op, name=name, supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                           fits=fits_so, arch=arch) for op in ops)
+                           fits=fits_so, bound=least, config_bound=config_bound, arch=arch) for op in ops)

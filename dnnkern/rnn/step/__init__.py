@@ -17,7 +17,7 @@ from ...engine.plan import planned
 from .._problem import OPS
 from .backward import data_plan, weights_plan
 from .forward import forward_plan
-from .plan import too_many
+from .plan import cells_seconds, too_many
 
 _PLANS = dict(zip(OPS, (forward_plan, data_plan, weights_plan)))
 
@@ -41,9 +41,17 @@ def estimate(problem, device, config):
     return _plan(problem, device, config).cost
 
 
+def bound(problem, device):
+    """The kernels of all steps' cells, or the bytes."""
+    p, spec = problem, problem.spec
+    bytes_seconds = p.bytes / device.bandwidth
+    return bytes_seconds if p.op == OPS[2] else max(bytes_seconds, spec.num_layers * p.steps * cells_seconds(p, device))
+
+
 def build(problem, device, config):
     """Two launches per step and layer, and those of products over all steps."""
     return _plan(problem, device, config).launches()
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="step", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="step", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound)
+                   for op in OPS)

@@ -14,7 +14,8 @@ from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, 
 from .._parameters import line_strides, offsets, optional, state_strides
 from .._spec import GATES, SLOTS
 from ..naive.forward import kind_of
-from .plan import THREADS, Rows, alignment_of, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
+from .plan import (THREADS, Rows, alignment_of, blocks, cells_seconds, clean_inputs, fill, matrix_tensor, move_states, small_seconds,
+                   states_before)
 
 
 @functools.cache
@@ -201,8 +202,9 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
     lengths = Argument("int32*", "lengths" if p.lengths else "weights")
     dy = given.pointer(p.compute if inner else dtype)
     common = Argument("uint32x3", divisor(spec.hidden_size)), Argument("uint32x3", divisor(p.samples))
-    back = plan.chosen({"a": turned, "b": at, "y": products}, a=Tensor.packed((directions, p.samples, spec.gates * spec.hidden_size), dtype),
-                       b=w, y=Tensor.packed((directions, p.samples, spec.state_size), p.compute))
+    back = plan.chosen({"a": turned, "b": at, "y": products}, b=w,
+                       a=Tensor.packed((directions, p.samples, spec.gates * spec.hidden_size), dtype),
+                       y=Tensor.packed((directions, p.samples, spec.state_size), p.compute))
     if spec.proj_size:
         small, dm = projected
         w_hr, w_hr_at = matrix_tensor(p, "w_hr", layer, True)
@@ -232,7 +234,7 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
         if spec.proj_size:
             plan.add(small_seconds(elements, 16 * elements, plan.device), lambda: projected_launch(k))
             plan.add(*projection)
-        plan.add(small_seconds(units, 40 * units, plan.device), lambda: cells_launch(k))
+        plan.add(cells_seconds(p, plan.device), lambda: cells_launch(k))
         plan.add(*back)
     plan.repeat(range(p.steps)[::-1], step)
 
@@ -262,8 +264,8 @@ def input_gradients(plan, p, layer, to, half):
     if not spec.matrix("w_ih", layer, 0):
         def skipped():
             arguments = (pointer(Place("reserve"), p.dtype), to.pointer(dtype), Argument("int32", elements),
-                         Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.directions),
-                         line_strides(to.strides), offsets(p, layer, (), ("gates",)))
+                         Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)),
+                         Argument("int32", spec.directions), line_strides(to.strides), offsets(p, layer, (), ("gates",)))
             return (Launch(input_gradient_kernel(kind_of(p, layer), dtype), blocks(elements), (THREADS, 1, 1), arguments),)
         plan.add(small_seconds(elements, 20 * elements, plan.device), skipped)
         return

@@ -13,7 +13,7 @@ from .._network import drop_launch, forward_layers, numbers, numbers_bytes, poin
 from .._parameters import SumStrides, line_strides, offsets, optional
 from .._spec import GATES, SLOTS
 from ..naive.forward import kind_of
-from .plan import THREADS, Rows, alignment_of, blocks, matrix_tensor, move_states, small_seconds
+from .plan import THREADS, Rows, alignment_of, blocks, cells_seconds, matrix_tensor, move_states, small_seconds
 
 
 @functools.cache
@@ -177,7 +177,7 @@ def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome
 
     def step(plan, k):
         plan.add(*product)
-        plan.add(small_seconds(units, units * 40, plan.device), lambda: cells_launch(k))
+        plan.add(cells_seconds(p, plan.device), lambda: cells_launch(k))
         if project:
             project(plan, k)
     plan.repeat(range(p.steps), step)

@@ -86,6 +86,12 @@ def small_seconds(elements, nbytes, device):
     return LAUNCH + overlap(memory=memory_seconds(nbytes, device), issue=COST.element * elements / (device.sms * COST.resident))
 
 
+def cells_seconds(problem, device):
+    """Predicted time of the kernel of a step's cells."""
+    units = problem.spec.directions * problem.samples * problem.spec.hidden_size
+    return small_seconds(units, 40 * units, device)
+
+
 def blocks(elements):
     """Grid of a kernel with one thread per element."""
     return ceil_div(elements, THREADS), 1, 1
