@@ -17,7 +17,7 @@ rounding grows with the logarithm of the tile (docs/notes/fft.md). `fft` is the 
 Sources: M. Mathieu, M. Henaff, Y. LeCun, arXiv:1312.5851; N. Vasilache et al., arXiv:1412.7580.
 """
 from ..dispatch import Algorithm, Note
-from .fft.plan import Plan, correlation, products, refusal
+from .fft.plan import Plan, correlation, least_seconds, products, refusal
 
 SQUARES, LINES = (8, 16, 32), (16, 32, 64)
 
@@ -55,11 +55,21 @@ def estimate(problem, device, config):
     return Plan(problem, config).seconds(device)
 
 
+def bound(problem, device):
+    """Of the best extents."""
+    return min(least_seconds(problem, device, extents, 0) for extents in _extents(problem))
+
+
+def config_bound(problem, device, config):
+    """Of its extents."""
+    return least_seconds(problem, device, (config.lh, config.lw), 0)
+
+
 def build(problem, device, config):
     """Transforms, products, transforms back; once a slice."""
     return Plan(problem, config).launches()
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="fft_tiling", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.FFT, arch="sm_80+")
+                             configs=configs, bound=bound, config_bound=config_bound, notes=Note.FFT, arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -16,6 +16,7 @@ float32 and float64 are exact; 16-bit operands are widened on their way to share
 round, unless Winograd applies, which multiplies less. It loses where a group has fewer channels than a tile has columns.
 """
 import functools
+from math import inf
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from ..engine.ampere_cost import sum_seconds
 from ..engine.constants import constants
 from ..engine.cost import overlap
 from ..engine.simt import HALVES, Operands, Tile, make_tile_product
-from ..engine.simt_plan import TILES, TILES_F64, tile_seconds
+from ..engine.simt_plan import TILES, TILES_F64, least_seconds, tile_seconds
 from ..engine.split_k import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
 from ._gather.launch import gathers_left, launches, make_kernel, range_of, share_of
@@ -152,6 +153,14 @@ def estimate(problem, device, config):
     return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
 
 
+def bound(problem, device):
+    """All steps at the best tile's rate, or the bytes."""
+    view = view_of(problem)
+    steps = COST.gather * view.k * max(share_of(view), COST.least_share)
+    work = least_seconds(problem.dtype, view.rows * view.columns * view.products, steps, device, inf)
+    return max(work, problem.bytes / device.bandwidth)
+
+
 @functools.cache
 def kernel(config):
     """The main loop of `engine.simt` in `launch`'s kernel."""
@@ -171,5 +180,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, arch="sm_80+")
+                             configs=configs, bound=bound, arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..engine.ampere_cost import product_seconds, sum_seconds
+from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.constants import constants
 from ..engine.split_k import SomeRanges as Config
@@ -160,7 +160,7 @@ def configs(problem, device):
                 nbytes = _sums(view, tile, ranges)
                 if ranges > 1 and nbytes <= MOST_WORKSPACE and nbytes // (4 * ranges) < 2 ** 31:
                     found[Config(tile, ranges)] = None
-    return sorted(found, key=lambda config: estimate(problem, device, config))
+    return list(found)
 
 
 def workspace(problem, device, config):
@@ -177,6 +177,13 @@ def estimate(problem, device, config):
     stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), COST.least_share)
     product = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
     return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
+
+
+def bound(problem, device):
+    """All products at the tensor cores' rate, or the bytes."""
+    view = view_of(problem)
+    flops = 2 * view.rows * view.columns * view.products * view.k * max(share_of(view), COST.least_share)
+    return least_seconds(mma_dtype(problem), flops, problem.bytes, device)
 
 
 @functools.cache
@@ -198,5 +205,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_mma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, arch="sm_80+")
+                             configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -11,12 +11,17 @@ the operation keeps that operand::
 """
 import functools
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from .. import dispatch
 from ..algorithm import cheapest
 from ..dispatch import Note
+from ..host.dtypes import ITEMSIZE
+from . import ampere_cost, simt_plan
 from .cost import Cost
+from .hopper import ROW
+from .hopper_plan import least_work_seconds, wgmma_dtype
 
 SCALARS = ("alpha", "beta")
 
@@ -54,6 +59,14 @@ def scratch_bytes(product, problem, device) -> int:
 def cost(product, problem, device):
     """What a chosen algorithm is predicted to take."""
     return product.cost(problem, device)
+
+
+def fastest_seconds(dtype, math, elements, k, device) -> float:
+    """What a product of so many elements, sums of k products each, is predicted to take at least, by whatever algorithm of matmul."""
+    if wgmma_dtype(dtype, math):
+        return least_work_seconds(elements, k * ITEMSIZE[dtype] / ROW, device)
+    on_cores = simt_plan.least_seconds(dtype, elements, k, device, inf)
+    return min(on_cores, ampere_cost.least_seconds(dtype, 2 * elements * k, 0, device)) if dtype == "float64" else on_cores
 
 
 def embedded(product, problem, device, places, scalars=()) -> tuple:

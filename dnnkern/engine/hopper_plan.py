@@ -359,12 +359,17 @@ def least_memory_seconds(problem, device):
     return problem.bytes / (max(COST.outside, COST.bandwidth) * device.bandwidth)
 
 
+def least_work_seconds(elements, steps, device):
+    """What so many steps of all elements take at the rate of the tile that has the highest."""
+    return elements * steps * _LEAST_RATE / device.sms * 1e-6 * (COST.clock / device.clock_hz)
+
+
 def least_seconds(problem, parts, device, ranges=1):
-    """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of 64 by 64 elements at the rate of the tile
-    that has the highest, those of one tile, or the bytes."""
+    """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of 64 by 64 elements, those of one tile, or the
+    bytes."""
     steps, squares = steps_of(parts.k, parts.a.itemsize), ceil_div(parts.m, 64) * ceil_div(parts.n, 64) * parts.batch_size
-    work = max(squares * 4096 * _LEAST_RATE / device.sms, _LEAST_STEP / ranges) * steps
-    work *= (COST.fp8 if problem.a.dtype in FP8 else 1.0) * 1e-6 * (COST.clock / device.clock_hz)
+    alone = _LEAST_STEP / ranges * steps * 1e-6 * (COST.clock / device.clock_hz)
+    work = max(least_work_seconds(squares * 64 ** 2, steps, device), alone) * (COST.fp8 if problem.a.dtype in FP8 else 1.0)
     return _LEAST_FIXED * 1e-6 + max(work, least_memory_seconds(problem, device))
 
 

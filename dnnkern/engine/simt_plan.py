@@ -121,14 +121,14 @@ def tile_seconds(parts, tile, device, busiest, steps):
     return overlap(Cost(launch=fixed * 1e-6, math=math), waves=busiest * tile.bm * tile.bn * (COST.end_half if half else COST.end))
 
 
-def least_seconds(parts, device, ranges=1):
-    """What no tile's `tile_seconds` is below, with k in up to so many ranges: all steps of all tiles, or those of one."""
+def least_seconds(dtype, elements, steps, device, ranges=1):
+    """What no tile's `tile_seconds` is below for so many elements of y and steps of k, in up to so many ranges: all steps of all tiles, or
+    those of one."""
     if device.is_processor:
         return 0.0
-    elements = parts.m * parts.n * parts.batch_size / device.sms
-    steps, clock = steps_of(parts), 1e-9 * (COST.clock / device.clock_hz)
-    return min(fixed * 1e-6 + (alone / ranges + each * max(elements / (tile.bm * tile.bn), 1 / ranges)) * steps * clock
-               for tile, (fixed, alone, each, _) in (TILES_F64 if parts.dtype == "float64" else TILES).items())
+    elements, steps = elements / device.sms, steps * (COST.half if dtype in HALVES else 1.0) * 1e-9 * (COST.clock / device.clock_hz)
+    return min(fixed * 1e-6 + (alone / ranges + each * max(elements / (tile.bm * tile.bn), 1 / ranges)) * steps
+               for tile, (fixed, alone, each, _) in (TILES_F64 if dtype == "float64" else TILES).items())
 
 
 def product_arguments(parts):

@@ -64,7 +64,9 @@ def estimate(problem, device, config):
 
 def bound(problem, device):
     """All steps at the best tile's rate, or the bytes."""
-    return max(least_seconds(stored_by_rows(problem), device), problem.bytes / device.bandwidth)
+    parts = stored_by_rows(problem)
+    work = least_seconds(parts.dtype, problem.y.size, steps_of(parts), device)
+    return max(work, problem.bytes / device.bandwidth)
 
 
 @functools.cache

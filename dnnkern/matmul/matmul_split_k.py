@@ -84,7 +84,7 @@ def bound(problem, device):
     """All steps at the best tile's rate, and the sum of as many ranges, two at least."""
     parts = stored_by_rows(problem)
     reduction = COST.sum_launch + 2 * sums_bytes(parts, 2) / device.bandwidth
-    return least_seconds(parts, device, inf) + reduction
+    return least_seconds(parts.dtype, problem.y.size, steps_of(parts), device, inf) + reduction
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from ...device import device_function, i32, i64, u32
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor, quotient
 from ...host.launch import Argument
+from ...host.remember import remembered
 
 EXISTS, NEVER = 0x80000000, 0x40000000
 MASK_BITS = 30
@@ -266,6 +267,7 @@ class View:
         return ResidueAxis(stride, p.pads_before[d], dilation, common, step, inverse, p.filter[d], self.plain_taps[d] // step)
 
 
+@remembered
 def view_of(problem):
     """The `View` of a problem."""
     p = problem

@@ -2,6 +2,7 @@
 from ...device.convert import element
 from ...engine.loaders import ALONG_K, ALONG_ROWS
 from ...host.launch import Argument
+from ...host.remember import remembered
 
 
 def largest(most, *values):
@@ -39,6 +40,7 @@ def grain_of(view, most):
     return largest(most, view.channels)
 
 
+@remembered
 def access(view, name, limit):
     """(order, elements of one copy, at most `limit`) of "source" or "plain"."""
     p = view.problem

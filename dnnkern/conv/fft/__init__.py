@@ -13,7 +13,7 @@ Sources: as `fft_tiling`'s.
 """
 from ...dispatch import Algorithm, Note
 from .lines import LENGTHS
-from .plan import Plan, correlation, products, refusal
+from .plan import Plan, correlation, least_seconds, products, refusal
 
 
 def _needs(problem):
@@ -34,10 +34,14 @@ def supports(problem):
     return None
 
 
+def _extents(problem):
+    """The least that hold it."""
+    return tuple(1 if need == 1 and k == 0 else next(n for n in LENGTHS if n >= need) for k, need in enumerate(_needs(problem)))
+
+
 def configs(problem, device):
     """The least extents, and what `_fft_plan.products` lists for them."""
-    extents = tuple(1 if need == 1 and k == 0 else next(n for n in LENGTHS if n >= need) for k, need in enumerate(_needs(problem)))
-    return products(problem, device, extents, 1)
+    return products(problem, device, _extents(problem), 1)
 
 
 def workspace(problem, device, config):
@@ -50,10 +54,15 @@ def estimate(problem, device, config):
     return Plan(problem, config).seconds(device)
 
 
+def bound(problem, device):
+    """Of those extents."""
+    return least_seconds(problem, device, _extents(problem), 1)
+
+
 def build(problem, device, config):
     """Transforms, products, transforms back; once a slice."""
     return Plan(problem, config).launches()
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="fft", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                             notes=Note.FFT, arch="sm_80+") for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))
+                             bound=bound, notes=Note.FFT, arch="sm_80+") for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

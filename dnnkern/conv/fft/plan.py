@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from ...device.convert import element
 from ...device.index import Divisor, ceil_div, divisor
 from ...engine.constants import constants
-from ...engine.cost import Cost, issue_seconds, overlap
+from ...engine.cost import LANES, Cost, issue_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from ...host.remember import remembered
 from .._parameters import PlaneStrides
 from . import product as _fft_product, tiles as _fft_tiles
 from .product import Tile
@@ -92,6 +93,7 @@ def _plane(five):
     return PlaneStrides(n, c, h, w)
 
 
+@remembered
 def correlation(problem) -> Correlation:
     """The correlation that a problem is. `windows` are the extents of what the taps slide over: the result, or dy."""
     p, taps = problem, problem.filter[1:]
@@ -148,6 +150,12 @@ def products(problem, device, extents, whole):
             groups = {max(1, min(blocks // (room * max(1, round(blocks / room / 8))), plan.frequencies)), 32}
             found += [Config(*extents, whole, tile, group, bound) for group in sorted(groups)]
     return found
+
+
+@remembered
+def least_seconds(problem, device, extents, whole):
+    """What no configuration with these extents of the transform is below."""
+    return Plan(problem, Config(*extents, whole, next(iter(TILES)), 1, max(BOUNDS))).least_seconds(device)
 
 
 @dataclass(frozen=True)
@@ -320,6 +328,16 @@ class Plan:
 
     # ---- predicted time
 
+    def least_seconds(self, device):
+        """What `seconds` is not below, whatever the tile, and whether or not there are slices."""
+        c, f, length = self.c, self.frequencies, max(self.config.lh * self.config.lw, 1)
+        rows, columns, k = self.product(self.items)
+        work = 4 * f * rows * columns * k / (LANES * max(TILES.values())) / (device.sms * device.clock_hz)
+        product = max(work, 8 * f * (rows * k + columns * k + rows * columns) / device.bandwidth)
+        other = c.b if c.items else c.y
+        sides = (self.items, self.pitches[0]), (self.items, self.pitches[2 if c.items else 1]), (other.outer, _pitch(other.channels))
+        return float(COST.start + COST.launch + product + sum(self._transform(device, *side, length) for side in sides))
+
     def seconds(self, device):
         """Each launch by what bounds it: bytes of images and spectra, or multiply-adds in waves of tiles."""
         c, tile, group, f = self.c, self.config.tile, self.config.group, self.frequencies
@@ -331,7 +349,7 @@ class Plan:
             blocks = ceil_div(rows, tile.bm) * ceil_div(columns, tile.bn) * ceil_div(f, group)
             waves = ceil_div(blocks, device.sms * tile.blocks)
             steps = group * ceil_div(k, tile.bk)
-            work = steps * 4 * tile.bk * tile.bm * tile.bn / 128 / TILES[tile] * tile.blocks + COST.block
+            work = steps * 4 * tile.bk * tile.bm * tile.bn / LANES / TILES[tile] * tile.blocks + COST.block
             moved = 8 * f * (rows * k + columns * k + rows * columns * (1 if c.items else 3))
             total += Cost(launch=COST.launch) + overlap(math=waves * work / device.clock_hz, memory=moved / device.bandwidth)
             sides = (self.pitches[0], self.pitches[2 if c.items else 1])

@@ -20,10 +20,11 @@ no columns: `pointwise`.)
 
 Source: K. Chellapilla, S. Puri, P. Simard, High performance convolutional neural networks for document processing, 2006.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...dispatch import Algorithm, Note
-from ...engine.embed import Place
+from ...engine.cost import LAUNCH, memory_seconds
+from ...engine.embed import Place, fastest_seconds
 from ...engine.plan import alignment_at, collapsed, planned
 from ...engine.strides import ImageStrides
 from ...host.dtypes import ITEMSIZE
@@ -101,6 +102,22 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The sum of all launches' estimates."""
     return _plan(problem, device, config).cost
+
+
+def bound(problem, device):
+    """The columns written and read once, and all arrays besides; or the products by whatever is fastest."""
+    p, elements = problem, problem.c * problem.taps * problem.pixels
+    columns = elements * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    rows, k = (p.k_group * p.c * p.taps, p.pixels) if p.op == "conv_bwd_filter" else (p.pixels * p.k, p.c_group * p.taps)
+    if p.op == "conv_bwd_data":
+        rows, k = elements, p.k_group
+    product = fastest_seconds(p.dtype, p.math, rows, k, device)
+    return LAUNCH + memory_seconds(columns, device) + max(product, columns / device.bandwidth)
+
+
+def config_bound(problem, device, config):
+    """Of the best product, where this is the second."""
+    return estimate(problem, device, replace(config, product=0)) if config.product else 0.0
 
 
 def build(problem, device, config):
@@ -290,4 +307,4 @@ def _by_group(w):
 
 _PLANS = {"conv_fwd": _forward, "conv_bwd_data": _backward_data, "conv_bwd_filter": _backward_filter}
 ALGORITHMS = tuple(Algorithm(op=op, name="im2col_gemm", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE) for op in _PLANS)
+                             configs=configs, bound=bound, config_bound=config_bound, notes=Note.TENSOR_CORE) for op in _PLANS)
