@@ -15,7 +15,6 @@ from dnnkern import dispatch
 from dnnkern._parser import Parser, family_words
 from dnnkern._table import say, show
 from dnnkern.engine.constants import TABLE, constants
-from dnnkern.engine.plan import planned
 from dnnkern.host.device import _SIMULATOR as SIMULATOR
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -59,7 +58,6 @@ def samples(paths, device, ops=None) -> list:
 def moved(row, name, value):
     """Set a number; what is remembered of estimates is forgotten."""
     setattr(row, name, value)
-    planned.cache_clear()
     dispatch.choices_changed()
 
 

@@ -54,6 +54,9 @@ class Algorithm:
         The launches.
     configs : callable(problem, device) -> sequence of Config, optional
         Every configuration that can solve the problem. Without it there is just one, and `config` is None in the calls above.
+    best : callable(problem, device) -> Config, optional
+        The configuration of least estimate, the first in the order of `configs` if there are several, where it is found sooner than by
+        asking them all.
     bound : callable(problem, device) -> float, optional
         Seconds that no configuration's `estimate` is below, found in a few microseconds. Whoever looks for the least estimate asks only
         those algorithms whose bound is lower than what was found; without one it is 0, and the algorithm is always asked.
@@ -79,6 +82,7 @@ class Algorithm:
     build: Callable
     configs: Callable | None = None
     fits: Callable | None = None
+    best: Callable | None = None
     bound: Callable | None = None
     config_bound: Callable | None = None
     notes: Note = Note.NONE
@@ -101,6 +105,9 @@ class Algorithm:
         """(as `configured`, its estimate); None where the bounds of all configurations are above so many seconds."""
         if self.configs is None or self.config is not None:
             return self, self.estimate(problem, device, self.config)
+        if self.best is not None and workspace_limit is None:
+            config = self.best(problem, device)
+            return self.bound_to(config), self.estimate(problem, device, config)
         candidates = [c for c in self.configs(problem, device)
                       if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:
@@ -171,7 +178,7 @@ def cheapest(algorithms, problem, device, workspace_limit=None, count=1, choosin
     more of them once the bounds are above what was found. `choosing`: as in `Algorithm.cost`.
     """
     bounds = sorted((a.least_seconds(problem, device, choosing), k) for k, a in enumerate(algorithms))
-    found = []  # (seconds, place among the algorithms)
+    found = []  # (seconds, index)
     bound_to = {}
     for bound, k in bounds:
         below = found[count - 1][0] if len(found) >= count else inf

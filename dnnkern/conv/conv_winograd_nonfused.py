@@ -26,7 +26,7 @@ from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
-from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
+from ..engine.embed import Place, choices, cost, embedded, fastest_seconds, scratch_bytes
 from ..host.tensor import Tensor
 from ..matmul import MatmulProblem
 from ._parameters import PlaneStrides
@@ -222,18 +222,26 @@ def _parts(problem, device, config):
     return spread((*stages.sizes(config.tiles), scratch))
 
 
-def configs(problem, device):
-    """For each budget the slices that keep it, with the products of least estimate."""
-    found = {}
+def _slicings(problem):
+    """For each budget the slices that keep it: (n, last, tiles of a slice, their product)."""
     for n, last, budget in itertools.product(_extents(problem), _orders(problem)[1], BUDGETS):
         stages = _stages(problem, n, last)
         _, *streams = stages.sizes(stages.total)
         slices = min(max(1, ceil_div(sum(streams), budget)), max(1, stages.total // 64), MOST_SLICES if budget != max(BUDGETS) else 2 ** 31)
         tiles = _four(ceil_div(stages.total, slices))
-        product = stages.product(tiles)
-        for chosen in choices(product, device, 2 if product.flops > 2 * SMALL else 99):
-            found[Config(n, last, tiles, chosen)] = None
-    return list(found)
+        yield n, last, tiles, stages.product(tiles)
+
+
+def configs(problem, device):
+    """All slicings, with the products of least estimate."""
+    return list(dict.fromkeys(Config(*slicing, chosen) for *slicing, product in _slicings(problem)
+                              for chosen in choices(product, device, 2 if product.flops > 2 * SMALL else 99)))
+
+
+def best(problem, device):
+    """Of all slicings with the best product."""
+    found = (Config(*slicing, choices(product, device)[0]) for *slicing, product in _slicings(problem))
+    return min(found, key=lambda config: estimate(problem, device, config))
 
 
 def workspace(problem, device, config):
@@ -254,11 +262,23 @@ def estimate(problem, device, config):
                                     transform=stages.bytes_moved() / (COST.rate * in_l2 * device.bandwidth)))
 
 
+def bound(problem, device):
+    """The transforms at the best rate, and the products by whatever is fastest; of one slice."""
+    (last, *_), rate = _orders(problem)[1], COST.rate * max(1.0, COST.l2) * max(1.0, COST.image)
+
+    def seconds(n):
+        stages = _stages(problem, n, last)
+        product = stages.product(stages.total)
+        work = fastest_seconds("float32", product.math, product.y.size, product.k, device)
+        return COST.start + COST.slice + stages.bytes_moved() / (rate * device.bandwidth) + work
+    return min(map(seconds, _extents(problem)))
+
+
 def build(problem, device, config):
     """All launches, one after another on the stream."""
     return _stages(problem, config.n, config.last).launches(config, device, _parts(problem, device, config)[1])
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="winograd_nonfused", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.WINOGRAD | Note.WINOGRAD_TILE_6x6, arch="sm_80+")
+                             configs=configs, best=best, bound=bound, notes=Note.WINOGRAD | Note.WINOGRAD_TILE_6x6, arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

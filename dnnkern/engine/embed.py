@@ -9,7 +9,6 @@ the operation keeps that operand::
     launches = embedded(product, problem, device, {"a": Place("workspace", 0), "b": Place("workspace", at_b), "y": Place("y"),
                                                    "workspace": Place("workspace", at_scratch)})
 """
-import functools
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from .. import dispatch
 from ..algorithm import cheapest
 from ..dispatch import Note
 from ..host.dtypes import ITEMSIZE
+from ..host.remember import kept
 from . import ampere_cost, simt_plan
 from .cost import Cost
 from .hopper import ROW
@@ -40,15 +40,12 @@ def choices(problem, device, count=1) -> tuple:
     return tuple(algorithm for algorithm, _ in priced(problem, device, count))
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(1024)
 def priced(problem, device, count=1) -> tuple:
     """`choices`, each with what it is predicted to take: (algorithm, `Cost`)."""
     able = [a for a in dispatch.algorithms(problem.op) if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
     found = cheapest(able, problem, device, count=count)
     return tuple((algorithm, Cost.of(seconds)) for algorithm, seconds in found)
-
-
-dispatch.when_choices_change(priced.cache_clear)
 
 
 def scratch_bytes(product, problem, device) -> int:

@@ -8,8 +8,7 @@ An algorithm of another family that needs a transposition or the columns of a co
 A source or target is the name of a dynamic pointer of the plan and a byte offset to it. In a workspace, which begins at a multiple of 16,
 the offset is to be one too, or the tensor must say what alignment it has.
 """
-import functools
-
+from ..host.remember import kept
 from ..transform import cast_naive, cast_vector
 from ..transform._cast_problem import CastProblem
 from ..transform._problem import TransposeProblem
@@ -88,7 +87,7 @@ def _launches(algorithms, problem, device, source, target, **more):
     return best.build(problem, device, best.config, source=source, target=target, **more)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(1024)
 def _best(algorithms, problem, device):
     """(algorithm with the least estimate, that estimate)."""
     return min((a.least(problem, device) for a in algorithms if a.supports(problem) is None), key=lambda pair: pair[1])

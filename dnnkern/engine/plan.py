@@ -5,6 +5,7 @@ An array has named dimensions, and becomes an operand of a product where some of
 import copy
 import functools
 
+from ..host.remember import kept
 from ..matmul import MatmulProblem
 from .cost import Cost, deferred
 from .embed import Place, embedded, priced, scratch_bytes
@@ -120,7 +121,7 @@ class Plan:
         return cost, step
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def planned(make, problem, device, config) -> Plan:
     """``make(problem, device, config)``, remembered: a plan's bytes, time and launches are asked for one after the other."""
     return make(problem, device, config)

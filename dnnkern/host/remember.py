@@ -1,12 +1,30 @@
-"""Facts of a problem that many ask for, worked out once for each problem object."""
+"""What is worked out again and again while algorithms are chosen, remembered until choices change."""
 import functools
+
+_caches = []
+_age = [0]
+
+
+def forget():
+    """All of it: there is a new algorithm, or a model's numbers have changed."""
+    _age[0] += 1
+    for cache_clear in _caches:
+        cache_clear()
+
+
+def kept(maxsize):
+    """Decorator: `functools.lru_cache` until `forget`."""
+    def decorate(function):
+        cached = functools.lru_cache(maxsize)(function)
+        _caches.append(cached.cache_clear)
+        return cached
+    return decorate
 
 
 def remembered(function):
-    """``function(thing, *others)`` with its answers kept by `thing`, an object with a `__dict__`, as `functools.cached_property` does.
+    """``function(thing, *others)`` with its answers kept by `thing` itself, an object with a `__dict__`, until `forget`.
 
-    For what is derived from a problem again and again while an algorithm is chosen: a cache of the function's own would have to hash the
-    whole problem each time, and would keep it alive.
+    For facts of a problem: a cache of the function's own would have to hash the whole problem each time.
 
     >>> class Square:
     ...     side = 3
@@ -20,10 +38,14 @@ def remembered(function):
 
     @functools.wraps(function)
     def answer(thing, *others):
-        known = thing.__dict__.get(name)
-        if known is None:
-            known = thing.__dict__[name] = {}
+        age, known = thing.__dict__.get(name, _NEVER)
+        if age != _age[0]:
+            known = {}
+            thing.__dict__[name] = _age[0], known
         if others not in known:
             known[others] = function(thing, *others)
         return known[others]
     return answer
+
+
+_NEVER = None, None

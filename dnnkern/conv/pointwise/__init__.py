@@ -8,15 +8,15 @@ first is one product per image, in the workspace, and their sum in a fixed order
 It is as fast as matmul and wins wherever it applies, but for backward filter with channels first and many channels, where the products of
 single images are written and read again.
 """
-import functools
 from dataclasses import dataclass, replace
 
 from ... import dispatch
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost
-from ...engine.embed import embedded, scratch_bytes
+from ...engine.embed import embedded, priced, scratch_bytes
 from ...engine.split_k import sum_launch
+from ...host.remember import kept
 from .plan import product_of, refusal
 
 COST = constants("conv/pointwise")
@@ -40,7 +40,7 @@ def supports(problem):
     return refusal(problem)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(1024)
 def _choices(product, device):
     """The most promising algorithms and configurations for a matrix product."""
     found = []
@@ -50,12 +50,15 @@ def _choices(product, device):
     return sorted(found, key=lambda a: a.seconds(product, device))[:MOST]
 
 
-dispatch.when_choices_change(_choices.cache_clear)
-
-
 def configs(problem, device):
     """Algorithms of matmul, by its estimates."""
     return [Config(a.name, a.config) for a in _choices(product_of(problem).problem, device)]
+
+
+def best(problem, device):
+    """What matmul would choose."""
+    algorithm, _ = priced(product_of(problem).problem, device)[0]
+    return Config(algorithm.name, algorithm.config)
 
 
 def _algorithm(config):
@@ -89,4 +92,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="pointwise", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE) for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))
+                             configs=configs, best=best, notes=Note.TENSOR_CORE) for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -17,6 +17,7 @@ from ...engine.roles import Roles
 from ...engine.scales import Scales
 from ...engine.split_k import sums_bytes, sums_refusal
 from ...host.dtypes import ITEMSIZE
+from ...host.remember import remembered
 from ...host.tensor import Tensor
 from ...matmul import MatmulProblem
 
@@ -100,6 +101,7 @@ def _split(dims, channels):
 
 
 @functools.lru_cache(maxsize=1024)
+@remembered
 def product_of(problem) -> Product:
     """The matrix product that a convolution is; of one without `refusal`."""
     return _filter_product(problem) if problem.op == "conv_bwd_filter" else _pixel_product(problem)

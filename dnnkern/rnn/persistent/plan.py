@@ -12,6 +12,7 @@ from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at, planned
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from ...host.remember import kept
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from .._parameters import PARTS, SlotOffsets, SumStrides, line_strides, offsets, optional, state_strides
@@ -108,7 +109,7 @@ def blocks(sizes, config):
     return across, groups, config.layers or sizes.spec.directions
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def _held(sizes, device, layers):
     """The shapes for which a multiprocessor has what a block needs."""
     return tuple(config for config in shapes(sizes, layers) if holds(config, device))
@@ -120,7 +121,7 @@ def configs_of(problem, device, how):
     return _configs(sizes_of(problem), device, how)
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def _configs(sizes, device, how):
     found = []
     for config in _held(sizes, device, sizes.spec.num_layers if how == LAYERS else 0):

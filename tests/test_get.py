@@ -1,0 +1,148 @@
+"""What `get` asks before it answers: bounds are never above estimates, nothing that could win is passed over, and few are estimated."""
+import dataclasses
+
+import cases
+import pytest
+from representative import device
+
+import bench.shapes
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.algorithm import ROUNDING, Algorithm, cheapest
+from dnnkern.dispatch import Note
+from dnnkern.engine import embed
+from dnnkern.host import remember
+from dnnkern.host.device import _SIMULATOR as H200
+
+DEVICES = H200, device("sm_90a"), device("sm_80"), device("sm_89")
+OPS = sorted(cases.modules())
+SMALL, LARGE = 14, 14  # problems of an operation: of the tests' cases, of those that are measured
+
+
+def spread(things, count):
+    """So many of them, from all over."""
+    return things[::max(1, len(things) // count)][:count]
+
+
+def measured(op):
+    """Problems of the bench's sets, of three types at most."""
+    module = bench.shapes.of(op)
+    dtypes = [d for d in ("float32", "float16", "float64") if d in module.DTYPES] or module.DTYPES[:1]
+    found = []
+    for name in module.SETS:
+        for dtype in dtypes:
+            found += spread(module.cases(name, (dtype,), (), None), 6)
+    return [case.problem for case in spread(found, LARGE)]
+
+
+def problems(op):
+    small = [case.problem() for case in spread(cases.modules()[op].CASES, SMALL)]
+    return [p for p in (*small, *measured(op)) if not p.is_empty]
+
+
+def able(op, problem, device):
+    return [a for a in dispatch.algorithms(op) if dispatch.refusal(a, problem, device, allow=Note.NONDETERMINISTIC) is None]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_bounds_are_below_estimates_and_choices_are_those_of_all_estimates(op):
+    for problem in problems(op):
+        for target in DEVICES:
+            found = []
+            for algorithm in able(op, problem, target):
+                configs = algorithm.configs(problem, target) if algorithm.configs else [None]
+                estimates = [algorithm.estimate(problem, target, config) for config in configs]
+                best = min(range(len(configs)), key=estimates.__getitem__)
+                words = f"{algorithm} for {problem} on {target.name}"
+                assert algorithm.least_seconds(problem, target) <= estimates[best] * ROUNDING, words
+                if algorithm.config_bound:
+                    for config, seconds in zip(configs, estimates):
+                        assert algorithm.config_bound(problem, target, config) <= seconds * ROUNDING, f"{words}: {config}"
+                bound, seconds = algorithm.least(problem, target)
+                assert (bound.config, seconds) == (configs[best], estimates[best]), words
+                found.append((bound, seconds))
+            if found:
+                found.sort(key=lambda pair: pair[1])  # of equal ones the first
+                for count in (1, 2):
+                    assert cheapest(able(op, problem, target), problem, target, count=count) == found[:count], f"{problem} on {target.name}"
+
+
+def test_the_fastest_product_is_below_every_estimate():
+    """What plans that embed products take as a bound of these."""
+    for problem in problems("matmul"):
+        for target in DEVICES:
+            fastest = embed.fastest_seconds(problem.a.dtype, problem.math, problem.y.size, problem.k, target) if problem.k else 0.0
+            for algorithm in able("matmul", problem, target):
+                assert fastest <= algorithm.least(problem, target)[1] * ROUNDING, f"{algorithm} for {problem} on {target.name}"
+
+
+# ---- the order
+
+def algorithm(name, seconds, **more):
+    """One of matmul that says what it was asked."""
+    def estimate(problem, device, config):
+        asked.append(name if config is None else f"{name} {config}")
+        return seconds if config is None else seconds[config]
+    asked = []
+    return Algorithm("matmul", name, lambda p: None, lambda *_: 0, estimate, lambda *_: (), **more), asked
+
+
+PROBLEM = dnnkern.problem("matmul", a=("64x64", "float32"), b=("64x64", "float32"))
+
+
+def found(*algorithms, **more):
+    """(names of the cheapest, all that was asked)"""
+    best = cheapest([a for a, _ in algorithms], PROBLEM, H200, **more)
+    return [(a.name, a.config) for a, _ in best], [name for _, asked in algorithms for name in asked]
+
+
+def test_what_cannot_win_is_not_asked():
+    slow, fast = algorithm("slow", 5.0, bound=lambda p, d: 4.0), algorithm("fast", 2.0, bound=lambda p, d: 1.0)
+    assert found(slow, fast) == ([("fast", None)], ["fast"])
+    assert found(slow, fast, count=2) == ([("fast", None), ("slow", None)], ["slow", "fast", "fast"])  # lists of what was asked go on
+
+
+def test_without_a_bound_everything_is_asked():
+    assert found(algorithm("slow", 5.0), algorithm("fast", 2.0)) == ([("fast", None)], ["slow", "fast"])
+
+
+def test_of_equal_ones_the_first_wins_whatever_their_bounds():
+    first, second = algorithm("first", 2.0, bound=lambda p, d: 2.0), algorithm("second", 2.0, bound=lambda p, d: 1.0)
+    assert found(first, second)[0] == [("first", None)]
+    assert found(second, first)[0] == [("second", None)]
+
+
+def test_configurations_that_cannot_win_are_not_asked():
+    tiles, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], config_bound=lambda p, d, c: {2: 8.0}.get(c, 0.0))
+    assert found((tiles, asked)) == ([("tiles", 3)], ["tiles 1", "tiles 3"])
+    assert found(algorithm("other", 1.0), (dataclasses.replace(tiles, config_bound=lambda p, d, c: 1.5), [])) == ([("other", None)], ["other"])
+
+
+def test_the_best_configuration_may_be_known():
+    tiles, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], best=lambda p, d: 3)
+    assert found((tiles, asked)) == ([("tiles", 3)], ["tiles 3"])
+    limited, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], best=lambda p, d: 3)
+    limited = dataclasses.replace(limited, workspace=lambda p, d, c: c)
+    assert cheapest([limited], PROBLEM, H200, workspace_limit=2)[0][0].config == 1  # within the limit all are asked
+
+
+# ---- what is remembered
+
+def test_facts_are_remembered_until_choices_change():
+    class Thing:
+        asked = 0
+    thing = Thing()
+
+    @remember.remembered
+    def fact(thing, more):
+        thing.asked += 1
+        return thing.asked + more
+
+    @remember.kept(8)
+    def number(k):
+        thing.asked += 10
+        return k
+    assert [fact(thing, 5), fact(thing, 5), fact(thing, 6)] == [6, 6, 8]
+    assert [number(1), number(1)] == [1, 1] and thing.asked == 12
+    dispatch.choices_changed()
+    assert fact(thing, 5) == 18 and number(1) == 1 and thing.asked == 23
