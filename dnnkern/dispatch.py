@@ -16,7 +16,7 @@ from typing import Callable
 from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, cheapest, problem_record
 from .device import _environment
 from .device._fork import in_forked_child
-from .host import remember
+from .host import memo
 from .host.device import Device, current_device
 from .host.device import device as device_of
 from .host.paths import cache_dir
@@ -59,7 +59,7 @@ def when_choices_change(forget: Callable):
 def choices_changed():
     """There is a new algorithm or measurement: cached choices are dropped."""
     _chosen.cache_clear()
-    remember.forget()
+    memo.forget()
     for forget in _listeners:
         forget()
 

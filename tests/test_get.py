@@ -11,7 +11,7 @@ from dnnkern import dispatch
 from dnnkern.algorithm import ROUNDING, Algorithm, cheapest
 from dnnkern.dispatch import Note
 from dnnkern.engine import embed
-from dnnkern.host import remember
+from dnnkern.host import memo
 from dnnkern.host.device import _SIMULATOR as H200
 
 DEVICES = H200, device("sm_90a"), device("sm_80"), device("sm_89")
@@ -113,16 +113,17 @@ def test_of_equal_ones_the_first_wins_whatever_their_bounds():
 
 
 def test_configurations_that_cannot_win_are_not_asked():
-    tiles, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], config_bound=lambda p, d, c: {2: 8.0}.get(c, 0.0))
-    assert found((tiles, asked)) == ([("tiles", 3)], ["tiles 1", "tiles 3"])
-    assert found(algorithm("other", 1.0), (dataclasses.replace(tiles, config_bound=lambda p, d, c: 1.5), [])) == ([("other", None)], ["other"])
+    bounds = {1: 0.0, 2: 8.0, 3: 0.0}
+    tiles = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], config_bound=lambda p, d, c: bounds[c])
+    assert found(tiles) == ([("tiles", 3)], ["tiles 1", "tiles 3"])
+    hopeless = algorithm("hopeless", {1: 3.0}, configs=lambda p, d: [1], config_bound=lambda p, d, c: 1.5)
+    assert found(algorithm("other", 1.0), hopeless) == ([("other", None)], ["other"])
 
 
 def test_the_best_configuration_may_be_known():
-    tiles, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], best=lambda p, d: 3)
-    assert found((tiles, asked)) == ([("tiles", 3)], ["tiles 3"])
-    limited, asked = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], best=lambda p, d: 3)
-    limited = dataclasses.replace(limited, workspace=lambda p, d, c: c)
+    tiles = algorithm("tiles", {1: 3.0, 2: 9.0, 3: 2.0}, configs=lambda p, d: [1, 2, 3], best=lambda p, d: 3)
+    assert found(tiles) == ([("tiles", 3)], ["tiles 3"])
+    limited = dataclasses.replace(tiles[0], workspace=lambda p, d, c: c)
     assert cheapest([limited], PROBLEM, H200, workspace_limit=2)[0][0].config == 1  # within the limit all are asked
 
 
@@ -133,12 +134,12 @@ def test_facts_are_remembered_until_choices_change():
         asked = 0
     thing = Thing()
 
-    @remember.remembered
+    @memo.remembered
     def fact(thing, more):
         thing.asked += 1
         return thing.asked + more
 
-    @remember.kept(8)
+    @memo.kept(8)
     def number(k):
         thing.asked += 10
         return k

@@ -17,7 +17,7 @@ from .. import dispatch
 from ..algorithm import cheapest
 from ..dispatch import Note
 from ..host.dtypes import ITEMSIZE
-from ..host.remember import kept
+from ..host.memo import kept
 from . import ampere_cost, simt_plan
 from .cost import Cost
 from .hopper import ROW

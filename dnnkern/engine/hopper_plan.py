@@ -11,7 +11,7 @@ from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
-from ..host.remember import remembered
+from ..host.memo import remembered
 from ..host.tensormap import TensorMap
 from .constants import constants
 from .cost import Cost, overlap

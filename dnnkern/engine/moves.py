@@ -8,7 +8,7 @@ An algorithm of another family that needs a transposition or the columns of a co
 A source or target is the name of a dynamic pointer of the plan and a byte offset to it. In a workspace, which begins at a multiple of 16,
 the offset is to be one too, or the tensor must say what alignment it has.
 """
-from ..host.remember import kept
+from ..host.memo import kept
 from ..transform import cast_naive, cast_vector
 from ..transform._cast_problem import CastProblem
 from ..transform._problem import TransposeProblem

@@ -5,7 +5,7 @@ An array has named dimensions, and becomes an operand of a product where some of
 import copy
 import functools
 
-from ..host.remember import kept
+from ..host.memo import kept
 from ..matmul import MatmulProblem
 from .cost import Cost, deferred
 from .embed import Place, embedded, priced, scratch_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..device.convert import element
 from ..host.launch import Argument
-from ..host.remember import remembered
+from ..host.memo import remembered
 from .loaders import ALONG_K, ALONG_ROWS, STRIDED
 
 

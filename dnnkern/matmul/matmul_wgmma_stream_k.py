@@ -31,7 +31,7 @@ from ..engine.roles import store_width, stored_by_rows
 from ..engine.split_k import THREADS, groups_for, make_add_ranges
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
-from ..host.remember import remembered
+from ..host.memo import remembered
 
 COST, TIMED = constants("matmul/stream_k"), constants("engine/hopper")
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from ...device import device_function, i32, i64, u32
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor, quotient
 from ...host.launch import Argument
-from ...host.remember import remembered
+from ...host.memo import remembered
 
 EXISTS, NEVER = 0x80000000, 0x40000000
 MASK_BITS = 30

@@ -2,7 +2,7 @@
 from ...device.convert import element
 from ...engine.loaders import ALONG_K, ALONG_ROWS
 from ...host.launch import Argument
-from ...host.remember import remembered
+from ...host.memo import remembered
 
 
 def largest(most, *values):

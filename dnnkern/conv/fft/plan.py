@@ -17,7 +17,7 @@ from ...engine.constants import constants
 from ...engine.cost import LANES, Cost, issue_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...host.remember import remembered
+from ...host.memo import remembered
 from .._parameters import PlaneStrides
 from . import product as _fft_product, tiles as _fft_tiles
 from .product import Tile

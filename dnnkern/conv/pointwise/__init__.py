@@ -16,7 +16,7 @@ from ...engine.constants import constants
 from ...engine.cost import Cost
 from ...engine.embed import embedded, priced, scratch_bytes
 from ...engine.split_k import sum_launch
-from ...host.remember import kept
+from ...host.memo import kept
 from .plan import product_of, refusal
 
 COST = constants("conv/pointwise")

@@ -17,7 +17,7 @@ from ...engine.roles import Roles
 from ...engine.scales import Scales
 from ...engine.split_k import sums_bytes, sums_refusal
 from ...host.dtypes import ITEMSIZE
-from ...host.remember import remembered
+from ...host.memo import remembered
 from ...host.tensor import Tensor
 from ...matmul import MatmulProblem
 

@@ -12,7 +12,7 @@ from ...engine.embed import Place
 from ...engine.plan import Plan, alignment_at, planned
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...host.remember import kept
+from ...host.memo import kept
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from .._parameters import PARTS, SlotOffsets, SumStrides, line_strides, offsets, optional, state_strides
@@ -61,10 +61,6 @@ class Sizes(NamedTuple):
     def dtype(self):
         return self.spec.dtype
 
-    @property
-    def itemsize(self):
-        return ITEMSIZE[self.spec.dtype]
-
 
 def sizes_of(problem):
     """Of a problem."""
@@ -72,9 +68,9 @@ def sizes_of(problem):
 
 
 def shapes(sizes, layers=0):
-    """Configurations that a block could have, whatever they cost; with so many layers side by side."""
+    """Configurations that a block could have, whatever they cost, for `Sizes` or a problem; with so many layers side by side."""
     p, spec, back = sizes, sizes.spec, sizes.op == OPS[1]
-    mma, inner = p.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
+    mma, inner = ITEMSIZE[p.dtype] == 2, spec.hidden_size * spec.gates if back else spec.state_size
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
     for u, n in itertools.product(units, samples):
@@ -189,7 +185,7 @@ def fetch_seconds(sizes, device, config):
     of R, whose neighbours are in other lanes' lines."""
     across, groups, directions = blocks(sizes, config)
     rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
-    matrix = rows * across * sizes.itemsize * directions
+    matrix = rows * across * ITEMSIZE[sizes.dtype] * directions
     from_l2 = matrix * groups / COST.l2 * (COST.columns if config.back and not config.mma else 1.0)
     return COST.fetch + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
 
