@@ -36,15 +36,21 @@ def main(arguments) -> int:
         raise ValueError("warm: there is no cache directory to compile into; set DNNKERN_CACHE_DIR to a folder that can be written")
     if SIMULATED and devices is None:
         raise ValueError("warm: the simulator compiles nothing; expected --arch, or DNNKERN_DEVICE=cpu")
-    jobs, failure = _recorded(given, words, devices) if is_script else (_jobs(problem, given, arguments.set, devices), None)
-    total, failed = 0, {}
+    failure = None
+    if is_script:
+        recorder, failure = _recorded(given, words, here=devices is None)
+        jobs = recorder.jobs if devices is None else recorder.for_devices(devices)
+    else:
+        jobs = _jobs(problem, given, arguments.set, devices)
+    failed = {}
     for share in _by_target(jobs):
-        compiled = compile_jobs(share, workers=arguments.jobs, progress=_progress)
+        compiled = recorder.compile(workers=arguments.jobs) if is_script and devices is None else compile_jobs(
+            share, workers=arguments.jobs, progress=_progress)
         note()
-        total += compiled.kernels
         failed |= compiled.failed
-        say(f"{share[0].device.arch if not share[0].device.is_processor else 'the processor'}: {compiled.kernels} kernels of {len(share)} "
-            f"problems; {compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
+        target = share[0].device
+        say(f"{'the processor' if target.is_processor else target.arch}: {compiled.kernels} kernels of {len(share)} problems; "
+            f"{compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
     for what, why in failed.items():
         print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
     if failure is not None:
@@ -91,13 +97,13 @@ def _jobs(problem, op, set_name, devices):
     return [Job(each.op, each, device) for device in devices or _here() for each in problems if not each.is_empty]
 
 
-def _recorded(script, words, devices):
-    """(jobs of a program's calls, the exception that ended it or None)"""
+def _recorded(script, words, here):
+    """(recorder of a program's calls, the exception that ended it or None)"""
     from .preference import RECORDING, within
     from .warming import Recorder
     if not Path(script).is_file():
         raise ValueError(f"warm: there is no file {script}")
-    recorder, failure, before = Recorder(), None, (sys.argv, sys.path[0])
+    recorder, failure, before = Recorder(_progress, here), None, (sys.argv, sys.path[0])
     sys.argv, sys.path[0] = [script, *words], str(Path(script).resolve().parent)
     try:
         with within(RECORDING, recorder):
@@ -106,9 +112,12 @@ def _recorded(script, words, devices):
         failure = end if end.code not in (None, 0) else None
     except Exception as error:
         failure = error
+    except BaseException:  # Ctrl-C
+        recorder.end()
+        raise
     finally:
         sys.argv, sys.path[0] = before
-    return recorder.jobs if devices is None else recorder.for_devices(devices), failure
+    return recorder, failure
 
 
 def _by_target(jobs):

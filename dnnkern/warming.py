@@ -2,15 +2,23 @@
 import contextlib
 
 from .device import HOST_MEMORY, SIMULATED
+from .host.ahead import Compilation, Compiled
 from .host.compile import is_missing
 from .host.compiler import Job, file_and_compile
-from .host.device import device
+from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .preference import RECORDING, within
 
 
 class Recorder:
     """The calls that a program has made while it was recorded; none of them has run.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        As `recording` takes it.
+    here : bool
+        Whether the kernels are wanted for the device of this process.
 
     Attributes
     ----------
@@ -20,8 +28,10 @@ class Recorder:
         What has become of their kernels, once they are compiled.
     """
 
-    def __init__(self):
-        self._jobs, self.compiled = {}, None
+    def __init__(self, progress=None, here=True):
+        self._jobs, self._kernels, self._lacking, self._progress = {}, {}, [], progress
+        self._here = here and not SIMULATED and cache_dir() is not None
+        self.compiled = self._compilation = None
 
     @property
     def jobs(self):
@@ -31,12 +41,39 @@ class Recorder:
         """What stands for the plan of a call; `fresh` are the outputs that the call allocates, by their position among its values."""
         key = operation.op, problem, str(algorithm)
         if key not in self._jobs:
-            self._jobs[key] = Job(operation.op, problem, device, algorithm.name, algorithm.config, tuple(choice.items()))
+            job = self._jobs[key] = Job(operation.op, problem, device, algorithm.name, algorithm.config, tuple(choice.items()))
+            if self._here:
+                self._note(job)
         return _Recorded(problem, fresh, device.index)
+
+    def _note(self, job):
+        """Look which kernels of a job the cache lacks; from the first one on the process that compiles them gets ready."""
+        names = {file_and_compile(launch, job.device)[0] for launch in job.launches()} - self._kernels.keys()
+        self._kernels.update((name, is_missing(name)) for name in names)
+        if any(self._kernels[name] for name in names):
+            self._lacking.append(job)
+            if self._compilation is None:
+                self._compilation = Compilation(job.device, self._progress)
 
     def for_devices(self, devices):
         """The jobs with what dispatch would choose for other devices."""
         return [job._replace(device=device, algo=None, config=None) for device in devices for job in self.jobs]
+
+    def compile(self, wait=True, workers=None):
+        """Compile what is missing; a `Compiled`, which goes on changing unless it is waited for."""
+        kept = sum(not missing for missing in self._kernels.values())
+        if self._compilation is None:
+            return Compiled(kernels=kept)
+        self._compilation.compile(self._lacking, workers, kept)
+        if wait:
+            return self._compilation.wait()
+        self._compilation.go_on()
+        return self._compilation.compiled
+
+    def end(self):
+        """Compile nothing."""
+        if self._compilation is not None:
+            self._compilation.end()
 
 
 class _Recorded:
@@ -101,39 +138,23 @@ def recording(*, wait=True, workers=None, progress=None):
     """
     if workers is not None:
         integer("recording", "workers", workers, 1)
-    recorder = Recorder()
-    with within(RECORDING, recorder):
-        yield recorder
-    recorder.compiled = compile_jobs(recorder.jobs, wait=wait, workers=workers, progress=progress)
+    recorder = Recorder(progress)
+    try:
+        with within(RECORDING, recorder):
+            yield recorder
+    except BaseException:
+        recorder.end()
+        raise
+    recorder.compiled = recorder.compile(wait, workers)
 
 
-def compile_jobs(jobs, *, wait=True, workers=None, progress=None):
-    """Compile the kernels of these jobs; a `Compiled`, which goes on changing unless it is waited for."""
-    from .host.ahead import Compilation, Compiled
-    from .host.paths import cache_dir
-    if not jobs or SIMULATED and any(job.device.is_simulated for job in jobs) or cache_dir() is None:
+def compile_jobs(jobs, *, workers=None, progress=None):
+    """Compile the kernels of these jobs, all for processors or all for GPUs; a `Compiled`."""
+    if not jobs or jobs[0].device.is_simulated or cache_dir() is None:
         return Compiled()
-    if (kept := kept_kernels(jobs)) is not None:
-        return Compiled(kernels=kept)
-    compilation = Compilation(jobs, workers, progress)
-    if not wait:
-        compilation.go_on()
-        return compilation.compiled
+    compilation = Compilation(jobs[0].device, progress)
+    compilation.compile(jobs, workers)
     return compilation.wait()
-
-
-def kept_kernels(jobs) -> int | None:
-    """How many kernels the jobs have, if they are for this process's device and the cache has all of them; else None."""
-    if any(job.algo is None or job.device != device(job.device.index) for job in jobs):
-        return None
-    names = set()
-    for job in jobs:
-        for launch in job.launches():
-            name, _ = file_and_compile(launch, job.device)
-            if name not in names and is_missing(name):
-                return None
-            names.add(name)
-    return len(names)
 
 
 def warm(function, /, *args, **kwargs):

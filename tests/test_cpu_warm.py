@@ -46,6 +46,12 @@ def job(mode):
     return compiler.Job("activation_fwd", problem, device(0), choice=(("algo", "naive"),))
 
 
+def together(jobs):
+    compilation = ahead.Compilation(device(0))
+    compilation.compile(jobs)
+    return compilation.wait()
+
+
 def test_warm_compiles_what_a_call_needs_and_the_call_finds_it(cache):
     def step(x):
         return dnnkern.reduce(dnnkern.activation_fwd(x, "mish"), "add", axes=0)
@@ -64,25 +70,33 @@ def test_what_is_kept_starts_no_process(cache, monkeypatch):
     assert said.kernels == 1 and said.missing == 0
 
 
+def test_an_error_while_it_is_recorded_ends_the_process(cache):
+    with pytest.raises(ValueError, match="oh"):
+        with dnnkern.recording() as recorded:
+            dnnkern.softmax_fwd(rows(24))
+            raise ValueError("oh")
+    assert recorded._compilation._process.poll() == -signal.SIGKILL and kernels(cache) == []
+
+
 def test_no_cache_directory_and_nothing_to_do(monkeypatch, cache):
     with dnnkern.recording() as recorded:
         pass
     assert recorded.compiled.kernels == 0
-    monkeypatch.setattr("dnnkern.host.paths.cache_dir", lambda: None)
+    monkeypatch.setattr("dnnkern.warming.cache_dir", lambda: None)
     assert dnnkern.warm(dnnkern.softmax_fwd, rows(8)).kernels == 0
 
 
 def test_what_cannot_be_planned_or_sent_is_said_and_the_rest_is_compiled(cache):
     unknown = job("relu")._replace(algo="of-a-program", choice=())
     local = job("gelu")._replace(problem=type("Local", (), {"__str__": lambda self: "a problem of a program", "is_empty": False})())
-    said = ahead.Compilation([unknown, local, job("mish")]).wait()
+    said = together([unknown, local, job("mish")])
     assert said.done == 1 and sorted(said.failed) == ["a problem of a program", str(unknown.problem)]
     assert "of-a-program" in said.failed[str(unknown.problem)]
 
 
 def test_a_full_or_read_only_disk_is_said(cache, monkeypatch):
     (cache / "cpu").write_text("")  # root may write anywhere: no folder can be made where a file is
-    said = ahead.Compilation([job("relu")]).wait()
+    said = together([job("relu")])
     assert said.done == 0 and list(said.failed.values()) == ["it could not be kept"]
 
 
@@ -102,8 +116,9 @@ def dies(name, compile_it, *rest):
 compiler._compile = dies
 compiler.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], input=compiler.pickle.dumps((jobs_of_it, 2)), capture_output=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": ROOT, "DNNKERN_DEVICE": "cpu"}, check=True)
+    given = compiler.pickle.dumps(device(0)) + compiler.pickle.dumps((jobs_of_it, 2))
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, timeout=120, check=True,
+                          env={**os.environ, "PYTHONPATH": ROOT, "DNNKERN_DEVICE": "cpu"})
     lines = [compiler.json.loads(line) for line in done.stdout.splitlines()]
     assert mark.exists() and len(kernels(cache)) == 3
     assert sorted(line["done"] for line in lines if "done" in line) == sorted(lines[0]["missing"]) and len(lines[0]["missing"]) == 3
@@ -123,7 +138,8 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(cache):
         if compiled.done:
             first.append(compiled.done)
             raise KeyboardInterrupt
-    compilation = ahead.Compilation(list(map(job, MODES)), 1, interrupt)
+    compilation = ahead.Compilation(device(0), interrupt)
+    compilation.compile(map(job, MODES), 1)
     with pytest.raises(KeyboardInterrupt):
         compilation.wait()
     made = len(kernels(cache))

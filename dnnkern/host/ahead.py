@@ -39,25 +39,48 @@ class Compiled:
 
 
 class Compilation:
-    """A process that compiles the kernels of some jobs.
+    """A process that compiles the kernels of jobs; it begins to load its compilers at once.
 
     Parameters
     ----------
-    jobs : sequence of compiler.Job
-        All for processors, or all for GPUs.
-    workers : int, optional
-        Processes that compile at once; default: the cores.
+    target : Device
+        A device that the kernels are for: all jobs are for processors, or all for GPUs.
     progress : callable(Compiled), optional
         Called after every change.
     """
 
-    def __init__(self, jobs, workers=None, progress=None):
-        self.jobs, self.progress, self.compiled, self._left, self._thread = list(jobs), progress, Compiled(), {}, None
+    def __init__(self, target, progress=None):
+        self.progress, self.compiled, self.jobs, self._left, self._thread = progress, Compiled(), [], None, None
         self._process = subprocess.Popen([sys.executable, "-c", _MAIN.format(root=str(PACKAGE.parent))], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, env=_environment(self.jobs), start_new_session=True)
-        with contextlib.suppress(BrokenPipeError):  # it could not start; why is on standard error
-            self._process.stdin.write(pickle.dumps(([self._pickled(job) for job in self.jobs], workers or cores())))
+                                         stdout=subprocess.PIPE, env=_environment(target), start_new_session=True)
+        self._send(target)
+
+    def compile(self, jobs, workers=None, kept=0):
+        """Compile the kernels of these jobs.
+
+        Parameters
+        ----------
+        jobs : sequence of compiler.Job
+        workers : int, optional
+            Processes that compile at once; default: the cores.
+        kept : int
+            Kernels that are wanted besides, and are in the cache.
+        """
+        self.jobs, self.compiled.kernels = list(jobs), kept
+        self._send(([self._pickled(job) for job in self.jobs], workers or cores()))
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def _send(self, what):
+        with contextlib.suppress(BrokenPipeError):  # it has ended; why is on standard error, and `wait` says so
+            self._process.stdin.write(pickle.dumps(what))
+            self._process.stdin.flush()
+
+    def end(self):
+        """End the process, with its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _pickled(self, job):
         try:
@@ -86,16 +109,14 @@ class Compilation:
                     self.progress(self.compiled)
             self._process.wait()
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self.end()
             raise
         finally:
             self._process.stdout.close()
-            pending.withdraw(self._left)
+            pending.withdraw(self._left or ())
             if self._process.returncode:
                 why = f"the process that compiles has ended ({self._process.returncode})"
-                self.compiled.failed.update(dict.fromkeys(self._left if self.compiled.kernels else map(_title, self.jobs), why))
+                self.compiled.failed.update(dict.fromkeys(map(_title, self.jobs) if self._left is None else self._left, why))
 
     def _heard(self, line):
         compiled = self.compiled
@@ -103,7 +124,8 @@ class Compilation:
             self._left = dict.fromkeys(line["missing"])
             for name in line["missing"]:
                 pending.announce(name, pending.QUEUED)
-            compiled.kernels, compiled.missing = line["planned"], len(line["missing"])
+            compiled.kernels += line["planned"]
+            compiled.missing = len(line["missing"])
             compiled.failed.update((_title(self.jobs[number]), why) for number, why in line["refused"])
         elif "started" in line:
             pending.announce(line["started"], pending.STARTED)
@@ -120,9 +142,7 @@ def _title(job):
     return str(job.problem)
 
 
-def _environment(jobs):
-    """That of the process: it is to be of the kind of device that the kernels are for, which need not be here."""
+def _environment(target):
+    """That of the process: its device is of the kind that the kernels are for, which need not be here."""
     found = {name: value for name, value in os.environ.items() if name not in ("DNNKERN_DEVICE", "NUMBA_ENABLE_CUDASIM")}
-    if all(job.device.is_processor for job in jobs):
-        return {**found, "DNNKERN_DEVICE": "cpu"}
-    return {**found, "NUMBA_ENABLE_CUDASIM": "0"}
+    return {**found, "DNNKERN_DEVICE": "cpu"} if target.is_processor else {**found, "NUMBA_ENABLE_CUDASIM": "0"}

@@ -154,6 +154,7 @@ def _sources(files):
     return digest(*(PACKAGE / name for name in COMPILER), *(path for name in files if (path := Path(name).resolve()).is_file()))
 
 
+@functools.lru_cache(maxsize=4096)
 def file_of(kernel, signature, arch) -> str:
     """Name of the kernel's file in the cache directory."""
     return f"cubin/{arch}/{cache_key(kernel, signature, arch)}.cubin"
@@ -161,7 +162,7 @@ def file_of(kernel, signature, arch) -> str:
 
 def compile_kernel(kernel, signature, arch) -> Binary:
     """The kernel for these parameter types ("float32*", "int32", ...) and architecture, from the disk cache or compiled."""
-    return kept(Binary, lambda: file_of(kernel, signature, arch), lambda: _compile(kernel, signature, arch))
+    return kept(Binary, lambda: file_of(kernel, signature, arch), lambda: compile_anew(kernel, signature, arch))
 
 
 def is_missing(name) -> bool:
@@ -211,7 +212,8 @@ def link(ltoir, arch) -> tuple:
     return bytes(linker.link("cubin").code), linker.get_info_log() or ""
 
 
-def _compile(kernel, signature, arch) -> Binary:
+def compile_anew(kernel, signature, arch) -> Binary:
+    """The kernel, compiled, whatever the cache has."""
     from ..device._numba_compile import compile_ltoir
     ltoir, entry = compile_ltoir(kernel, signature, arch)
     code, log = link(ltoir, arch)

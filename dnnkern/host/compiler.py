@@ -107,8 +107,24 @@ def _say(out, line):
         os._exit(1)
 
 
+def _warm_up(target):
+    """Compile a kernel that does nothing: what compilers load and set up at their first kernel is there before the children are made."""
+    from ..device import i32, jit
+
+    @jit
+    def nothing(x):
+        x[0] = i32(0)
+    if target.is_processor:
+        from ..device import cpu
+        cpu.compile_kernel(nothing, ("int32*",))
+    else:
+        from .compile import compile_anew
+        compile_anew(nothing, ("int32*",), target.arch)
+
+
 def main():
-    """Do what standard input says; lines go to what was standard output, all else to standard error."""
+    """Do what standard input says: a device, then jobs and workers. Lines go to what was standard output, all else to standard error."""
     out = os.dup(1)
     os.dup2(2, 1)
+    _warm_up(pickle.load(sys.stdin.buffer))
     work(*pickle.load(sys.stdin.buffer), functools.partial(_say, out))
