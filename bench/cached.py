@@ -4,6 +4,8 @@ No GPU is needed, nor used. Beside the time stands a number that depends on no m
 The arrays are those of `tests/calls.py`, and the lists of an optimiser's step on ResNet-50.
 """
 import argparse
+import functools
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from .pretend import numba_array, pretended_gpu
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 FRAMEWORKS = "torch", "numba"
-_SEARCHED = {"rnn_bwd_data", "rnn_bwd_weights"}  # their arrays come from a call
+_NOT_MADE = {"rnn_bwd_data", "rnn_bwd_weights", "grouped_matmul"}  # calls whose arrays have values or come from another call
 
 
 def calls_of(call) -> int:
@@ -31,18 +33,18 @@ def calls_of(call) -> int:
 
 
 def microseconds(call, bursts=25, seconds=2e-3) -> float:
-    """The least of some bursts of calls, after enough of them to be warm."""
+    """Processor time of a call: the least of some bursts, after enough of them to be warm."""
     for _ in range(20):
         call()
-    start = time.perf_counter()
+    start = time.process_time()
     call()
-    count = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+    count = max(1, int(seconds / max(time.process_time() - start, 1e-7)))
     best = float("inf")
     for _ in range(bursts):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(count):
             call()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return 1e6 * best / count
 
 
@@ -54,8 +56,8 @@ def _arrays_of(framework):
     return lambda *shape, dtype="float32", value=1: torch.full(shape, value, dtype=getattr(torch, dtype))
 
 
-def public_calls(framework):
-    """[(what is called, a callable)]: every public function, with `out` where it has one, and some without."""
+def public_arguments(framework):
+    """{public function: its keyword arguments} of all whose arrays need no call to make them."""
     import inspect
 
     import dnnkern
@@ -64,22 +66,27 @@ def public_calls(framework):
         import calls
     finally:
         sys.path.remove(str(TESTS))
-    make, found = _arrays_of(framework), []
-    before, calls.array = calls.array, make
+    found = {}
+    before, calls.array = calls.array, _arrays_of(framework)
     try:
-        given = {name: make_it() for name, make_it in calls.CALLS.items() if name not in _SEARCHED | {"grouped_matmul", "set_tensor"}}
+        for name in calls.CALLS.keys() - _NOT_MADE:
+            arrays, keywords = calls.CALLS[name]()
+            names = [n for n in inspect.signature(getattr(dnnkern, name)).parameters if n not in keywords]
+            found[name] = {**dict(zip(names, arrays)), **keywords}
     finally:
         calls.array = before
-    for name, (arrays, keywords) in given.items():
-        function = getattr(dnnkern, name)
-        names = [n for n in inspect.signature(function).parameters if n not in keywords]
-        keywords = {**dict(zip(names, arrays)), **keywords}
-        if name in calls.WITHOUT_OUT:
-            found.append((name, lambda function=function, keywords=keywords: function(**keywords)))
-            continue
-        out = function(**keywords)
-        found += [(f"{name}, out=", lambda function=function, keywords=keywords, out=out: function(**keywords, out=out)),
-                  (name, lambda function=function, keywords=keywords: function(**keywords))]
+    return dict(sorted(found.items()))
+
+
+def public_calls(framework):
+    """[(what is called, a callable)]: every public function, with `out` where it has one, and without."""
+    import dnnkern
+    found = []
+    for name, given in public_arguments(framework).items():
+        call = functools.partial(getattr(dnnkern, name), **given)
+        if not name.endswith("_step"):
+            found.append((f"{name}, out=", functools.partial(call, out=call())))
+        found.append((name, call))
     return found
 
 
@@ -88,8 +95,10 @@ def list_calls(framework, count=161):
     import dnnkern
     make = _arrays_of(framework)
     params, grads, m, v = ([make(64, 3) for _ in range(count)] for _ in range(4))
+    others = itertools.cycle([[make(64, 3) for _ in range(count)] for _ in range(8)])
     return [(f"sgd_step, {count} arrays", lambda: dnnkern.sgd_step(params, grads, m, lr=1e-3, momentum=0.9)),
-            (f"adamw_step, {count} arrays", lambda: dnnkern.adamw_step(params, grads, m, v, lr=1e-3, step=7))]
+            (f"adamw_step, {count} arrays", lambda: dnnkern.adamw_step(params, grads, m, v, lr=1e-3, step=7)),
+            (f"adamw_step, {count} arrays, new gradients", lambda: dnnkern.adamw_step(params, next(others), m, v, lr=1e-3, step=7))]
 
 
 def cached_calls(frameworks=FRAMEWORKS, only="") -> list:

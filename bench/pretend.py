@@ -7,11 +7,14 @@ import contextlib
 import ctypes
 import dataclasses
 import itertools
+import types
 from unittest import mock
 
 from dnnkern import dispatch
-from dnnkern.host import arrays, device, executable, front, launch, lists, raw
+from dnnkern.host import arrays, device, executable, front, launch, lists, memory, raw
 
+_CONTEXT = types.SimpleNamespace(device=types.SimpleNamespace(id=0))  # what an array asks Numba's
+_GPUS = [types.SimpleNamespace(get_primary_context=lambda: _CONTEXT)]
 _ADDRESSES = itertools.count(0x7F0000000000, 0x100000)
 
 
@@ -25,18 +28,23 @@ def pretended_gpu(index=0):
                 stack.enter_context(mock.patch.object(module, name, value))
         for module in (arrays, device, front, lists):
             change(module, HOST_MEMORY=False)
+        with contextlib.suppress(ImportError):
+            *classes, _ = memory.numba_classes()
+            change(memory, numba_classes=lambda: (*classes, _GPUS), _CONTEXTS={0: _CONTEXT})
         change(executable, SIMULATED=False, DEVICE="cuda")
         change(front, device_of=lambda index: pretended)
         change(front.Operation, _executable=_executable)
         change(dispatch, device_of=lambda index=0: pretended, current_device=lambda: 0)
         change(launch, device=lambda index: pretended, Function=_Function, compile_kernel=lambda *ignored: None)
-        functions = {**{name: _nothing(types) for name, types in raw._TYPES.items()}, "cuMemAllocFromPoolAsync": _allocate}
+        functions = {name: _nothing(types) for name, types in raw._TYPES.items()}
+        functions.update(cuMemAllocFromPoolAsync=_allocate, cuCtxGetCurrent=_current)
         stack.enter_context(mock.patch.dict(vars(raw), functions))
         change(_bindings(), driver=_Driver(_bindings().driver))
         device._primary_context.cache_clear()
-        arrays.KIND_OF_TYPE.clear()
-        named = dict(arrays._NAMED)
-        arrays._NAMED.clear()
+        for known in (arrays._NAMED, arrays.KIND_OF_TYPE):
+            stack.enter_context(mock.patch.dict(known))
+        for found in [t for t, kind in arrays.KIND_OF_TYPE.items() if kind.name in ("torch", "numba")]:
+            del arrays.KIND_OF_TYPE[found]
         with contextlib.suppress(ImportError):
             arrays._NAMED["torch"] = _Torch()
         dispatch.choices_changed()
@@ -44,16 +52,12 @@ def pretended_gpu(index=0):
             yield
         finally:
             device._primary_context.cache_clear()
-            arrays.KIND_OF_TYPE.clear()
-            arrays._NAMED.clear()
-            arrays._NAMED.update(named)
             dispatch.choices_changed()
 
 
 def numba_array(shape, dtype="float32"):
     """A Numba device array at an address of its own."""
     import math
-    import types
 
     import numpy as np
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
@@ -61,9 +65,8 @@ def numba_array(shape, dtype="float32"):
 
     from dnnkern.host.tensor import packed_strides
     dtype = np.dtype(dtype)
-    context = types.SimpleNamespace(device=types.SimpleNamespace(id=0))
-    memory = MemoryPointer(context, _bindings().driver.CUdeviceptr(next(_ADDRESSES)), math.prod(shape) * dtype.itemsize)
-    return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=memory)
+    pointer = MemoryPointer(_CONTEXT, _bindings().driver.CUdeviceptr(next(_ADDRESSES)), math.prod(shape) * dtype.itemsize)
+    return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=pointer)
 
 
 def _bindings():
@@ -91,6 +94,11 @@ def _nothing(types):
     return function
 
 
+def _current(at):
+    at._obj.value = 1
+    return 0
+
+
 def _allocate(at, *ignored):
     at._obj.value = next(_ADDRESSES)
     return 0
@@ -112,6 +120,7 @@ class _Driver:
 
 class _Torch(arrays.Torch):
     """torch's tensors on the CPU, as if they were on a GPU."""
+    where = "cpu"
 
     def __init__(self):
         super().__init__()

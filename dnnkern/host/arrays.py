@@ -139,7 +139,7 @@ _NEGATIVE = "got a torch tensor whose memory holds the negatives of its values; 
 
 class Torch(Kind):
     """torch.Tensor; on a GPU in torch's caching allocator and on its current stream, else on the CPU."""
-    name = "torch"
+    name, where = "torch", "cpu" if HOST_MEMORY else "cuda"
 
     def __init__(self):
         import torch

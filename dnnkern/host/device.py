@@ -1,9 +1,10 @@
 """Devices: their limits, and the primary contexts that every framework shares."""
-import contextlib
+import ctypes
 import functools
 from dataclasses import dataclass
 
 from ..device import DEVICE, HOST_MEMORY, SIMULATED, _environment, _mode
+from . import raw
 
 
 class CudaError(RuntimeError):
@@ -19,6 +20,12 @@ def check(result):
         _, text = driver.cuGetErrorString(status)
         raise CudaError(f"{name.decode() if name else status}: {text.decode() if text else 'unknown error'}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def failed(status):
+    """CudaError for a status of `raw`'s functions that is not 0."""
+    from cuda.bindings import driver
+    check((driver.CUresult(status),))
 
 
 @dataclass(frozen=True)
@@ -177,38 +184,35 @@ def device_count() -> int:
 def _primary_context(index):
     from cuda.bindings import driver
     _init()
-    return check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index))))
+    return int(check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index)))))
 
 
 def set_current(index):
-    """Make a device's primary context the calling thread's current one; returns the context that was."""
-    from cuda.bindings import driver
-    context = _primary_context(index)
-    before = check(driver.cuCtxGetCurrent())
-    if int(before) != int(context):
-        check(driver.cuCtxSetCurrent(context))
-    return before
+    """Make a device's primary context the calling thread's current one; returns the context that was, 0 for none."""
+    context, found = _primary_context(index), ctypes.c_void_p()
+    status = raw.cuCtxGetCurrent(ctypes.byref(found))
+    if not status and found.value != context:
+        status = raw.cuCtxSetCurrent(context)
+    if status:
+        failed(status)
+    return found.value or 0
 
 
-def restore(context):
-    """Undo `set_current`; nothing where no context was."""
-    from cuda.bindings import driver
-    if int(context):
-        check(driver.cuCtxSetCurrent(context))
-
-
-@contextlib.contextmanager
-def on_device(index):
+class on_device:
     """Within, the device's primary context is current; afterwards the one that was. A thread that had none keeps this one."""
-    if HOST_MEMORY:
-        yield
-        return
-    before = set_current(index)
-    try:
-        yield
-    finally:
-        if int(before) != int(_primary_context(index)):
-            restore(before)
+    __slots__ = "index", "before"
+
+    def __init__(self, index):
+        self.index = index
+
+    def __enter__(self):
+        self.before = 0 if HOST_MEMORY else set_current(self.index)
+
+    def __exit__(self, *_):
+        if self.before and self.before != _primary_context(self.index):
+            status = raw.cuCtxSetCurrent(self.before)
+            if status:
+                failed(status)
 
 
 def pointer_device(address) -> int:

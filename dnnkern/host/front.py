@@ -19,9 +19,11 @@ from .device import on_device
 from .executable import make_executable
 from .memory import introduce
 from .scalars import integer, shown
+from .sites import MISS, make_site
 from .tensor import share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
+_SITES = 8  # of one form of a call, or one binding; the latest first
 _LARGEST = 3.4028235677973366e38  # of the doubles that float32 rounds to a finite number
 _KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in CHOICE.items())
 
@@ -50,12 +52,14 @@ def choice_key(function, choice):
 class Bound:
     """A resolved call: its problem, plan, outputs, and the bytes that its operands span.
 
-    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they last did not.
+    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they last did not. `sites` is how many calls
+    have asked for a site, the first one not counted.
     """
     __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
-                 "device", "__weakref__")
+                 "device", "sites", "__weakref__")
 
     def __init__(self, **fields):
+        self.sites = -1
         for name, value in fields.items():
             setattr(self, name, value)
 
@@ -95,11 +99,12 @@ class Operation:
         self.updates, self.leaves = updates, leaves
         self.in_place, self.check_values, self.function = in_place, check_values, function or op
         self.labels = operands if labels is None else labels
-        self.calls, self.plans = {}, {}
+        self.calls, self.plans, self.sites = {}, {}, {}
         self._unlock()
         in_forked_child(self._unlock)
         declare(self, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
+        when_choices_change(self.sites.clear)
 
     def _unlock(self):
         self.lock = threading.Lock()
@@ -112,14 +117,37 @@ class Operation:
         """Drop all cached choices of algorithms."""
         with self.lock:
             self.calls.clear()
+            self.sites.clear()
 
     def call(self, operands, out, parameters, scalars, workspace, stream, choice):
         """Run the operation; returns the output, or the tuple of outputs.
+
+        A call like an earlier one is made by a function generated for such (see `sites`), others by `_call`.
 
         `parameters` compare equal only where they are the same: what might be 1, 1.0 or True was made one of them by `host.scalars`.
         `choice` are the keywords that `dispatch.check_choice` takes. `operands` are in the order of `self.operands`; None is one that is
         missing, and may be left out at the end of the tuple, which spares each call the look at it.
         """
+        form, sites = None, ()
+        if workspace is None:
+            try:
+                form = operands[0].shape, parameters, len(operands), out is None
+                if choice:
+                    form += choice_key(self.function, choice)
+                if USED:
+                    form += of_context()
+                sites = self.sites.get(form, ())
+            except Exception:  # of an array or a parameter that is none: `_call` says which
+                form = None
+        for site in sites:
+            results = site(operands, out, scalars, stream)
+            if results is not MISS:
+                return results
+        return self._call(operands, out, parameters, scalars, workspace, stream, choice, form)
+
+    # ---- what happens where there is no site
+
+    def _call(self, operands, out, parameters, scalars, workspace, stream, choice, form):
         outs = ()
         try:
             kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
@@ -193,7 +221,21 @@ class Operation:
                 raise
         if kind.finishes:
             results = tuple([kind.finish(r, stream) for r in results])
+        if bound.sites < _SITES and form is not None:
+            self._add_site(form, bound, operands, out, outs, addresses)
         return results[0] if len(results) == 1 else results
+
+    def _add_site(self, form, bound, operands, out, outs, addresses):
+        """Let a function of their own make calls like this one, from the second on."""
+        bound.sites += 1
+        if HOST_MEMORY or CHECKS or not bound.sites:
+            return
+        site = make_site(bound, operands, out, outs, addresses)
+        if site is not None:
+            with self.lock:
+                if len(self.sites) >= _LIMIT:
+                    self.sites.clear()
+                self.sites[form] = (site, *self.sites.get(form, ())[:_SITES - 1])
 
     # ---- what happens once for each new call
 
@@ -271,6 +313,7 @@ class Operation:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
                 self.plans.clear()
+                self.sites.clear()
             self.calls[key] = bound
         return bound
 

@@ -14,7 +14,7 @@ from ..device._parameters import CODE, flattened, kernel_name
 from ..preference import remark
 from . import raw
 from .compile import compile_kernel
-from .device import CudaError, check, device, on_device
+from .device import CudaError, check, device, failed, on_device
 from .graphs import LEAST, Replays
 from .suggest import nearest
 from .table import DeviceTable, Slot, Table
@@ -135,6 +135,7 @@ class _Frame:
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
         self.stream, self.addresses = None, None  # of the last launch; of a list that `repeat` was given last
         self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
+        self.is_plain = not (executable.shifted or self.maps or self.tables or self.replays)
 
     def set_stream(self, stream):
         """Launch on this stream from now on."""
@@ -241,8 +242,14 @@ class Executable:
             frame = self.local.frame
         except AttributeError:
             frame = self.local.frame = _Frame(self)
-        storage, frame.addresses = frame.storage, None
-        self.pack(storage, 0, *values)
+        self.pack(frame.storage, 0, *values)
+        frame.addresses = None
+        if frame.is_plain or not self._prepare(frame, values, stream):
+            self._enqueue(frame, stream)
+
+    def _prepare(self, frame, values, stream):
+        """Fill in what follows from the values; whether all launches were then enqueued as a graph."""
+        storage = frame.storage
         for position, offset, slot in self.shifted:
             struct.pack_into("<Q", storage, slot, values[position] + offset)
         for tensor_map in frame.maps:
@@ -250,8 +257,7 @@ class Executable:
                 tensor_map.set(values[tensor_map.position])
         for table in frame.tables:
             table.set(storage, values, stream)
-        if frame.replays is None or not frame.replays.run(storage.raw, stream, functools.partial(self._enqueue, frame)):
-            self._enqueue(frame, stream)
+        return frame.replays is not None and frame.replays.run(storage.raw, stream, functools.partial(self._enqueue, frame))
 
     def repeat(self, addresses, numbers, stream):
         """`execute` for a plan without a workspace: with the addresses, a list that nobody may change, and the numbers. Where the very list
@@ -269,8 +275,9 @@ class Executable:
     def _enqueue(self, frame, stream):
         if stream != frame.stream:
             frame.set_stream(stream)
+        launch = raw.cuLaunchKernelEx
         for call in frame.calls:
-            status = raw.cuLaunchKernelEx(*call)
+            status = launch(*call)
             if status:
                 self._failed(status, call)
 
@@ -281,7 +288,7 @@ class Executable:
                 status = raw.cuLaunchKernelEx(*call)
         if status:
             try:
-                raw.failed(status)
+                failed(status)
             except CudaError as error:
                 raise CudaError(f"launch failed on device {self.index}: {error}") from None
 

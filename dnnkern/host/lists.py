@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 
 from ..device import HOST_MEMORY
-from ..dispatch import check_choice, when_choices_change
+from ..dispatch import check_choice
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
 from .check import CHECKS
@@ -95,8 +95,6 @@ class ListOperation(Operation):
         super().__init__(op, operands=(), outputs=(), scalars=scalars, problem=problem)
         self.lists, self.singles, self.written = lists, singles, frozenset(written)
         self.fixed, self.listed, self.numbers, self.reach = {}, {}, {}, weakref.WeakKeyDictionary()
-        self.sites = {}
-        when_choices_change(self.sites.clear)
 
     def of(self, problem):
         """The operation on lists of this problem's length."""
@@ -104,7 +102,6 @@ class ListOperation(Operation):
 
     def forget(self):
         super().forget()
-        self.sites.clear()
         for operation in self.fixed.values():
             operation.forget()
 

@@ -9,7 +9,7 @@ import functools
 import weakref
 
 from . import raw
-from .device import check, on_device
+from .device import check, failed, on_device
 
 _NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _STREAMS = weakref.WeakValueDictionary()  # the objects of streams that were given as objects, by handle
@@ -30,7 +30,7 @@ def is_capturing(stream) -> bool:
     found = ctypes.c_int()
     status = raw.cuStreamIsCapturing(stream, ctypes.byref(found))
     if status:
-        raw.failed(status)
+        failed(status)
     return found.value != _NOT_CAPTURING
 
 
@@ -43,7 +43,7 @@ def allocate(nbytes, index, stream) -> int:
                                "pass out= (and workspace=), or use torch tensors")
         status = raw.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(index), stream)
         if status:
-            raw.failed(status)
+            failed(status)
     return found.value
 
 
@@ -56,29 +56,62 @@ def introduce(stream, handle):
 def free(address, index, stream, owner=None):
     """Free memory after the work that is on the stream now; `owner` only keeps the stream alive."""
     try:
-        from cuda.bindings import driver
         with on_device(index):
-            if driver.cuMemFreeAsync(address, stream)[0] != 0:
-                driver.cuMemFreeAsync(address, 0)
-    except (ImportError, TypeError):  # the interpreter is shutting down: the driver frees everything
+            if raw.cuMemFreeAsync(address, stream) != 0:
+                raw.cuMemFreeAsync(address, 0)
+    except (ImportError, TypeError, AttributeError):  # the interpreter is shutting down: the driver frees everything
         pass
+
+
+# ---- Numba's arrays
+
+_CONTEXTS = {}  # Numba's objects of the primary contexts, ready for use, by device
+
+
+@functools.cache
+def numba_classes():
+    """Numba's classes of an array and its memory, cuda.bindings' of an address, and Numba's devices."""
+    from cuda.bindings import driver
+    from numba.cuda import gpus
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer
+    return DeviceNDArray, MemoryPointer, driver.CUdeviceptr, gpus
 
 
 def numba_array(shape, dtype, index, stream):
     """A packed Numba device array in the pool."""
-    import math
+    array, pointer, address_type, gpus = numba_classes()
+    if 0 in shape:  # Numba asks for the current context
+        with gpus[index]:
+            return _unplaced(shape, dtype)
+    context, attributes = _CONTEXTS.get(index), _attributes(shape, dtype)
+    if context is None or gpus[index].get_primary_context() is not context:
+        context = _numba_context(index)
+    address, nbytes = allocate(attributes["alloc_size"], index, stream), attributes["alloc_size"]
+    give_back = functools.partial(free, address, index, stream, _STREAMS.get(stream))
+    found = array.__new__(array)
+    found.__dict__.update(attributes)
+    found.gpu_data = pointer(context, address_type(address), nbytes, finalizer=give_back)
+    return found
 
-    from cuda.bindings import driver
-    from numba import cuda
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import MemoryPointer
 
+def _numba_context(index):
+    from numba.cuda import current_context, gpus
+    with gpus[index]:
+        context = _CONTEXTS[index] = current_context()
+    return context
+
+
+@functools.lru_cache(1024)
+def _attributes(shape, dtype):
+    """What Numba's constructor gives a packed array, but for the memory. It takes longer than a launch, and all of it may be shared, as
+    arrays and their copies by `bind` do."""
+    return {name: value for name, value in vars(_unplaced(shape, dtype)).items() if name != "gpu_data"}
+
+
+def _unplaced(shape, dtype):
+    """An array as Numba makes it, at address 0."""
     from .tensor import packed_strides
+    array, pointer, address_type, _ = numba_classes()
     strides = tuple(s * dtype.itemsize for s in packed_strides(shape))
-    nbytes = math.prod(shape) * dtype.itemsize
-    with cuda.gpus[index]:
-        context = cuda.current_context()
-        address = allocate(nbytes, index, stream)
-        give_back = functools.partial(free, address, index, stream, _STREAMS.get(stream))
-        memory = MemoryPointer(context, driver.CUdeviceptr(address), nbytes, finalizer=give_back)
-        return DeviceNDArray(shape, strides, dtype, gpu_data=memory)
+    return array(shape, strides, dtype, gpu_data=pointer(None, address_type(0), 0))

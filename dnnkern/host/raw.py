@@ -8,6 +8,7 @@ import sys
 
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _TYPES = {"cuLaunchKernelEx": [_POINTER] * 4, "cuStreamIsCapturing": [_POINTER] * 2,
+          "cuCtxGetCurrent": [_POINTER], "cuCtxSetCurrent": [_POINTER], "cuMemFreeAsync": [_POINTER] * 2,
           "cuMemAllocFromPoolAsync": [_POINTER, _SIZE, _POINTER, _POINTER]}
 
 
@@ -23,11 +24,3 @@ def __getattr__(name):
     function.argtypes = _TYPES[name]
     globals()[name] = function
     return function
-
-
-def failed(status):
-    """CudaError for a status that is not 0."""
-    from cuda.bindings import driver
-
-    from .device import check
-    check((driver.CUresult(status),))

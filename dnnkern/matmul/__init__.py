@@ -89,8 +89,10 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     array([[ 3.,  0.],
            [12.,  0.]], dtype=float32)
     """
-    alpha, beta = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
-    transpose_a, transpose_b = flag("matmul", "transpose_a", transpose_a), flag("matmul", "transpose_b", transpose_b)
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
+    if type(transpose_a) is not bool or type(transpose_b) is not bool:
+        transpose_a, transpose_b = flag("matmul", "transpose_a", transpose_a), flag("matmul", "transpose_b", transpose_b)
     if beta == 0:
         c = None
     if scale_a is not None or scale_b is not None:

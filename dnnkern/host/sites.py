@@ -1,0 +1,240 @@
+"""Sites: functions generated for calls that were made before, which take the place of `front.Operation`'s general path.
+
+A site belongs to a binding. It says `MISS` unless the arrays are what they were when the call was bound, but for where they lie; where they
+do not overlap, and are aligned as they were, it launches. Everything else, errors among it, is the general path's. The source is one for
+each form of a call: which operands there are, which of them are the same object, what `out` is, which pairs must not overlap. For
+``matmul(a, b, out=y)`` on torch tensors it is::
+
+    def site(operands, out, scalars, stream):
+        x0, x1 = operands
+        if not guard(x0, x1, out):
+            return MISS
+        at = p0, p1, p2 = x0.data_ptr(), x1.data_ptr(), out.data_ptr()
+        if at not in known:
+            if not (p0 and p1 and p2) or (p0 | p1 | p2) & 15 or \\
+                    -below0 < p2 - p0 < above0 or -below1 < p2 - p1 < above1:
+                return MISS
+            remember(known, at)
+        if stream is None:
+            stream = current(device)
+        elif type(stream) is not int:
+            return MISS
+        try:
+            execute((p0, p1, p2, 0, *scalars), stream)
+        except OverflowError:
+            return MISS
+        return out
+"""
+import functools
+from dataclasses import dataclass
+
+from .dtypes import STORAGE, numpy_dtype
+from .memory import numba_array, numba_classes
+
+MISS = object()
+"""What a site returns for a call that is not its own."""
+_REMEMBERED = 256  # addresses of a site that have been looked at: layers of the same shapes, and allocators that go in circles
+
+
+class Framework:
+    """How sites look at arrays of a framework: pieces of source, and the values that they name."""
+    stream = "0"
+    """The handle of the current stream of `device`."""
+
+    def values(self, kind, arrays):
+        """{name: value} of what `match` names for arrays like these; None where calls on them have no sites."""
+        raise NotImplementedError
+
+    def match(self, names):
+        """Whether the arrays of these names are like those of `values`, but for their addresses."""
+        raise NotImplementedError
+
+    def address(self, name):
+        """An array's address."""
+        raise NotImplementedError
+
+    def allocator(self, kind, shape, dtype, device):
+        """A function that makes an array on the current stream; None where `address` does not hold for it."""
+        raise NotImplementedError
+
+
+class Torch(Framework):
+    """PyTorch's own tensors, where there are guards."""
+    stream = "current(device)"
+
+    def values(self, kind, arrays):
+        guard = kind.guard(arrays)
+        return guard and {"guard": guard, "current": kind.current}
+
+    def match(self, names):
+        return f"guard({', '.join(names)})"
+
+    def address(self, name):
+        return f"{name}.data_ptr()"
+
+    def allocator(self, kind, shape, dtype, device):
+        torch = kind.torch
+        return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device(kind.where, device))
+
+
+class Numba(Framework):
+    """Numba's device arrays, whose attributes Python has at hand."""
+
+    def values(self, kind, arrays):
+        plain, _, pointer, _ = numba_classes()
+        if any(type(a) is not plain or type(a.gpu_data.device_pointer) is not pointer for a in arrays):
+            return None
+        values = {"plain": plain, "context": arrays[0].gpu_data.context}
+        for k, a in enumerate(arrays):
+            values[f"shape{k}"], values[f"strides{k}"], values[f"dtype{k}"] = a.shape, a.strides, a.dtype
+        return values
+
+    def match(self, names):
+        each = ("type({x}) is plain and {x}.shape == shape{k} and {x}.strides == strides{k} and {x}.gpu_data.context is context "
+                "and ({x}.dtype is dtype{k} or {x}.dtype == dtype{k})")
+        return " and ".join(each.format(x=x, k=k) for k, x in enumerate(names))
+
+    def address(self, name):
+        return f"int({name}.gpu_data.device_pointer)"
+
+    def allocator(self, kind, shape, dtype, device):
+        if STORAGE[dtype] == dtype or dtype == "float16":  # others come back as views
+            return functools.partial(numba_array, shape, numpy_dtype(dtype), device, 0)
+
+
+FRAMEWORKS = {"torch": Torch(), "numba": Numba()}
+"""By `Kind.name`."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the source of a site depends on. Arrays are numbered, operands first.
+
+    Attributes
+    ----------
+    framework : str
+    operands : tuple of (int or None)
+        Of each operand the first one that is the same object, most often itself; None where it is missing.
+    outs : tuple of int
+        The same of what `out` has; empty where it is not given.
+    is_tuple : bool
+        Whether `out` is a tuple.
+    results : int
+        How many outputs are made.
+    pairs : tuple of (int, int)
+        Arrays that must not overlap.
+    is_aligned : bool
+        Whether every array is aligned to 16 bytes.
+    has_workspace : bool
+    """
+    framework: str
+    operands: tuple
+    outs: tuple
+    is_tuple: bool
+    results: int
+    pairs: tuple
+    is_aligned: bool
+    has_workspace: bool
+
+    @property
+    def names(self):
+        """The variables of the arrays."""
+        outs = [f"y{k}" for k in range(len(self.outs))] if self.is_tuple else ["out"] * len(self.outs)
+        return [*(f"x{k}" for k in range(len(self.operands))), *outs]
+
+    @property
+    def first(self):
+        """Of each array the first one that is the same object."""
+        return self.operands + self.outs
+
+    @property
+    def own(self):
+        """Numbers of the arrays that are none of those before them."""
+        return [k for k, first in enumerate(self.first) if first == k]
+
+
+def make_site(bound, operands, out, outs, addresses):
+    """The site of a binding for calls like this one; None where there can be none."""
+    kind, arrays, count = bound.kind, (*operands, *outs), len(operands)
+    given = [k for k, a in enumerate(arrays) if a is not None]
+    if bound.executable is None or kind.name not in FRAMEWORKS or any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
+        return None
+    first = tuple(None if a is None else next(i for i in given if arrays[i] is a) for a in arrays)
+    own = [k for k, same in enumerate(first) if same == k]
+    framework = FRAMEWORKS[kind.name]
+    values = framework.values(kind, [arrays[k] for k in own])
+    if values is None:
+        return None
+    low = [addresses[k] & -addresses[k] & 15 for k in own]
+    form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
+                results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
+                is_aligned=not any(low), has_workspace=bool(bound.workspace))
+    values.update(execute=bound.executable.execute, device=bound.device, MISS=MISS, known=set(), remember=_remember)
+    for k, (_, _, below, above) in enumerate(bound.apart):
+        values[f"below{k}"], values[f"above{k}"] = below, above
+    for k, bit in zip(own, low):
+        values[f"mask{k}"], values[f"low{k}"] = (2 * bit - 1, bit) if bit else (15, 0)
+    for k in range(form.results):
+        values[f"empty{k}"] = framework.allocator(kind, bound.outputs[k].shape, bound.outputs[k].dtype, bound.device)
+    if form.has_workspace:
+        values["scratch"] = framework.allocator(kind, (bound.workspace,), "uint8", bound.device)
+    if None in values.values():
+        return None
+    return _maker(form, tuple(values))(**values)
+
+
+def _remember(known, at):
+    """Add addresses to the known ones, of which there are not many."""
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known.add(at)
+
+
+@functools.cache
+def _maker(form, names):
+    """A function that makes a site of this form, of the values that have these names in its source."""
+    lines = [f"def make({', '.join(names)}):", "    def site(operands, out, scalars, stream):",
+             *(f"        {line}" for line in source(form)), "    return site"]
+    found = {}
+    exec(compile("\n".join(lines), f"<{form}>", "exec"), found)
+    return found["make"]
+
+
+def source(form):
+    """The lines of a site."""
+    framework, names, own = FRAMEWORKS[form.framework], form.names, form.own
+    pointers = [f"p{k}" for k in own]
+    yield f"{''.join(f'{name}, ' for name in names[:len(form.operands)])}= operands"
+    if form.is_tuple:
+        yield f"if type(out) is not tuple or len(out) != {len(form.outs)}:"
+        yield "    return MISS"
+        yield f"{''.join(f'{name}, ' for name in names[len(form.operands):])}= out"
+    unlike = [f"{name} is not {'None' if first is None else names[first]}"
+              for k, (name, first) in enumerate(zip(names, form.first)) if first != k]
+    if form.results or form.has_workspace:
+        unlike.append("stream is not None")  # memory would be another stream's
+    yield f"if {' or '.join([*unlike, f'not ({framework.match([names[k] for k in own])})'])}:"
+    yield "    return MISS"
+    yield f"at = {''.join(f'{p}, ' for p in pointers)}= {''.join(f'{framework.address(names[k])}, ' for k in own)}"
+    misaligned = f"({' | '.join(pointers)}) & 15" if form.is_aligned else " or ".join(f"p{k} & mask{k} != low{k}" for k in own)
+    none = f"not ({' and '.join(pointers)})"
+    overlap = [f"-below{k} < p{o} - p{i} < above{k}" for k, (i, o) in enumerate(form.pairs)]
+    yield "if at not in known:"
+    yield f"    if {' or '.join([none, misaligned, *overlap])}:"
+    yield "        return MISS"
+    yield "    remember(known, at)"
+    yield "if stream is None:"
+    yield f"    stream = {framework.stream}"
+    yield "elif type(stream) is not int:"
+    yield "    return MISS"
+    for k in range(form.results):
+        yield f"r{k} = empty{k}()"
+    if form.has_workspace:
+        yield "w = scratch()"
+    values = ["0" if first is None else f"p{first}" for first in form.first]
+    values += [framework.address(f"r{k}") for k in range(form.results)] + [framework.address("w") if form.has_workspace else "0"]
+    yield "try:"
+    yield f"    execute(({', '.join(values)}, *scalars), stream)"
+    yield "except OverflowError:"
+    yield "    return MISS"
+    yield f"return {'out' if form.outs else ', '.join(f'r{k}' for k in range(form.results))}"
