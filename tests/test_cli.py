@@ -241,7 +241,7 @@ def test_problems_in_words_are_those_of_calls(words, keywords, simulated):
     from dnnkern.matmul import OPERATION, matmul
     problem = parse_problem(words.split())
     arrays = {name: np.ones(shape, np.float32) for name, shape in keywords.items() if isinstance(shape, tuple)}
-    OPERATION.calls.clear()
+    OPERATION.forget()
     matmul(np.ones(problem.a.shape, np.float32), np.ones(problem.b.shape, np.float32), **{**keywords, **arrays})
     (bound,) = OPERATION.calls.values()
     assert bound.problem == problem
