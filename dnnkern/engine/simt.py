@@ -14,6 +14,7 @@
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
@@ -167,6 +168,35 @@ class _OfMatrix:
         return start, place, part, whole, put, advance
 
 
+class Copies(NamedTuple):
+    """What a thread copies to shared memory, of both operands: the operands' states, arrays of the addresses that it copies from, arrays of
+    words that wait in registers, and the byte offsets of its first element in a stage."""
+    a: object
+    b: object
+    source_a: object
+    source_b: object
+    held_a: object
+    held_b: object
+    to_a: u32
+    to_b: u32
+
+
+class Fragments(NamedTuple):
+    """A thread's accumulators and fragments, arrays."""
+    acc: object
+    a: object
+    b: object
+
+
+class Thread(NamedTuple):
+    """A thread's first row and column of the block's tile, its slice, and the byte offsets of its first fragments in a stage."""
+    row: i32
+    column: i32
+    slice: i32
+    from_a: u32
+    from_b: u32
+
+
 def make_tile_product(tile, operands, la, lb, sink):
     """Device function ``product(a, b, k_first, k, m, m0, n0, smem, state)``: the tile at (m0, n0) over k_first .. k-1 by any two loaders.
 
@@ -185,26 +215,69 @@ def make_tile_product(tile, operands, la, lb, sink):
     ITEM, G = operands.item, operands.group
     staged, edge = operands.dtype in HALVES, bool(operands.edge)
     LANES_M, TM, TN, BK, SLICES = tile.lanes_m, tile.tm, tile.tn, tile.bk, tile.slices
-    LANES_N, WM, WN, GROUPS_M, GROUPS_N = 32 // LANES_M, TM * LANES_M, TN * 32 // LANES_M, TM // G, TN // G
-    LOG_WARPS_M, LOG_WARPS_N, LOG_WARPS = log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
-    LOG_BK, LOG_G = log2(BK), log2(G)
+    LANES_N, GROUPS_M, GROUPS_N, STEPS = 32 // LANES_M, TM // G, TN // G, BK // SLICES
     SUB = tile.threads // SLICES  # threads per slice
     stages, early = _stages(tile, operands), 0 if staged else tile.early
     AHEAD = stages - 2 if early else stages - 1
-    STEPS = BK // SLICES
-    PITCH_A, PITCH_B, NA, NB, HA, HB = la.pitch, lb.pitch, la.places, lb.places, la.words, lb.words
-    PlaceA, PlaceB = ({"int64": i64, "uint64": u64, "int32": i32}[loader.place] for loader in (la, lb))
+    PITCH_A, PITCH_B = la.pitch, lb.pitch
     STAGE_A = PITCH_A * BK * ITEM
     STAGE = STAGE_A + PITCH_B * BK * ITEM
-    RING = stages * STAGE
-    ACCS, FA, FB = TM * TN, 2 * TM, 2 * TN
-    ROWS = TM // SLICES  # rows of the thread's tile that each slice stores
+
+    # ---- which part of the tile a thread has
+
+    LOG_WARPS_M, LOG_WARPS_N, LOG_WARPS = log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
+
+    @device_function
+    def thread_of(tid):
+        """Neighbouring lanes share rows and columns in turn, so that a quarter-warp's loads touch few different 16 bytes."""
+        lane, warp = tid & 31, tid >> 5
+        if LANES_M == 4:
+            lane_n, lane_m = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        else:
+            lane_m, lane_n = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        row = (warp & ((1 << LOG_WARPS_M) - 1)) * (TM * LANES_M) + lane_m * G
+        column = ((warp >> LOG_WARPS_M) & ((1 << LOG_WARPS_N) - 1)) * (TN * LANES_N) + lane_n * G
+        k_slice = warp >> LOG_WARPS
+        return Thread(row, column, k_slice, u32(row * ITEM) + u32(k_slice * (STEPS * PITCH_A * ITEM)),
+                      u32(column * ITEM) + u32(k_slice * (STEPS * PITCH_B * ITEM)) + STAGE_A)
+
+    # ---- from global to shared memory
+
+    a_start, a_place, a_part, a_whole, a_put, a_advance = la.functions()
+    b_start, b_place, b_part, b_whole, b_put, b_advance = lb.functions()
+
+    @device_function
+    def start(copies, k_first, tid):
+        a_start(copies.source_a, copies.a, k_first, tid)
+        b_start(copies.source_b, copies.b, k_first, tid)
+
+    @device_function
+    def issue_part(copies, to, tid, rest):
+        """A stage with only the first `rest` of its k."""
+        a_part(copies.source_a, copies.held_a, copies.to_a + to, copies.a, tid, rest)
+        b_part(copies.source_b, copies.held_b, copies.to_b + to, copies.b, tid, rest)
+
+    @device_function
+    def issue(copies, to, tid, ok):
+        a_whole(copies.source_a, copies.held_a, copies.to_a + to, copies.a, tid, ok)
+        b_whole(copies.source_b, copies.held_b, copies.to_b + to, copies.b, tid, ok)
+
+    @device_function
+    def put(copies, to):
+        a_put(copies.held_a, copies.to_a + to)
+        b_put(copies.held_b, copies.to_b + to)
+
+    @device_function
+    def advance(copies, count):
+        a_advance(copies.source_a, copies.a, count)
+        b_advance(copies.source_b, copies.b, count)
+
+    # ---- from shared memory to accumulators
+
     wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
     outer = make_outer(TM, TN, bytes4=words)
     load_shared = load_shared_2f64 if double else load_shared_4u32 if words else load_shared_4f32
     store_shared = store_shared_2f64 if double else store_shared_4u32 if words else store_shared_4f32
-    a_start, a_place, a_part, a_whole, a_put, a_advance = la.functions()
-    b_start, b_place, b_part, b_whole, b_put, b_advance = lb.functions()
 
     @device_function
     def load_group(buffer, i, at):
@@ -221,25 +294,28 @@ def make_tile_product(tile, operands, la, lb, sink):
             store_shared(at, buffer[i], buffer[i + 1])
 
     @device_function
-    def load_fragments(frag_a, frag_b, half, read_a, read_b, kk):
+    def load_fragments(fragments, half, read_a, read_b, kk):
         for c in range(GROUPS_M):
-            load_group(frag_a, half * TM + G * c, read_a + u32((kk * PITCH_A + c * LANES_M * G) * ITEM))
+            load_group(fragments.a, half * TM + G * c, read_a + u32((kk * PITCH_A + c * LANES_M * G) * ITEM))
         for c in range(GROUPS_N):
-            load_group(frag_b, half * TN + G * c, read_b + u32((kk * PITCH_B + c * LANES_N * G) * ITEM))
+            load_group(fragments.b, half * TN + G * c, read_b + u32((kk * PITCH_B + c * LANES_N * G) * ITEM))
 
     @device_function
     def step(kk, s):
-        acc, frag_a, frag_b, read_a, read_b, source_a, source_b, held_a, held_b, a, b, write_a, write_b, tid, ok = s
-        load_fragments(frag_a, frag_b, (kk + 1) & 1, read_a, read_b, kk + 1)
+        fragments, read_a, read_b, copies, write, tid, ok = s
+        load_fragments(fragments, (kk + 1) & 1, read_a, read_b, kk + 1)
         if kk == 0:
-            a_whole(source_a, held_a, write_a, a, tid, ok)
-            b_whole(source_b, held_b, write_b, b, tid, ok)
+            issue(copies, write, tid, ok)
         if early and kk == STEPS - 1 - early:
             commit_copies()
             wait()
             cuda.syncthreads()
-        outer(acc, frag_a, (kk & 1) * TM, frag_b, (kk & 1) * TN)
+        outer(fragments.acc, fragments.a, (kk & 1) * TM, fragments.b, (kk & 1) * TN)
     steps = unrolled(STEPS - 1, step)
+
+    # ---- slices add up their accumulators; results
+
+    LOG_G, ROWS = log2(G), TM // SLICES  # rows of the thread's tile that each slice stores
 
     @device_function
     def exchange(p, s):
@@ -276,71 +352,56 @@ def make_tile_product(tile, operands, la, lb, sink):
             finish_rows(p * ROWS, (acc, row0, column0, m, state))
     exchange_all, finish_all = unrolled(SLICES, exchange), unrolled(SLICES, finish)
 
+    # ---- the tile
+
+    PlaceA, PlaceB = ({"int64": i64, "uint64": u64, "int32": i32}[loader.place] for loader in (la, lb))
+    NA, NB, HA, HB, ACCS, FA, FB = la.places, lb.places, la.words, lb.words, TM * TN, 2 * TM, 2 * TN
+    LOG_BK, RING = log2(BK), stages * STAGE
+
     @device_function
     def product(a, b, k_first, k, m, m0, n0, smem, state):
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, tid >> 5
-        # thread layout: neighbouring lanes share rows and columns in turn, so that a quarter-warp's loads touch few different 16 bytes
-        if LANES_M == 4:
-            lane_n, lane_m = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
-        else:
-            lane_m, lane_n = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
-        row_in_tile = (warp & ((1 << LOG_WARPS_M) - 1)) * WM + lane_m * G
-        column_in_tile = ((warp >> LOG_WARPS_M) & ((1 << LOG_WARPS_N) - 1)) * WN + lane_n * G
-        k_slice = warp >> LOG_WARPS
-        first_a = u32(row_in_tile * ITEM) + u32(k_slice * (STEPS * PITCH_A * ITEM))
-        first_b = u32(column_in_tile * ITEM) + u32(k_slice * (STEPS * PITCH_B * ITEM)) + STAGE_A
-        source_a, source_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
-        held_a, held_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
-        a_start(source_a, a, k_first, tid)
-        b_start(source_b, b, k_first, tid)
-        copy_a, copy_b = a_place(tid), b_place(tid) + STAGE_A
+        thread = thread_of(tid)
+        copies = Copies(a, b, cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB), cuda.local.array(HA, u32),
+                        cuda.local.array(HB, u32), a_place(tid), b_place(tid) + STAGE_A)
+        start(copies, k_first, tid)
         rest = k - k_first
         count = (rest + (BK - 1)) >> LOG_BK
         rest = rest - (count - 1) * BK
 
         # prologue: fill the ring, the stage with the remainder of k first
-        a_part(source_a, held_a, copy_a + smem, a, tid, rest)
-        b_part(source_b, held_b, copy_b + smem, b, tid, rest)
-        a_put(held_a, copy_a + smem)
-        b_put(held_b, copy_b + smem)
+        issue_part(copies, smem, tid, rest)
+        put(copies, smem)
         commit_copies()
-        a_advance(source_a, a, rest)
-        b_advance(source_b, b, rest)
+        advance(copies, rest)
         write = smem + STAGE
         for s in range(1, AHEAD):
-            ok = 1 if s < count else 0
-            a_whole(source_a, held_a, copy_a + write, a, tid, ok)
-            b_whole(source_b, held_b, copy_b + write, b, tid, ok)
+            issue(copies, write, tid, 1 if s < count else 0)
             commit_copies()
-            a_advance(source_a, a, BK)
-            b_advance(source_b, b, BK)
+            advance(copies, BK)
             write = write + STAGE
 
         # main loop
-        acc, frag_a, frag_b = cuda.local.array(ACCS, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T)
+        fragments = Fragments(cuda.local.array(ACCS, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T))
         for i in range(ACCS):
-            acc[i] = Acc(0)
+            fragments.acc[i] = Acc(0)
         wait()
         cuda.syncthreads()
         read, end = smem, smem + RING
-        load_fragments(frag_a, frag_b, 0, read + first_a, read + first_b, 0)
+        load_fragments(fragments, 0, read + thread.from_a, read + thread.from_b, 0)
         while count > 0:
             ok = 1 if count > AHEAD else 0
-            steps(0, (acc, frag_a, frag_b, read + first_a, read + first_b, source_a, source_b, held_a, held_b, a, b, write + copy_a,
-                      write + copy_b, tid, ok))
+            steps(0, (fragments, read + thread.from_a, read + thread.from_b, copies, write, tid, ok))
             if early == 0:
-                a_put(held_a, write + copy_a)
-                b_put(held_b, write + copy_b)
+                put(copies, write)
                 commit_copies()
                 wait()
                 cuda.syncthreads()
             read = read + STAGE
             read = smem if read == end else read
-            load_fragments(frag_a, frag_b, STEPS & 1, read + first_a, read + first_b, 0)
-            outer(acc, frag_a, ((STEPS - 1) & 1) * TM, frag_b, ((STEPS - 1) & 1) * TN)
-            a_advance(source_a, a, BK)
-            b_advance(source_b, b, BK)
+            load_fragments(fragments, STEPS & 1, read + thread.from_a, read + thread.from_b, 0)
+            outer(fragments.acc, fragments.a, ((STEPS - 1) & 1) * TM, fragments.b, ((STEPS - 1) & 1) * TN)
+            advance(copies, BK)
             write = write + STAGE
             write = smem if write == end else write
             count = count - 1
@@ -350,9 +411,9 @@ def make_tile_product(tile, operands, la, lb, sink):
         if SLICES > 1:
             wait_all()
             cuda.syncthreads()
-            exchange_all(0, (acc, k_slice, box))
+            exchange_all(0, (fragments.acc, thread.slice, box))
             cuda.syncthreads()
-        finish_all(0, (acc, more, k_slice, box, m0 + row_in_tile, n0 + column_in_tile, m, state))
+        finish_all(0, (fragments.acc, more, thread.slice, box, m0 + thread.row, n0 + thread.column, m, state))
     return product
 
 

@@ -19,9 +19,9 @@ from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.launch import Argument, Launch
 from ..host.table import Table
 from ._norm_problem import OPS
+from ._norms import THREADS, TYPES, bytes_of, final_launch, make_factor, make_report, make_sum, make_total, optional
 from ._rule import make_arithmetic
 from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words, unpack
-from ._totals import THREADS, TYPES, bytes_of, final_launch, make_factor, make_report, make_sum, make_total, optional
 
 ELEMENTS = 16
 CHUNK = THREADS * ELEMENTS

@@ -14,7 +14,7 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, Cost, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._norm_problem import OPS
-from ._totals import THREADS, TYPES, bytes_of, final_launch, make_factor, optional
+from ._norms import THREADS, TYPES, bytes_of, final_launch, make_factor, optional
 
 COST = constants("optim/grads_naive")
 

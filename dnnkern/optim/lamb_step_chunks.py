@@ -13,11 +13,10 @@ from ..dispatch import Algorithm
 from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.launch import Argument, Launch
 from ._columns import COLUMNS, number_arguments
-from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
 from ._moves import ROW, THREADS, Config, make_moves, tables_of
+from ._norms import TYPES, make_sum, ratio_launch, ratios_of, workspace_bytes
 from ._rule import make_arithmetic
 from ._tables import MOST_CHUNKS, unpack
-from ._totals import TYPES, make_sum
 
 CONFIG = Config(4)
 CHUNK, E = CONFIG.chunk, CONFIG.elements

@@ -11,9 +11,8 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from . import optim_naive
 from ._columns import columns_of, kind_of_columns, missing, number_arguments
-from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
+from ._norms import TYPES, ratio_launch, ratios_of, workspace_bytes
 from ._rule import make_arithmetic
-from ._totals import TYPES
 from .optim_naive import Config, make_column
 
 GRADS, FIRST, SECOND = 1, 2, 3  # columns: the gradient, both moments

@@ -3,6 +3,7 @@
 The kernel of a direction takes its own offsets by ``at = offsets.backwards if which else offsets.forwards``, and then ``at.w_hh``.
 """
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..device import i64
@@ -12,6 +13,27 @@ from ._network import pointer
 
 PARTS = "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"
 KEPT = "gates", "cells", "hidden", "projected"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kernels over a layer are compiled for: the cell, and which parts there are."""
+    cell: str
+    dtype: str
+    compute: str
+    clip: tuple | None
+    skip: bool
+    given: tuple       # matrices and biases
+    present: tuple     # optional arrays
+    projected: bool
+
+
+def kind_of(problem, layer):
+    """The kind of a layer."""
+    p, spec = problem, problem.spec
+    present = tuple(name for name in ("h0", "c0", "dhn", "dcn", "lengths", "reserve") if getattr(p, name, None) is not None)
+    return Kind(spec.cell, p.dtype, p.compute, spec.clip, spec.input_mode == "skip" and layer == 0,
+                tuple(name for name in PARTS if spec.matrix(name, layer, 0)), present, bool(spec.proj_size))
 
 
 class LineStrides(NamedTuple):

@@ -11,8 +11,8 @@ from ...engine.plan import Plan
 from ...host.launch import Argument, Launch
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .._parameters import line_strides, offsets, optional, state_strides
-from .forward import THREADS, kind_of
+from .._parameters import kind_of, line_strides, offsets, optional, state_strides
+from .forward import THREADS
 
 
 def data_scratch(problem):

@@ -1,6 +1,5 @@
 """Forward: one block per sequence and direction goes through the steps, one barrier between two; one thread per hidden unit."""
 import functools
-from dataclasses import dataclass
 
 from ...device import cuda, i64, jit
 from ...device.convert import element
@@ -10,30 +9,9 @@ from ...engine.plan import Plan
 from ...host.launch import Argument, Launch
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
-from .._parameters import PARTS, line_strides, offsets, optional, state_strides
+from .._parameters import kind_of, line_strides, offsets, optional, state_strides
 
 THREADS = 128
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What kernels over a layer are compiled for: the cell, and which parts there are."""
-    cell: str
-    dtype: str
-    compute: str
-    clip: tuple | None
-    skip: bool
-    given: tuple       # matrices and biases
-    present: tuple     # optional arrays
-    projected: bool
-
-
-def kind_of(problem, layer):
-    """The kind of a layer."""
-    p, spec = problem, problem.spec
-    present = tuple(name for name in ("h0", "c0", "dhn", "dcn", "lengths", "reserve") if getattr(p, name, None) is not None)
-    return Kind(spec.cell, p.dtype, p.compute, spec.clip, spec.input_mode == "skip" and layer == 0,
-                tuple(name for name in PARTS if spec.matrix(name, layer, 0)), present, bool(spec.proj_size))
 
 
 def forward_scratch(problem):

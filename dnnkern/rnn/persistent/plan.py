@@ -15,12 +15,11 @@ from ...host.launch import Argument, Launch
 from ...host.memo import kept
 from ...host.tensor import Tensor
 from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .._parameters import PARTS, SlotOffsets, SumStrides, line_strides, offsets, optional, state_strides
+from .._parameters import PARTS, SlotOffsets, SumStrides, kind_of, line_strides, offsets, optional, state_strides
+from .._plan import (Rows, alignment_of, fill, half_part, input_gradients, matrix_tensor, move_states, small_seconds,
+                     too_many)
 from .._problem import OPS
 from .._spec import GATES
-from ..naive.forward import kind_of
-from ..step.backward import half_part, input_gradients
-from ..step.plan import Rows, alignment_of, fill, matrix_tensor, move_states, small_seconds, too_many
 from .backward import backward_kernel
 from .config import COPY, Config
 from .forward import forward_kernel

@@ -14,10 +14,10 @@ replayed as a graph (`host.graphs`), or the host would take longer than the devi
 """
 from ...dispatch import Algorithm
 from ...engine.plan import planned
+from .._plan import cells_seconds, too_many
 from .._problem import OPS
 from .backward import data_plan, weights_plan
 from .forward import forward_plan
-from .plan import cells_seconds, too_many
 
 _PLANS = dict(zip(OPS, (forward_plan, data_plan, weights_plan)))
 

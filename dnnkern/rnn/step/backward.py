@@ -11,11 +11,10 @@ from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .._parameters import line_strides, offsets, optional, state_strides
+from .._parameters import StateStrides, kind_of, line_strides, offsets, optional, state_strides
+from .._plan import (THREADS, Rows, alignment_of, blocks, cells_seconds, fill, gates_tensor, half_part, input_gradients, matrix_tensor,
+                     move_states, small_seconds)
 from .._spec import GATES, SLOTS
-from ..naive.forward import kind_of
-from .plan import (THREADS, Rows, alignment_of, blocks, cells_seconds, clean_inputs, fill, matrix_tensor, move_states, small_seconds,
-                   states_before)
 
 
 @functools.cache
@@ -130,40 +129,6 @@ def last_kernel(compute):
     return rnn_rests
 
 
-@functools.cache
-def input_gradient_kernel(kind, dtype):
-    """Of the first layer with "skip": the sum of all gates' gradients."""
-    e, T, store = element(kind.dtype), TYPES[kind.compute], element(dtype).store
-    load, GATES_OF, SLOTS_OF = e.load, GATES[kind.cell], SLOTS[kind.cell]
-
-    @jit(launch_bounds=THREADS)
-    def rnn_skipped_back(reserve, dx, elements, units, samples, directions, dx_strides, offsets):
-        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < elements:
-            line, j = divide_remainder(i, units)
-            t, n = divide_remainder(line, samples)
-            total = T(0)
-            for which in range(directions):
-                at = (offsets.backwards.gates if which else offsets.forwards.gates) + i64(line) * SLOTS_OF * units[0] + j
-                for g in range(GATES_OF):
-                    total += load(reserve, at + g * i64(units[0]))
-            store(dx, t * dx_strides.t + n * dx_strides.n + j * dx_strides.channel, total)
-    return rnn_skipped_back
-
-
-@functools.cache
-def kept_kernel(dtype, compute):
-    """dx *= factor where an element was kept, else 0."""
-    load, T = element(dtype).load, TYPES[compute]
-
-    @jit(launch_bounds=THREADS)
-    def rnn_dropped_back(dx, kept, elements, factor):
-        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < elements:
-            dx[i] = dx[i] * factor if load(kept, i64(i)) > T(0) else T(0)
-    return rnn_dropped_back
-
-
 def data_plan(problem, device, config):
     """The plan of the gradients by inputs and first states."""
     p, spec, plan = problem, problem.spec, Plan(device)
@@ -239,61 +204,93 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
     plan.repeat(range(p.steps)[::-1], step)
 
 
-def _gates(p, layer, direction, first, count):
-    """(Tensor (T * N, columns), Place) of gates' gradients in the reserve, some slots of them."""
-    spec, size = p.spec, p.x.itemsize
-    offset = p.region("gates", layer, direction) + first * spec.hidden_size * size
-    width = spec.slots * spec.hidden_size
-    return (Tensor((p.steps * p.samples, count * spec.hidden_size), (width, 1), p.dtype,
-                   alignment_at(p.reserve.alignment, offset, width * size)), Place("reserve", offset))
+# ---- inputs without what lies after the ends of sequences, and after dropout
+
+@functools.cache
+def inputs_kernel(dtype, dropped, lengths_given):
+    """A packed copy of lines, 0 after the end of a sequence and where an element was dropped."""
+    load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
+
+    @jit(launch_bounds=THREADS)
+    def rnn_inputs(x, kept, lengths, y, elements, size, samples, strides, factor):
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if i < elements:
+            row, c = divide_remainder(i, size)
+            t, n = divide_remainder(row, samples)
+            value = T(0)
+            if not lengths_given or t < lengths[n]:
+                value = load(x, t * strides.t + n * strides.n + c * strides.channel)
+            if dropped:
+                value = value * factor if load(kept, i) > T(0) else T(0)
+            store(y, i, value)
+    return rnn_inputs
 
 
-def half_part(plan, p):
-    """Where the gradient of an input by one direction waits for the other's; None with one direction."""
-    spec = p.spec
-    if not spec.bidirectional:
-        return None
-    most = max((spec.layer_input(n) for n in range(spec.num_layers) if spec.matrix("w_ih", n, 0)), default=0)
-    return plan.part(numbers_bytes(p, p.steps * p.samples * most))
+def clean_inputs(plan, problem, lines, size, kept, factor):
+    """Lines that products over all steps may read: themselves, or a copy in the workspace."""
+    p = problem
+    rows = Rows(p, lines, size)
+    if kept is None and p.lengths is None and rows.is_matrix and rows.order == (p.samples, 1):
+        return lines
+    elements = p.steps * p.samples * size
+    to = plan.part(elements * p.x.itemsize)
+
+    def launches():
+        arguments = (lines.pointer(p.dtype), pointer(Place("reserve", kept or 0), p.dtype),
+                     Argument("int32*", "lengths" if p.lengths else lines.place.name), pointer(to, p.dtype), Argument("int32", elements),
+                     Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), line_strides(lines.strides),
+                     Argument(p.compute, factor))
+        return (Launch(inputs_kernel(p.dtype, kept is not None, p.lengths is not None), blocks(elements), (THREADS, 1, 1), arguments),)
+    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
+    return Lines(to, (p.samples * size, size, 1))
 
 
-def input_gradients(plan, p, layer, to, half):
-    """The gradient of a layer's input: products of both directions' gates, added up; 0 where elements were dropped."""
-    spec, inputs = p.spec, p.spec.layer_input(layer)
-    elements, dtype = p.steps * p.samples * inputs, p.dtype if layer == 0 else p.compute
-    if not spec.matrix("w_ih", layer, 0):
-        def skipped():
-            arguments = (pointer(Place("reserve"), p.dtype), to.pointer(dtype), Argument("int32", elements),
-                         Argument("uint32x3", divisor(inputs)), Argument("uint32x3", divisor(p.samples)),
-                         Argument("int32", spec.directions), line_strides(to.strides), offsets(p, layer, (), ("gates",)))
-            return (Launch(input_gradient_kernel(kind_of(p, layer), dtype), blocks(elements), (THREADS, 1, 1), arguments),)
-        plan.add(small_seconds(elements, 20 * elements, plan.device), skipped)
-        return
-    rows = Rows(p, to, inputs)
-    by_steps = rows.is_matrix and rows.order == (p.samples, 1)
-    shape, strides = ((p.steps * p.samples, inputs), (rows.strides[0], rows.channel)) if by_steps else \
-        ((p.steps, p.samples, inputs), to.strides)
-    alignment = alignment_at(p.dx.alignment, *(abs(s) * p.x.itemsize for s in strides[:-1])) if layer == 0 else 16
-    target = Tensor(shape, strides, dtype, alignment)
-    matrices = matrix_tensor(p, "w_ih", layer, False)
-    for d, (w, place) in enumerate(matrices):
-        gates, at = _gates(p, layer, d, 0, spec.gates)
-        if not by_steps:
-            gates = Tensor((p.steps, p.samples, gates.shape[1]), (p.samples * gates.strides[0], *gates.strides), p.dtype, gates.alignment)
-        more, operands = {}, {}
-        is_last = d + 1 == len(matrices)
-        if d:
-            more, operands = {"c": half}, {"c": Tensor.packed(shape, p.compute)}
-        y, y_at = (target, to.place) if is_last else (Tensor.packed(shape, p.compute), half)
-        plan.product({"a": at, "b": place, "y": y_at, **more}, a=gates, b=w, y=y, **operands)
-    kept = p.region("kept", layer - 1) if layer else None
-    if kept is not None:
-        def dropped():
-            arguments = (numbers(to.place, p), pointer(Place("reserve", kept), p.dtype), Argument("int32", elements),
-                         Argument(p.compute, drawn(spec.dropout)[1]))
-            return (Launch(kept_kernel(p.dtype, p.compute), blocks(elements), (THREADS, 1, 1), arguments),)
-        plan.add(small_seconds(elements, 12 * elements, plan.device), dropped)
+# ---- states one step before
 
+@functools.cache
+def before_kernel(dtype, lengths_given, h0_given):
+    """The state before each step, packed, of one direction; 0 after the end of a sequence."""
+    load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
+
+    @jit(launch_bounds=THREADS)
+    def rnn_states_before(y, h0, lengths, out, elements, size, samples, steps, backwards, strides, h0_strides):
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if i < elements:
+            row, c = divide_remainder(i, size)
+            t, n = divide_remainder(row, samples)
+            length = steps
+            if lengths_given:
+                length = min(lengths[n], length)
+            value, before = T(0), t + 1 if backwards else t - 1
+            if t < length:
+                if before >= 0 and before < length:
+                    value = load(y, before * strides.t + n * strides.n + c * strides.channel)
+                elif h0_given:
+                    value = load(h0, n * h0_strides.n + c * h0_strides.unit)
+            store(out, i, value)
+    return rnn_states_before
+
+
+def states_before(plan, problem, lines, layer, direction):
+    """Add a step that writes them; the place of (T, N, state)."""
+    p, size = problem, problem.spec.state_size
+    elements = p.steps * p.samples * size
+    to = plan.part(elements * p.x.itemsize)
+    which = layer * p.spec.directions + direction
+    h0 = Place("h0", which * p.h0.strides[0] * p.x.itemsize) if p.h0 is not None else lines.place
+
+    def launches():
+        arguments = (lines.pointer(p.dtype), pointer(h0, p.dtype), Argument("int32*", "lengths" if p.lengths else lines.place.name),
+                     pointer(to, p.dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
+                     Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", direction),
+                     line_strides(lines.strides),
+                     Argument(StateStrides, StateStrides(*(p.h0.strides if p.h0 is not None else (0, 0, 0)))))
+        return (Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments),)
+    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
+    return to
+
+
+# ---- the gradient of the weights
 
 def weights_plan(problem, device, config):
     """The plan of the gradient by the weights: a product for each matrix, whose sums run over all steps and sequences."""
@@ -320,7 +317,7 @@ def weights_plan(problem, device, config):
             for name, parts in (("w_ih", [(0, spec.gates, 0)]), ("w_hh", split), ("b_ih", [(0, spec.gates, 0)]), ("b_hh", split)):
                 m = spec.matrix(name, layer, d)
                 for gate, gates, slot in parts if m else ():
-                    left = _gates(p, layer, d, slot, gates)
+                    left = gates_tensor(p, layer, d, slot, gates)
                     first, rows = gate * spec.hidden_size, gates * spec.hidden_size
                     if name == "w_ih":
                         of = Rows(p, lines, spec.layer_input(layer))

@@ -10,10 +10,9 @@ from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
-from .._parameters import SumStrides, line_strides, offsets, optional
+from .._parameters import SumStrides, kind_of, line_strides, offsets, optional
+from .._plan import THREADS, Rows, alignment_of, blocks, cells_seconds, matrix_tensor, move_states, small_seconds
 from .._spec import GATES, SLOTS
-from ..naive.forward import kind_of
-from .plan import THREADS, Rows, alignment_of, blocks, cells_seconds, matrix_tensor, move_states, small_seconds
 
 
 @functools.cache

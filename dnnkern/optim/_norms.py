@@ -1,23 +1,29 @@
-"""Partial sums of squares, and what becomes of them: parts that the algorithms of norms share.
+"""Norms of many arrays: partial sums of squares, and what becomes of them, the norm of gradients or the ratios of LAMB.
 
-A partial has two numbers: the sum of squares, and a number that is 0 as long as everything was finite, else NaN. The first numbers of all
-partials come first, then the second ones. Who adds them up are the 256 threads of a block, in one order.
+A partial has two numbers: a sum of squares, and for the norm of gradients a number that is 0 as long as everything was finite, else NaN,
+for LAMB the sum of squares of the direction. The first numbers of all partials come first, then the second ones. The 256 threads of a
+block add them up, in one order.
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, jit
+import numpy as np
+
+from ..device import cuda, device_function, f32, f64, i32, jit
 from ..device.block import make_block_reduce
 from ..device.warp import add
+from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._rule import make_arithmetic
+from ..host.table import Table
+from ._rule import make_arithmetic, rule_of
+from ._tables import unpack
 
 THREADS = 256
 TYPES = {"float32": f32, "float64": f64}
 
 
 def bytes_of(partials, compute):
-    """Bytes of workspace of this many partials."""
-    return 2 * partials * (8 if compute == "float64" else 4)
+    """Bytes of this many partials."""
+    return 2 * partials * ITEMSIZE[compute]
 
 
 @functools.cache
@@ -108,3 +114,43 @@ def final_launch(problem, partials):
     arguments = (Argument(f"{problem.compute}*", "workspace"), Argument("int32", partials), Argument(f"{problem.norm_dtype}*", "out"),
                  optional(problem, "found_inf"))
     return Launch(kernel, (1, 1, 1), (THREADS, 1, 1), arguments)
+
+
+# ---- LAMB: between its other two launches, how far the step of each parameter goes
+
+@functools.cache
+def ratio_kernel(compute):
+    """One block per parameter: sums of the squares of parameters and directions, and the quotient of their norms."""
+    total, T = make_total(compute), TYPES[compute]
+    _, _, ratio = rule_of("lamb_step").make((), (), T)
+
+    @jit(launch_bounds=THREADS)
+    def lamb_ratios(parts, partials, partials_of_all, ratios):
+        scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
+        first, count = unpack(parts[cuda.blockIdx.x])
+        count = i32(count)
+        p = total(partials, first, count, scratch)
+        d = total(partials, partials_of_all + first, count, other)
+        if cuda.threadIdx.x == 0:
+            ratios[cuda.blockIdx.x] = ratio(p, d)
+    return lamb_ratios
+
+
+def ratio_launch(problem, counts):
+    """The launch for parameters with so many partials each, which follow each other in the workspace; the quotients come after all."""
+    firsts = np.cumsum(counts) - counts
+    words = (firsts + (np.array(counts, np.int64) << 32)).astype(np.uint64)
+    compute, total = problem.compute, int(sum(counts))
+    arguments = (Argument("uint64*", None, spec=Table(words)), Argument(f"{compute}*", "workspace"), Argument("int32", total),
+                 ratios_of(problem, total))
+    return Launch(ratio_kernel(compute), (len(counts), 1, 1), (THREADS, 1, 1), arguments)
+
+
+def ratios_of(problem, partials):
+    """The kernel parameter of the quotients."""
+    return Argument(f"{problem.compute}*", "workspace", bytes_of(partials, problem.compute))
+
+
+def workspace_bytes(problem, partials, parameters):
+    """Bytes of two numbers a partial, and one a parameter."""
+    return bytes_of(partials, problem.compute) + parameters * ITEMSIZE[problem.compute]
