@@ -28,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full smoke planted fuzz machine-code casts bench lint docs clean
+.PHONY: demo test test-full smoke planted fuzz machine-code casts packs bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -47,6 +47,9 @@ planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 
 fuzz: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	NUMBA_ENABLE_CUDASIM=1 PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz.py --processes $(shell nproc) $(ARGS)
+
+packs: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
+	for arch in sm_80 sm_90a sm_100a; do $(BIN)/python -m dnnkern pack --arch $$arch --out build/dnnkern-$$arch.pack $(ARGS) || exit; done
 
 machine-code: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	$(BIN)/python tests/machine_code.py tree $(AGAINST:%=--against=%) $(ARGS)

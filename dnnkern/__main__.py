@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnkern devices | list | explain | find | warm | bench | demo | check``."""
+"""The command line: ``python -m dnnkern devices | list | explain | find | warm | pack | cache | bench | demo | check``."""
 import argparse
 import json
 import sys
@@ -113,6 +113,18 @@ def warm(arguments):
     return main(arguments)
 
 
+def pack(arguments):
+    """Compile the kernels of a set of problems into a file for other machines."""
+    from ._pack import pack as write
+    return write(arguments)
+
+
+def cache(arguments):
+    """Import a kernel pack, or show what the cache has."""
+    from ._pack import cache as run
+    return run(arguments)
+
+
 def bench(arguments):
     """Compare with other libraries; needs a source checkout."""
     from ._bench import load
@@ -196,6 +208,11 @@ def make_parser():
     add_arguments(command.add_argument)
     command.add_argument("op", nargs="?", help="an operation, such as matmul, or a program: train.py")
     command.add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or the program's arguments")
+    from . import _pack
+    command = add("pack", pack)
+    command.description = _pack.HELP
+    _pack.add_arguments(command.add_argument)
+    _pack.add_cache_arguments(add("cache", cache).add_argument)
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)

@@ -85,15 +85,17 @@ def _here():
     return [device(current_device())]
 
 
+def set_of(name, op=None) -> list:
+    """The problems of a set of the benches, of one operation or of all."""
+    from ._bench import load
+    load()
+    from bench import sets
+    return sets.problems(name, op)
+
+
 def _jobs(problem, op, set_name, devices):
     from .host.compiler import Job
-    if problem is not None:
-        problems = [problem]
-    else:
-        from ._bench import load
-        load()
-        from bench import sets
-        problems = sets.problems(set_name, op)
+    problems = set_of(set_name, op) if problem is None else [problem]
     return [Job(each.op, each, device) for device in devices or _here() for each in problems if not each.is_empty]
 
 

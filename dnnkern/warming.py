@@ -3,8 +3,7 @@ import contextlib
 
 from .device import HOST_MEMORY, SIMULATED
 from .host.ahead import Compilation, Compiled
-from .host.compile import is_missing
-from .host.compiler import Job, file_and_compile
+from .host.compiler import Job
 from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .preference import RECORDING, within
@@ -48,9 +47,9 @@ class Recorder:
 
     def _note(self, job):
         """Look which kernels of a job the cache lacks; from the first one on the process that compiles them gets ready."""
-        names = {file_and_compile(launch, job.device)[0] for launch in job.launches()} - self._kernels.keys()
-        self._kernels.update((name, is_missing(name)) for name in names)
-        if any(self._kernels[name] for name in names):
+        new = {kernel.file: kernel for kernel in job.kernels() if kernel.file not in self._kernels}
+        self._kernels.update((name, kernel.is_missing) for name, kernel in new.items())
+        if any(self._kernels[name] for name in new):
             self._lacking.append(job)
             if self._compilation is None:
                 self._compilation = Compilation(job.device, self._progress)
@@ -148,13 +147,17 @@ def recording(*, wait=True, workers=None, progress=None):
     recorder.compiled = recorder.compile(wait, workers)
 
 
-def compile_jobs(jobs, *, workers=None, progress=None):
-    """Compile the kernels of these jobs, all for processors or all for GPUs; a `Compiled`."""
+def compile_jobs(jobs, *, workers=None, progress=None, files=None):
+    """Compile the kernels of these jobs, all for processors or all for GPUs; a `Compiled`. The dict `files` is given them, as
+    `Compilation` has them."""
     if not jobs or jobs[0].device.is_simulated or cache_dir() is None:
         return Compiled()
     compilation = Compilation(jobs[0].device, progress)
     compilation.compile(jobs, workers)
-    return compilation.wait()
+    compiled = compilation.wait()
+    if files is not None:
+        files.update(compilation.files)
+    return compiled
 
 
 def warm(function, /, *args, **kwargs):

@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(cache):
 
 
 def test_a_call_waits_for_the_kernel_that_is_being_compiled_and_for_no_other(cache, monkeypatch):
-    name = compiler.file_and_compile(job("relu").launches()[0], device(0))[0]
+    name = job("relu").kernels()[0].file
     compiled = []
     monkeypatch.setattr(host_compile, "_read", lambda path, kind: "from the other process" if compiled else None)
 

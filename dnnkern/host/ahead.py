@@ -47,10 +47,16 @@ class Compilation:
         A device that the kernels are for: all jobs are for processors, or all for GPUs.
     progress : callable(Compiled), optional
         Called after every change.
+
+    Attributes
+    ----------
+    files : dict
+        The kernels' files in the cache, each with its key in packs; once they are planned.
     """
 
     def __init__(self, target, progress=None):
         self.progress, self.compiled, self.jobs, self._left, self._thread = progress, Compiled(), [], None, None
+        self.files = {}
         self._process = subprocess.Popen([sys.executable, "-c", _MAIN.format(root=str(PACKAGE.parent))], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, env=_environment(target), start_new_session=True)
         self._send(target)
@@ -124,7 +130,8 @@ class Compilation:
             self._left = dict.fromkeys(line["missing"])
             for name in line["missing"]:
                 pending.announce(name, pending.QUEUED)
-            compiled.kernels += line["planned"]
+            self.files = line["planned"]
+            compiled.kernels += len(self.files)
             compiled.missing = len(line["missing"])
             compiled.failed.update((_title(self.jobs[number]), why) for number, why in line["refused"])
         elif "started" in line:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import re
 import sys
 import types
@@ -23,6 +24,7 @@ import numpy as np
 
 from ..device._parameters import described
 from ..device._typed import Light, is_typed
+from . import packs
 from .paths import cache_dir, write_atomically
 from .pending import awaited
 from .sources import PACKAGE, digest
@@ -67,10 +69,16 @@ _VERSIONED = {"numba", "numpy", "llvmlite", *sys.stdlib_module_names}
 
 
 class _Fingerprint:
-    """Texts equal for two values only if kernels that capture them compile to the same code; `files` are those their functions are from."""
+    """Texts equal for two values only if kernels that capture them compile to the same code; `files` are those their functions are from.
 
-    def __init__(self):
-        self.files, self._done = set(), {}
+    Parameters
+    ----------
+    bytecode : bool
+        Whether functions count by their bytecode, which each version of Python makes anew, or by where in their file they are.
+    """
+
+    def __init__(self, bytecode=True):
+        self.files, self._done, self._bytecode = set(), {}, bytecode
 
     def of(self, value) -> str:
         if isinstance(value, types.FunctionType):
@@ -97,7 +105,8 @@ class _Fingerprint:
         if function not in self._done:
             self._done[function] = function.__qualname__  # where it calls itself
             self.files.add(function.__code__.co_filename)
-            text = [_code(function.__code__), self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
+            code = _code(function.__code__) if self._bytecode else function.__code__.co_firstlineno
+            text = [code, self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
             text += ["typed"] * is_typed(function)
             names = set(_names(function.__code__))
             text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
@@ -148,6 +157,17 @@ def cache_key(kernel, signature, arch) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def pack_key(kernel, signature, arch) -> bytes | None:
+    """The part of the key that is the kernel's own, whatever compiles it: what it is called in kernel packs. None where a function of it is
+    in no file."""
+    found = _Fingerprint(bytecode=False)
+    text = found.of(kernel)
+    if not all(map(os.path.isfile, found.files)):
+        return None
+    parts = [text, ",".join(map(described, signature)), arch, _sources(frozenset(found.files))]
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
 @functools.cache
 def _sources(files):
     """Hash of the sources that functions of these files can depend on, and of what compiles them."""
@@ -162,7 +182,19 @@ def file_of(kernel, signature, arch) -> str:
 
 def compile_kernel(kernel, signature, arch) -> Binary:
     """The kernel for these parameter types ("float32*", "int32", ...) and architecture, from the disk cache or compiled."""
-    return kept(Binary, lambda: file_of(kernel, signature, arch), lambda: compile_anew(kernel, signature, arch))
+    return kept(Binary, lambda: file_of(kernel, signature, arch), lambda: compile_anew(kernel, signature, arch),
+                lambda: packed(kernel, signature, arch))
+
+
+def packed(kernel, signature, arch) -> Binary | None:
+    """The kernel of a pack; None where no pack has it."""
+    content = packs.get(lambda: pack_key(kernel, signature, arch))
+    return None if content is None else _parsed(content, Binary)
+
+
+def is_packed(kernel, signature, arch) -> bool:
+    """Whether a pack has the kernel."""
+    return packs.has(lambda: pack_key(kernel, signature, arch))
 
 
 def is_missing(name) -> bool:
@@ -171,16 +203,19 @@ def is_missing(name) -> bool:
     return folder is not None and not (folder / name).exists()
 
 
-def kept(kind, name, make):
-    """An object of this dataclass, with its machine code as `code`: from the disk cache under `name()`, or made and kept there."""
+def kept(kind, name, make, elsewhere=lambda: None):
+    """An object of this dataclass, with its machine code as `code`: from the disk cache under `name()`, else what `elsewhere` finds, else
+    made and kept in the cache."""
     folder = cache_dir()
     if folder is None:
-        return make()
+        return elsewhere() or make()
     name = name()
     path = folder / name
     found = _read(path, kind)
     if found is None and awaited(name):
         found = _read(path, kind)
+    if found is None:
+        found = elsewhere()
     if found is None:
         found = make()
         head = asdict(found)
@@ -192,16 +227,21 @@ def kept(kind, name, make):
 
 def _read(path, kind):
     try:
-        head, code = path.read_bytes().split(b"\n", 1)
-        head = json.loads(head)
-        if hashlib.sha256(code).hexdigest() != head.pop("sha256"):
-            raise ValueError("checksum does not match")
-        return kind(code=code, **head)
+        return _parsed(path.read_bytes(), kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         warnings.warn(f"dnnkern: cached kernel {path.name} is broken ({error}); compiling it again", RuntimeWarning, stacklevel=3)
         return None
+
+
+def _parsed(content, kind):
+    """What `kept` has written."""
+    head, code = content.split(b"\n", 1)
+    head = json.loads(head)
+    if hashlib.sha256(code).hexdigest() != head.pop("sha256"):
+        raise ValueError("checksum does not match")
+    return kind(code=code, **head)
 
 
 def link(ltoir, arch) -> tuple:
