@@ -1,5 +1,5 @@
-# make demo, test, test-full, smoke, planted, fuzz, machine-code, casts, bench, lint, docs: each first makes the environment it needs, in $(VENV), and
-# installs nothing again until setup.cfg changes.
+# make demo, test, test-full, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the environment it
+# needs, in $(VENV), and installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed

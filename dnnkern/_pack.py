@@ -5,8 +5,8 @@ from pathlib import Path
 from ._table import bytes_text, note, say, show
 
 HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. No GPU is
-needed; the sets are those of the benches, in a source checkout. An installed distribution serves packs by entry points `dnnkern.packs`: each
-is the path of a file, or several, or a function that gives them."""
+needed; the sets are those of the benches, in a source checkout. An installed distribution serves packs by entry points `dnnkern.packs`:
+each is the path of a file, or several, or a function that gives them."""
 
 
 def add_arguments(add):

@@ -132,14 +132,15 @@ class _Point(types.SimpleNamespace):
 
 
 def test_installed_distributions_serve_packs(path, monkeypatch):
-    missing = ImportError("no such module")
-    for value in (str(path), path, [path], lambda: [str(path)]):
-        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [_Point(name="ours", value=value)] * (group == "dnnkern.packs"))
+    def install(*values):
+        points = [_Point(name=f"number {k}", value=value) for k, value in enumerate(values)]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "dnnkern.packs" else [])
         packs.forget()
+    for value in (str(path), path, [path], lambda: [str(path)]):
+        install(value)
         assert packs.get(lambda: key(7)) == KERNELS[key(7)]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [_Point(name="bad", value=missing), _Point(name="ours", value=path)])
-    packs.forget()
-    with pytest.warns(RuntimeWarning, match=r"bad of the entry points dnnkern.packs has no pack \(ImportError: no such module\)"):
+    install(ImportError("no such module"), path)
+    with pytest.warns(RuntimeWarning, match=r"number 0 of the entry points dnnkern.packs has no pack \(ImportError: no such module\)"):
         assert packs.get(lambda: key(7)) == KERNELS[key(7)]
 
 
@@ -194,7 +195,8 @@ def test_the_command_imports_refuses_and_shows(path, cache, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("words, message", [
-    (("--arch", "sm_1", "--out", "x"), "arch is 'sm_1'"), (("--arch", "sm_90a", "--out", "x", "--set", "absent"), "there is no set 'absent'"),
+    (("--arch", "sm_1", "--out", "x"), "arch is 'sm_1'"),
+    (("--arch", "sm_90a", "--out", "x", "--set", "absent"), "there is no set 'absent'"),
     (("--arch", "sm_90a", "--out", "x", "--jobs", "0"), "--jobs 0")])
 def test_words_of_pack_that_make_no_sense(words, message, capsys):
     assert command.main(["pack", *words]) == 2
