@@ -1,21 +1,13 @@
-"""Chooses the algorithm of a problem: registry, prediction (`get_algorithm`), measurement (`find_algorithms`), reasons (`explain`).
+"""Chooses the algorithm of a problem: prediction (`get_algorithm`), measurement (`find_algorithms`), reasons (`explain`).
 
-An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` if one idea serves several
-directions of an operation; or a folder ``<name>/`` whose `__init__.py` does. A folder that binds neither is a group of algorithms. A
-family's algorithms are discovered when one of its operations is first used; there is no list. `Algorithm.source` is the file.
+Which algorithms there are, and where, is `registry`'s; its functions for users are here too.
 """
 import contextlib
 import functools
-import importlib
 import logging
-import threading
-from dataclasses import replace
-from pathlib import Path
-from typing import Callable
 
 from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, cheapest, problem_record
 from .device import _environment
-from .device._fork import in_forked_child
 from .host import memo
 from .host.device import Device, current_device
 from .host.device import device as device_of
@@ -23,8 +15,9 @@ from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, VARIABLE, block, current, quick_to_simulate
+from .registry import (algorithms, choices_changed, declare, families, named, no_operation, operation_of, register,  # noqa: F401
+                       unregister, when_choices_change)
 
-PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger("dnnkern.dispatch")
 # Algorithms with these notes are chosen only if the caller allows them.
 OPT_IN = Note.NONDETERMINISTIC
@@ -34,34 +27,7 @@ CONFIGURATIONS = 6  # measured per algorithm, the most promising first
 LONG_REFERENCE = 0.3  # seconds of the naive algorithm above which one of these is the reference:
 INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
 
-_registry: dict[str, dict[str, Algorithm]] = {}
-_discovered: set[str] = set()
-_operations: dict[str, object] = {}
-_family_of: dict[str, str] = {}
-_listeners: list[Callable] = []
 _watching: list[list] = []
-
-
-def _unlock():
-    global _lock
-    _lock = threading.RLock()
-
-
-_unlock()
-in_forked_child(_unlock)
-
-
-def when_choices_change(forget: Callable):
-    """Call `forget()` whenever an earlier answer of `get_algorithm` may be outdated."""
-    _listeners.append(forget)
-
-
-def choices_changed():
-    """There is a new algorithm or measurement: cached choices are dropped."""
-    _chosen.cache_clear()
-    memo.forget()
-    for forget in _listeners:
-        forget()
 
 
 @contextlib.contextmanager
@@ -87,139 +53,6 @@ def bound(problem):
     """Report the problem of a call to `watch`."""
     for problems in _watching:
         problems.append(problem)
-
-
-def declare(operation, family):
-    """Register a front end (`host.front.Operation`) and its family, so that other families need no search."""
-    _operations.setdefault(operation.op, operation)  # the first: those it creates for lists of other lengths have the same name
-    _family_of[operation.op] = family
-
-
-def operation_of(op):
-    """The front end of an operation."""
-    for family in sorted(families(), key=lambda f: not op.startswith(f)):
-        if op not in _operations:
-            importlib.import_module(f"{__package__}.{family}")
-    if op not in _operations:
-        raise ValueError(f"no family has an operation {op!r}")
-    return _operations[op]
-
-
-def families() -> list[str]:
-    """Names of the families that exist: folders with a `_problem.py`."""
-    return sorted(p.parent.name for p in PACKAGE.glob("*/_problem.py"))
-
-
-def _discover(family):
-    with _lock:
-        if family in _discovered:
-            return
-        whole = list(_found(PACKAGE / family))  # registered together: an error in any file of a family is raised at every use
-        for algorithm in sorted(whole, key=lambda a: (a.op, a.name)):
-            _add(algorithm)
-        _discovered.add(family)
-
-
-def _found(folder):
-    """The algorithms in a family's folder, or in a group of it."""
-    for path in sorted(folder.glob("[a-z]*")):
-        is_folder = (path / "__init__.py").is_file()
-        if not is_folder and path.suffix != ".py":
-            if any(path.glob("*.py")):
-                raise ImportError(f"{path.name}/ in {path.parent.name}/ has no __init__.py")
-            continue
-        where = path.relative_to(PACKAGE)
-        module = importlib.import_module(".".join((__package__, *where.with_suffix("").parts)))
-        bound = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
-        if bound != (None,):
-            for algorithm in bound:
-                _check_name(path, algorithm, single=len(bound) == 1)
-                yield replace(algorithm, idea=(module.__doc__ or "").strip().split("\n")[0].rstrip("."),
-                              source=f"{__package__}/{where.as_posix()}" + "/__init__.py" * is_folder)
-        elif is_folder:
-            yield from _found(path)
-        else:
-            raise ImportError(f"{path.name} in {path.parent.name}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an "
-                              "underscore)")
-
-
-def _check_name(path, algorithm, single):
-    """Raise unless a file is named after its operation and algorithm, a folder after its algorithm."""
-    if path.suffix != ".py":
-        if path.name != algorithm.name:
-            raise ImportError(f"{path.name}/ holds {algorithm}; its name must be {algorithm.name}")
-    elif single and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
-        raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
-
-
-def register(algorithm: Algorithm) -> Algorithm:
-    """Add an algorithm, which then competes in `get_algorithm` and `find_algorithms`.
-
-    Raises
-    ------
-    TypeError
-        The argument is not an `Algorithm`.
-    ValueError
-        Unknown operation, or it already has an algorithm of that name.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> from dnnkern import dispatch
-    >>> naive = dispatch.algorithms("matmul")[0]
-    >>> mine = dispatch.register(replace(naive, name="mine"))
-    >>> dispatch.unregister(mine)
-    """
-    if not isinstance(algorithm, Algorithm):
-        raise TypeError(f"register: algorithm is {shown(algorithm)}; expected a dispatch.Algorithm")
-    try:
-        algorithms(algorithm.op)  # the library's own come first
-    except ValueError as error:
-        raise ValueError(f"register: {error}") from None
-    _add(algorithm)
-    return algorithm
-
-
-def _add(algorithm):
-    with _lock:
-        known = _registry.setdefault(algorithm.op, {})
-        if algorithm.name in known:
-            raise ValueError(f"register: {algorithm.op} already has an algorithm {algorithm.name!r}")
-        known[algorithm.name] = algorithm
-    choices_changed()
-
-
-def unregister(algorithm: Algorithm):
-    """Remove an algorithm."""
-    with _lock:
-        _registry.get(algorithm.op, {}).pop(algorithm.name, None)
-    choices_changed()
-
-
-def no_operation(op, known):
-    """The message for an unknown operation."""
-    return f"unknown operation {shown(op)}{nearest(op, known) or '; expected one of ' + ', '.join(sorted(known))}"
-
-
-def algorithms(op: str | None = None) -> list[Algorithm]:
-    """The algorithms of an operation, or all of them."""
-    if op is not None and not isinstance(op, str):
-        raise TypeError(f"op={shown(op)}; expected the name of an operation")
-    for family in [_family_of[op]] if op in _family_of else families():
-        _discover(family)
-    if op is None:
-        return [a for known in _registry.values() for a in known.values()]
-    if op not in _registry:
-        raise ValueError(no_operation(op, _registry))
-    return list(_registry[op].values())
-
-
-def named(op, algo) -> Algorithm:
-    """The algorithm of an operation that has this name; NotSupported if none has."""
-    known = {a.name: a for a in algorithms(op)}
-    if algo not in known:
-        raise NotSupported(f"{op}: algo={shown(algo)}; expected one of {', '.join(map(repr, known))}{nearest(algo, known)}")
-    return known[algo]
 
 
 def check_choice(function, *, algo=None, allow=Note.NONE, workspace_limit=None, exclude=Note.NONE, **unknown):
@@ -346,13 +179,14 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferred):
-    known, limits = algorithms(op), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
+    limits = {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     if algo is not None:
         forced = named(op, algo)
         reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
         return forced.configured(problem, device, workspace_limit), "forced"
+    known = algorithms(op)
     reasons = {a.name: refusal(a, problem, device, **limits) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
@@ -370,6 +204,10 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         _log_to_stderr()
         log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))
     return chosen, why
+
+
+when_choices_change(_chosen.cache_clear)
+when_choices_change(memo.forget)
 
 
 @functools.cache

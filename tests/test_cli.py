@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import dnnkern
-from dnnkern import dispatch
+from dnnkern import dispatch, registry
 from dnnkern.__main__ import main
 from dnnkern.matmul._parse import parse_problem
 
@@ -63,7 +63,7 @@ def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, sim
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     with monkeypatch.context() as m:  # one algorithm is enough here, and the simulator is slow
         m.setattr("dnnkern.find.STORES", True)  # as on a device
-        m.setitem(dispatch._registry, "matmul", {"naive": naive})
+        m.setitem(registry._registry, "matmul", {"naive": naive})
         dispatch._chosen.cache_clear()
         code, got = run(capsys, "find", "matmul", "5x4x3", "f32")
         assert code == 0 and "naive" in got.out and "simulator" in got.out

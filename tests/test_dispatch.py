@@ -10,8 +10,9 @@ import labs
 import pytest
 
 import dnnkern
-from dnnkern import dispatch
+from dnnkern import dispatch, registry
 from dnnkern.dispatch import Algorithm, Candidate, Note, NotSupported
+from dnnkern.host import manifest
 from dnnkern.host.device import current_device
 from dnnkern.host.device import device as device_of
 from dnnkern.host.tensor import Tensor
@@ -115,9 +116,10 @@ def family(tmp_path, monkeypatch):
     name = f"family{next(_sizes)}"
     folder = tmp_path / name
     folder.mkdir()
-    monkeypatch.setattr(dispatch, "PACKAGE", tmp_path)
+    monkeypatch.setattr(registry, "PACKAGE", tmp_path)
+    monkeypatch.setattr(manifest, "_open", lambda: None)  # which is of the package's own files
     monkeypatch.setattr(dnnkern, "__path__", [*dnnkern.__path__, str(tmp_path)])
-    before = {op: dict(known) for op, known in dispatch._registry.items()}
+    before = {op: dict(known) for op, known in registry._registry.items()}
 
     def discover(files):
         for file, text in {"__init__.py": "", "_problem.py": "", **files}.items():
@@ -128,9 +130,9 @@ def family(tmp_path, monkeypatch):
         importlib.invalidate_caches()
         return dispatch.algorithms("newop")
     yield discover
-    dispatch._registry.clear()
-    dispatch._registry.update(before)
-    dispatch._discovered.discard(name)
+    registry._registry.clear()
+    registry._registry.update(before)
+    registry._discovered.discard(name)
     for module in [m for m in sys.modules if m.startswith(f"dnnkern.{name}")]:
         del sys.modules[module]
 
@@ -143,7 +145,7 @@ def test_adding_a_file_is_adding_an_algorithm(family):
 
 def test_one_file_for_several_directions(family):
     found = family({"newop_both.py": "ALGORITHMS = make('newop', 'both'), make('newop_bwd', 'both')"})
-    assert [a.name for a in found] == ["both"] and "newop_bwd" in dispatch._registry
+    assert [a.name for a in found] == ["both"] and "newop_bwd" in registry._registry
 
 
 def test_a_folder_is_an_algorithm_or_a_group_of_them(family):

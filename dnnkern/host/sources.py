@@ -7,11 +7,13 @@ import hashlib
 import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent.parent
+from . import manifest
+from .manifest import PACKAGE
+
 # What runs launches, chooses algorithms, simulates and runs on the processor. No kernel is made of it: of what it computes only values that
 # a kernel captures or names reach its machine code, and those are in its fingerprint. A device function written there counts with its file.
-HOST = ("dnnkern/algorithm.py", "dnnkern/dispatch.py", "dnnkern/find.py", "dnnkern/host/", "dnnkern/device/sim/", "dnnkern/device/cpu/",
-        "dnnkern/device/host_memory.py")
+HOST = ("dnnkern/algorithm.py", "dnnkern/dispatch.py", "dnnkern/registry.py", "dnnkern/find.py", "dnnkern/host/", "dnnkern/device/sim/",
+        "dnnkern/device/cpu/", "dnnkern/device/host_memory.py")
 
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.MULTILINE)
 
@@ -98,6 +100,17 @@ def digest(*paths: Path) -> str:
 
     Of names only those below the folder that holds the package: it is the same in every checkout.
     """
+    if not all(PACKAGE in path.parents for path in paths):
+        return _digest(paths)
+    key = hashlib.sha256("\n".join(sorted(map(str, paths))).encode()).hexdigest()[:16]
+    found = manifest.recall("digests", key)
+    if found is None:
+        found = _digest(paths)
+        manifest.remember("digests", key, found)
+    return found
+
+
+def _digest(paths):
     found, left = set(), set(paths)
     while left:
         path = left.pop()
