@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .algorithm import Algorithm, Perf, problem_record
 from .device import HOST_MEMORY, SIMULATED
-from .host.compile import versions
+from .host.versions import versions
 from .host.executable import make_executable
 from .host.operands import Operands
 from .host.paths import cache_dir, discard, read_json, write_atomically

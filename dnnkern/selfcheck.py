@@ -13,7 +13,7 @@ from . import dispatch
 from ._table import Lines, note, say
 from .device import DEVICE, HOST_MEMORY, cuda
 from .host.arrays import view
-from .host.compile import installed
+from .host.versions import installed
 from .host.device import current_device, device
 from .host.dtypes import ROUNDOFF, STORAGE, numpy_dtype
 

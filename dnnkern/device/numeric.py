@@ -47,8 +47,8 @@ def _table(words, dtype):
     return values
 
 
-_HALF = _table(np.arange(1 << 16, dtype=np.uint16), np.float16)
-_BF16 = _table((np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32), None)
+_HALF = _table(np.arange(1 << 16, dtype=np.uint16), np.float16) if SIMULATED else None
+_BF16 = _table((np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32), None) if SIMULATED else None
 
 
 def _half_to_float_twin(word):
@@ -169,7 +169,7 @@ def _fp8_table(shift, scale, nan):
     return values
 
 
-_E4M3, _E5M2 = _fp8_table(7, 256, 0x7F), _fp8_table(8, 1, None)
+_E4M3, _E5M2 = (_fp8_table(7, 256, 0x7F), _fp8_table(8, 1, None)) if SIMULATED else (None, None)
 
 
 def _fp8_rounding(largest, smallest_normal, ulp_bits, shift, bias):

@@ -7,10 +7,8 @@ The key of a cubin is a hash of everything its code depends on: the kernel's byt
 the globals it names, the same of the functions it calls, the sources that the files of all these import (`sources`), the parameter types,
 the architecture and the versions of the compilers.
 """
-import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -28,6 +26,7 @@ from . import packs
 from .paths import cache_dir, write_atomically
 from .pending import awaited
 from .sources import PACKAGE, digest
+from .versions import versions
 
 FORMAT = 4
 COMPILER = "host/compile.py", "device/_numba_compile.py", "device/_numba_typing.py"  # what compiles every kernel, with all it imports
@@ -42,26 +41,6 @@ class Binary:
     registers: int
     shared: int
     stack: int
-
-
-# Other packages that have the same: those of CUDA 12.
-WHEELS = {"nvidia-nvvm": ("nvidia-cuda-nvcc-cu12",), "nvidia-nvjitlink": ("nvidia-nvjitlink-cu12",)}
-
-
-def installed(name) -> str | None:
-    """Version of a package, of a part of the toolkit whichever wheel it is from; of several wheels all; None of none."""
-    found = []
-    for package in (name, *WHEELS.get(name, ())):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(importlib.metadata.version(package))
-    return ", ".join(found) or None
-
-
-@functools.cache
-def versions() -> dict:
-    """Versions that a cubin, or a measured time, depends on; "system" is a toolkit that did not come as wheels."""
-    names = "dnnkern", "numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core"
-    return {name: installed(name) or ("source" if name == "dnnkern" else "system") for name in names}
 
 
 # Modules whose version is in the key, or that have nothing of a kernel's but functions which the compiler knows by their names.
