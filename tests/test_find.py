@@ -1,10 +1,10 @@
 """Measuring and the find database, in the simulator."""
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import math
 import multiprocessing
+import sys
 import warnings
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from dnnkern import dispatch, find
 from dnnkern.device import SIMULATED, cuda
 from dnnkern.dispatch import Note, Perf
-from dnnkern.host import timing
+from dnnkern.host import timing, versions
 from dnnkern.host.compare import largest_difference_on_host
 from dnnkern.host.launch import Argument, Launch
 from dnnkern.host.operands import Operands
@@ -153,13 +153,15 @@ def test_other_versions_do_not_count(monkeypatch):
 @pytest.mark.parametrize("wheels, nvvm", [({}, "system"), ({"nvidia-nvvm": "13.5.37"}, "13.5.37"),
                                           ({"nvidia-cuda-nvcc-cu12": "12.9.86", "nvidia-nvjitlink-cu12": "12.9.86"}, "12.9.86"),
                                           ({"nvidia-nvvm": "13.5.37", "nvidia-cuda-nvcc-cu12": "12.9.86"}, "13.5.37, 12.9.86")])
-def test_versions_of_the_toolkit_whatever_its_wheels_are_called(wheels, nvvm, monkeypatch):
-    def version(name):
-        if name in wheels:
-            return wheels[name]
-        raise importlib.metadata.PackageNotFoundError(name)
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    found = find.versions.__wrapped__()
+def test_versions_of_the_toolkit_whatever_its_wheels_are_called(wheels, nvvm, monkeypatch, tmp_path):
+    for name, version in wheels.items():
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    versions._folders.cache_clear()
+    found = versions.versions.__wrapped__()
+    versions._folders.cache_clear()
     assert (found["nvidia-nvvm"], found["dnnkern"], found["numba"]) == (nvvm, "source", "system")
     assert found["nvidia-nvjitlink"] == wheels.get("nvidia-nvjitlink-cu12", "system")
 

@@ -184,13 +184,15 @@ def test_a_digest_is_that_of_the_files(package):
     package.again()
     assert sources.digest(one) == first
     package.write("below/b.py", "y = 3")
-    assert sources.digest(one) != first == sources._digest((package.write("below/b.py", "y = 1") and one,))
+    assert sources.digest(one) != first
+    package.write("below/b.py", "y = 1")
+    assert sources.digest(one) == first
 
 
 # ---- algorithms by name
 
-TEXT = ("from dnnkern.dispatch import Algorithm\nALGORITHM = Algorithm(op='newop', name='{}', supports=None, workspace=None, estimate=None, "
-        "build=None)\n")
+TEXT = ("from dnnkern.dispatch import Algorithm\n"
+        "ALGORITHM = Algorithm(op='newop', name='{}', supports=None, workspace=None, estimate=None, build=None)\n")
 
 
 @pytest.fixture
@@ -268,8 +270,8 @@ def test_what_is_unregistered_stays_away(family):
 
 
 def test_of_the_package_itself(tmp_path):
-    code = ("import sys, dnnkern.softmax; from dnnkern.host import manifest; from dnnkern.registry import named; manifest.SETTLED = 0; "
-            "named('softmax_fwd', 'naive'); print('dnnkern.softmax.softmax_split' in sys.modules)")
+    code = ("import sys, dnnkern.softmax; from dnnkern.host import manifest; from dnnkern.registry import named\n"
+            "manifest.SETTLED = 0; named('softmax_fwd', 'naive'); print('dnnkern.softmax.softmax_split' in sys.modules)")
     said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env={
         **os.environ, "PYTHONPATH": str(ROOT), "DNNKERN_CACHE_DIR": str(tmp_path)}).stdout.strip() for _ in range(2)]
     assert said == ["True", "False"]
