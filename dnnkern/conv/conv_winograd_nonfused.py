@@ -269,7 +269,7 @@ def bound(problem, device):
     def seconds(n):
         stages = _stages(problem, n, last)
         product = stages.product(stages.total)
-        work = fastest_seconds("float32", product.math, product.y.size, product.k, device)
+        work = fastest_seconds("float32", product.math, product.y.size, product.k, 0, device)
         return COST.start + COST.slice + stages.bytes_moved() / (rate * device.bandwidth) + work
     return min(map(seconds, _extents(problem)))
 

@@ -21,7 +21,7 @@ from ..host.memo import kept
 from . import ampere_cost, simt_plan
 from .cost import Cost
 from .hopper import ROW
-from .hopper_plan import least_work_seconds, wgmma_dtype
+from .hopper_plan import least_tile_seconds, wgmma_dtype
 
 SCALARS = ("alpha", "beta")
 
@@ -58,12 +58,13 @@ def cost(product, problem, device):
     return product.cost(problem, device)
 
 
-def fastest_seconds(dtype, math, elements, k, device) -> float:
-    """What a product of so many elements, sums of k products each, is predicted to take at least, by whatever algorithm of matmul."""
+def fastest_seconds(dtype, math, elements, k, nbytes, device) -> float:
+    """What a product of so many elements, sums of k products each, of arrays of so many bytes, is predicted to take at least, by whatever
+    algorithm of matmul: by tensor cores, whose estimates count the bytes, or by CUDA cores, whose do not all."""
+    on_cores = simt_plan.least_seconds(dtype, elements, k / 4 if dtype == "int8" else k, device, inf)
     if wgmma_dtype(dtype, math):
-        return least_work_seconds(elements, k * ITEMSIZE[dtype] / ROW, device)
-    on_cores = simt_plan.least_seconds(dtype, elements, k, device, inf)
-    return min(on_cores, ampere_cost.least_seconds(dtype, 2 * elements * k, 0, device)) if dtype == "float64" else on_cores
+        return min(on_cores, least_tile_seconds(elements, k * ITEMSIZE[dtype] / ROW, nbytes, device))
+    return min(on_cores, ampere_cost.least_seconds(dtype, 2 * elements * k, nbytes, device)) if dtype == "float64" else on_cores
 
 
 def embedded(product, problem, device, places, scalars=()) -> tuple:

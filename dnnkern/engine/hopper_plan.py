@@ -364,6 +364,11 @@ def least_work_seconds(elements, steps, device):
     return elements * steps * _LEAST_RATE / device.sms * 1e-6 * (COST.clock / device.clock_hz)
 
 
+def least_tile_seconds(elements, steps, nbytes, device):
+    """What products by any tile take at least: the steps of all elements, or the bytes at the rate of memory."""
+    return _LEAST_FIXED * 1e-6 + max(least_work_seconds(elements, steps, device), nbytes / device.bandwidth)
+
+
 def least_seconds(problem, parts, device, ranges=1):
     """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of 64 by 64 elements, those of one tile, or the
     bytes."""

@@ -105,19 +105,20 @@ def estimate(problem, device, config):
 
 
 def bound(problem, device):
-    """The columns written and read once, and all arrays besides; or the products by whatever is fastest."""
-    p, elements = problem, problem.c * problem.taps * problem.pixels
-    columns = elements * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
-    rows, k = (p.k_group * p.c * p.taps, p.pixels) if p.op == "conv_bwd_filter" else (p.pixels * p.k, p.c_group * p.taps)
-    if p.op == "conv_bwd_data":
-        rows, k = elements, p.k_group
-    product = fastest_seconds(p.dtype, p.math, rows, k, device)
-    return LAUNCH + memory_seconds(columns, device) + max(product, columns / device.bandwidth)
+    """Between image and columns, and between columns and result: the bytes, or the products by whatever is fastest."""
+    p, columns = problem, problem.c * problem.taps * problem.pixels
+    nbytes = columns * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    elements, k = {"conv_fwd": (p.pixels * p.k, p.c_group * p.taps), "conv_bwd_data": (columns, p.k_group),
+                   "conv_bwd_filter": (p.k_group * p.c * p.taps, p.pixels)}[p.op]
+    product = fastest_seconds(p.dtype, p.math, elements, k, nbytes + p.w.nbytes + p.y.nbytes, device)
+    return LAUNCH + memory_seconds(nbytes + p.x.nbytes, device) + product
 
 
 def config_bound(problem, device, config):
-    """Of the best product, where this is the second."""
-    return estimate(problem, device, replace(config, product=0)) if config.product else 0.0
+    """And a launch for each further slice; of the best product, where this is the second."""
+    if config.product:
+        return estimate(problem, device, replace(config, product=0))
+    return bound(problem, device) + LAUNCH * (len(slices(problem, config.images)) - 1)
 
 
 def build(problem, device, config):
