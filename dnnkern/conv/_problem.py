@@ -249,7 +249,7 @@ class ConvProblem:
         """ "x", "w" or "y": which array is computed; its name among the launches' arguments."""
         return OUTPUT[self.op]
 
-    @property
+    @functools.cached_property
     def output(self) -> Tensor:
         return getattr(self, self.output_name)
 
@@ -293,15 +293,15 @@ class ConvProblem:
         """Whether an element offset inside some operand does not fit 32 bits."""
         return any(abs(edge) // t.itemsize >= 2 ** 31 for t in self._tensors for edge in t.extent)
 
-    @property
+    @functools.cached_property
     def _tensors(self):
         return tuple(t for t in (self.x, self.w, self.y, self.bias, self.residual) if t)
 
-    @property
+    @functools.cached_property
     def flops(self):
         return 2 * self.pixels * self.k * self.c_group * self.taps
 
-    @property
+    @functools.cached_property
     def bytes(self):
         """Bytes that must move at least."""
         return sum(t.nbytes for t in self._tensors) + (self.output.nbytes if self.beta else 0)

@@ -15,6 +15,7 @@ from ...engine.split_k import THREADS, groups_for, make_add_ranges
 from ...engine.stores import make_group_store
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
+from ...host.memo import remembered
 from . import Gather, OutputLayout, Product, ResidualStrides, make_gather
 from .plan import linear
 
@@ -31,6 +32,7 @@ class Output:
     epilogue: EpilogueSpec
 
 
+@remembered
 def output_of(view, swap, limit):
     """The `Output` of a view, with stores of at most `limit` elements."""
     p = view.problem

@@ -27,6 +27,7 @@ from ...engine.constants import constants
 from ...engine.cost import Cost, issue_seconds, occupied, overlap
 from ...engine.strides import ImageStrides
 from ...host.launch import Argument, Launch
+from ...host.memo import remembered
 from .._parameters import FilterStrides, OutputStrides
 from .kernel import Body, FilterDivisors, Origin, Sizes, SlideBlocks, SumBlocks, partial_sum_kernel, reduce_kernel, slide_kernel
 
@@ -82,6 +83,7 @@ def supports(problem):
     return None
 
 
+@remembered
 def _fitting(p):
     """Configurations whose tiles fit into shared memory."""
     sum_ = p.op == "conv_bwd_filter"

@@ -17,6 +17,7 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...host.launch import Argument, Launch
+from ...host.memo import remembered
 from ...host.tensormap import TensorMap
 from .._taps import roles
 from .kernel import CHANNELS, WIDE, Body, Tiles, halo_kernel
@@ -46,6 +47,7 @@ def _channels(p):
     return (p.c, p.k) if p.op == "conv_fwd" else (p.k, p.c)
 
 
+@remembered
 def _body(p, config):
     total = _channels(p)[0]
     return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,

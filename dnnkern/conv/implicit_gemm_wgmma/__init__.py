@@ -35,6 +35,7 @@ from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
+from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_loader, make_locate, make_sink
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
@@ -80,7 +81,7 @@ class Parts:
         return self.image.bytes
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def parts_of(problem):
     """`Parts` of a problem."""
     forward, axes = problem.op == "conv_fwd", walk_of(problem)
@@ -133,10 +134,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of tiles, the tensor cores' time or the memory's; the copies; half of the stores' rate straight from registers."""
     parts, tile = parts_of(problem), config.tile
-    classes = [1]
-    for axis in parts.axes:
-        classes = [taps * axis.class_of(number)[1] for taps in classes for number in range(axis.pitch)]
-    steps = sum(max(1, taps * _steps_per_tap(parts)) for taps in classes) / len(classes)
+    steps = _steps(problem)
     tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
@@ -151,11 +149,20 @@ def estimate(problem, device, config):
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
     moved = (problem.bytes + WGMMA.again * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered)
     memory = moved / (WGMMA.bandwidth * device.bandwidth)
-    if _store_of(problem, parts) == "direct":
+    if _store_of(problem) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
     return (Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
             + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
+
+
+@remembered
+def _steps(problem):
+    """Of the main loop, on average over all residue classes."""
+    parts, classes = parts_of(problem), [1]
+    for axis in parts.axes:
+        classes = [taps * axis.class_of(number)[1] for taps in classes for number in range(axis.pitch)]
+    return sum(max(1, taps * _steps_per_tap(parts)) for taps in classes) / len(classes)
 
 
 def _copy(array):
@@ -192,8 +199,10 @@ def _row_stride(problem, parts, strides):
     return dims[-1][1] if dims else 16 // problem.output.itemsize
 
 
-def _store_of(problem, parts):
+@remembered
+def _store_of(problem):
     """How results are stored, see `kernel`."""
+    parts = parts_of(problem)
     y, strides = problem.output, problem.output_strides
     row = _row_stride(problem, parts, strides)
     same = problem.residual is None or problem.residual_strides == strides
@@ -278,7 +287,7 @@ def build(problem, device, config):
     """Copies of operands where TMA needs them, then one persistent launch."""
     parts, tile = parts_of(problem), config.tile
     image, w, out = parts.image, parts.filter, problem.output
-    store = _store_of(problem, parts)
+    store = _store_of(problem)
     launches = []
     for array, offset in ((image, 0), (w, parts.filter_offset)):
         if array.packed:
