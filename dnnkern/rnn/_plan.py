@@ -10,7 +10,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, memory_seconds, overlap
 from ..engine.dropout_bits import drawn
-from ..engine.embed import Place
+from ..engine.embed import Place, fastest_seconds
 from ..engine.moves import cast_launches, cast_seconds, fill_launches, fill_seconds
 from ..engine.plan import alignment_at, collapsed
 from ..host.launch import Argument, Launch
@@ -18,7 +18,7 @@ from ..host.tensor import Tensor
 from ._cells import TYPES
 from ._network import numbers, numbers_bytes, pointer
 from ._parameters import kind_of, line_strides, offsets
-from ._problem import LIMIT
+from ._problem import LIMIT, OPS
 from ._spec import GATES, SLOTS
 
 COST = constants("rnn/small")
@@ -92,6 +92,15 @@ def cells_seconds(problem, device):
     """Predicted time of the kernel of a step's cells."""
     units = problem.spec.directions * problem.samples * problem.spec.hidden_size
     return small_seconds(units, 40 * units, device)
+
+
+def least_step_seconds(problem, device):
+    """What a step takes at least: the cells, and their product with R by whatever is fastest."""
+    p, spec = problem, problem.spec
+    gates, lines = spec.gates * spec.hidden_size, spec.directions * p.samples
+    elements, k = (gates, spec.state_size) if p.op == OPS[0] else (spec.state_size, gates)
+    nbytes = spec.directions * gates * spec.state_size * p.x.itemsize
+    return cells_seconds(p, device) + fastest_seconds(p.dtype, None, lines * elements, k, nbytes, device)
 
 
 def blocks(elements):

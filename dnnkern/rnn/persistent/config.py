@@ -163,6 +163,12 @@ class Config:
         second = f", then {self.second.units} units, " + str(self.second).split(", ", 2)[2] if self.second else ""
         return f"{self.units} units, {self.samples} sequences{parts}, {how}{second}" + f", clusters of {self.cluster}" * bool(self.cluster)
 
+    def by(self, part):
+        """With the lines of so many sequences at once, before anything is asked that depends on it."""
+        other = object.__new__(Config)
+        other.__dict__.update(self.__dict__, part=part)
+        return other
+
     def meeting(self, cluster=0, single=False):
         """With blocks that meet in another way, on which nothing depends that is worked out here."""
         other = object.__new__(Config)

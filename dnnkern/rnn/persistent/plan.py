@@ -75,12 +75,15 @@ def shapes(sizes, layers=0):
     for u, n in itertools.product(units, samples):
         if n >= 2 * max(p.samples, samples[0]) or mma and back and u < 8:  # a copy is eight units
             continue
-        for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
-            for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
-                if not spec.proj_size:
-                    whole = inner * (2 if layers else 1)
-                    yield Config(spec.cell, p.dtype, mma, back, whole, u, n, part, lines, splits, layers=layers)
-                    continue
+        ways = [(16, q) for q in (1, 2, 4, 8, 16)] if mma else [(q, 1) for q in (16, 8, 4, 2, 1)]
+        parts = [n // q for q in (1, 2, 4, 8) if n // q >= samples[0]]
+        if not spec.proj_size:
+            whole = [Config(spec.cell, p.dtype, mma, back, inner * (2 if layers else 1), u, n, n, *way, layers=layers) for way in ways]
+            whole = [config for config in whole if config.threads <= MOST_THREADS]
+            yield from (config.by(part) for part in parts for config in whole)
+            continue
+        for part in parts:
+            for lines, splits in ways:
                 share = 1 << (ceil_div(spec.proj_size, ceil_div(spec.hidden_size, u)) - 1).bit_length()
                 if back:  # the gates' gradients are multiplied to those of h, which are multiplied to those of its hidden units
                     share = max(share, 8 if mma else 1)

@@ -14,7 +14,7 @@ replayed as a graph (`host.graphs`), or the host would take longer than the devi
 """
 from ...dispatch import Algorithm
 from ...engine.plan import planned
-from .._plan import cells_seconds, too_many
+from .._plan import least_step_seconds, too_many
 from .._problem import OPS
 from .backward import data_plan, weights_plan
 from .forward import forward_plan
@@ -42,10 +42,8 @@ def estimate(problem, device, config):
 
 
 def bound(problem, device):
-    """The kernels of all steps' cells, or the bytes."""
-    p, spec = problem, problem.spec
-    bytes_seconds = p.bytes / device.bandwidth
-    return bytes_seconds if p.op == OPS[2] else max(bytes_seconds, spec.num_layers * p.steps * cells_seconds(p, device))
+    """All steps, one after the other."""
+    return 0.0 if problem.op == OPS[2] else problem.spec.num_layers * problem.steps * least_step_seconds(problem, device)
 
 
 def build(problem, device, config):
