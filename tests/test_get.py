@@ -1,10 +1,12 @@
 """What `get` asks before it answers: bounds are never above estimates, nothing that could win is passed over, and few are estimated."""
 import dataclasses
+import statistics
 
 import cases
 import pytest
 from representative import device
 
+import bench.get
 import bench.shapes
 import dnnkern
 from dnnkern import dispatch
@@ -147,3 +149,26 @@ def test_facts_are_remembered_until_choices_change():
     assert [number(1), number(1)] == [1, 1] and thing.asked == 12
     dispatch.choices_changed()
     assert fact(thing, 5) == 18 and number(1) == 1 and thing.asked == 23
+
+
+# ---- what is asked of a shape never seen
+
+# Medians over problems of the bench's sets: estimates, and calls of Python functions, of which versions of Python count some differently.
+BUDGET = {"matmul": (60, 7000), "conv_fwd": (55, 6500), "conv_bwd_data": (50, 6000), "conv_bwd_filter": (75, 12000), "rnn_fwd": (12, 21000),
+          "rnn_bwd_data": (60, 18000), "rnn_bwd_weights": (125, 12500), "adam_step": (3, 15500), "sdpa_fwd": (20, 4200),
+          "softmax_fwd": (18, 2300), "transpose": (7, 750)}
+
+
+@pytest.mark.parametrize("op", BUDGET)
+def test_few_are_estimated_for_a_shape_never_seen(op):
+    dispatch.choices_changed()
+    counts = bench.get.counts(op, bench.get.problems(op)[1], dataclasses.replace(H200, name="NVIDIA H200"))
+    estimated, calls = (statistics.median(some) for some in zip(*counts))
+    most_estimated, most_calls = BUDGET[op]
+    assert len(counts) > 5 and 0 < estimated <= most_estimated and calls <= most_calls, f"{estimated} estimates, {calls} calls"
+
+
+def test_the_measuring_tool(capsys):
+    assert bench.get.main(["softmax_fwd"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[2].startswith("| softmax_fwd | 24 of ") and bench.get.get_cold(["softmax_fwd"])[0].ms > 0

@@ -108,7 +108,8 @@ class StepProblem:
     @functools.cached_property
     def flat(self):
         """Numbers of the parameters whose arrays, with elements, are alike and without gaps: memory from the first element to the last."""
-        return tuple(k for k in self.filled if all(d.strides == (1,) * len(d.strides) for d in self.dims(k)) and len(self.dims(k)) < 2)
+        dims = {k: self.dims(k) for k in self.filled}
+        return tuple(k for k in self.filled if len(dims[k]) < 2 and all(set(d.strides) == {1} for d in dims[k]))
 
     @functools.cached_property
     def filled(self):

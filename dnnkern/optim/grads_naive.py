@@ -60,6 +60,11 @@ def estimate(problem, device, config):
     return cost
 
 
+def bound(problem, device):
+    """Its launches."""
+    return len(problem.filled) * LAUNCH
+
+
 @functools.cache
 def partial_kernel(config):
     """Sums of the squares of stretches of one array."""
@@ -120,4 +125,5 @@ def build(problem, device, config):
     return (*launches, final_launch(problem, count), *after)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound)
+                   for op in OPS)

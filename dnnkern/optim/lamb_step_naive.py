@@ -8,6 +8,7 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.cost import LAUNCH
 from ..host.launch import Argument, Launch
 from . import optim_naive
 from ._columns import columns_of, kind_of_columns, missing, number_arguments
@@ -38,6 +39,11 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Twice that of other steps."""
     return 2 * sum(optim_naive.launch_cost(problem, k, device) for k in problem.filled)
+
+
+def bound(problem, device):
+    """Its launches."""
+    return 2 * len(problem.filled) * LAUNCH
 
 
 @functools.cache
@@ -135,4 +141,4 @@ def build(problem, device, config):
     return (*before, ratio_launch(problem, counts), *after)
 
 
-ALGORITHM = Algorithm(op="lamb_step", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHM = Algorithm(op="lamb_step", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound)

@@ -54,6 +54,11 @@ def estimate(problem, device, config):
     return sum(launch_cost(problem, k, device) for k in problem.filled)
 
 
+def bound(problem, device):
+    """Its launches."""
+    return len(problem.filled) * LAUNCH
+
+
 def make_column(dtype):
     """Device functions ``load(p, i)`` and ``store(p, i, value)`` of a column, which do nothing where it is missing."""
     e = element(dtype or "float32")
@@ -127,4 +132,5 @@ def build(problem, device, config):
     return tuple(launch_of(problem, k) for k in problem.filled)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound)
+                   for op in OPS)

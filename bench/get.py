@@ -1,0 +1,107 @@
+"""What choosing an algorithm costs where the shape was never seen: ``python -m bench.get [OP...]``; no GPU needed.
+
+Every operation chooses for some problems from all of its sets, in a warm process: on this machine's GPU, or as on an H200. Beside the time
+stand the estimates that were asked for and the calls of Python functions, which are the same on every machine.
+"""
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+from dnnkern import dispatch
+from dnnkern.device import DEVICE
+from dnnkern.host import device as host
+
+from . import shapes
+
+DTYPES, MOST = ("float16", "bfloat16", "float32"), 24
+
+
+class Cold(NamedTuple):
+    """A `get` of problems never seen: medians of milliseconds (of the process), of estimates asked for, those of embedded products among
+    them, and of calls; and the most milliseconds."""
+    operation: str
+    problem: str
+    ms: float
+    estimated: float
+    calls: float
+    most_ms: float
+
+
+def target():
+    """This machine's GPU, or the H200 that the simulator describes."""
+    return host.device(0) if DEVICE == "cuda" and host.device_count() else replace(host._SIMULATOR, name="NVIDIA H200")
+
+
+def problems(op) -> tuple:
+    """(what they are, the problems) that stand for an operation; new objects each time."""
+    module = shapes.of(op)
+    dtype = next((d for d in DTYPES if d in module.DTYPES), module.DTYPES[0])
+    every = list(dict.fromkeys(case.problem for name in module.SETS for case in module.cases(name, (dtype,), (), None)))
+    some = every[::max(1, len(every) // MOST)][:MOST]
+    return f"{len(some)} of {len(every)} {dtype}", some
+
+
+def get(op, problem, device):
+    """The algorithm as on a GPU; None where there is none."""
+    try:
+        return dispatch.get_algorithm(op, problem, device=device, prefer="device")
+    except dispatch.NotSupported:
+        return None
+
+
+def counts(op, some, device) -> list:
+    """(estimates asked for, calls of Python functions) of the choice for each problem that has one, all but the first, which imports."""
+    codes = {getattr(a.estimate, "func", a.estimate).__code__ for a in dispatch.algorithms()}
+    get(op, some[0], device)
+    found, asked, calls = [], 0, 0
+
+    def count(frame, event, _):
+        nonlocal asked, calls
+        if event == "call":
+            calls += 1
+            asked += frame.f_code in codes
+    for problem in some[1:]:
+        asked = calls = 0
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            able = get(op, problem, device)
+        finally:
+            sys.setprofile(before)
+        if able is not None:
+            found.append((asked, calls))
+    return found
+
+
+def get_cold(ops=None) -> list:
+    """A `Cold` for every operation, or for those named."""
+    device, rows = target(), []
+    for op in ops or shapes.operations():
+        words, some = problems(op)
+        found = counts(op, some, device)
+        dispatch.choices_changed()
+        times = []
+        for problem in problems(op)[1][1:]:
+            start = time.process_time()
+            if get(op, problem, device) is not None:
+                times.append(1e3 * (time.process_time() - start))
+        if times:
+            rows.append(Cold(op, words, statistics.median(times), *(statistics.median(some) for some in zip(*found)), max(times)))
+    return rows
+
+
+def main(argv=None) -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(prog="python -m bench.get", description="Time `get` for shapes never seen.")
+    parser.add_argument("op", nargs="*", metavar="OP", help="operations; default: all")
+    print("| operation | problems | get, ms | estimates | calls | most ms |\n|---|---|--:|--:|--:|--:|")
+    for row in get_cold(parser.parse_args(argv).op):
+        print(f"| {row.operation} | {row.problem} | {row.ms:.2f} | {row.estimated:g} | {row.calls:g} | {row.most_ms:.2f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
