@@ -10,7 +10,7 @@ warp per channel adds them, in a fixed order. With one split there is no second 
 sum.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce
@@ -33,7 +33,7 @@ BLOCKS = 6                # per multiprocessor
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernels are compiled for.
+    """How dy is summed up. Kernels are compiled for all of it but `splits`, of which they know only whether there are several.
 
     Attributes
     ----------
@@ -60,6 +60,11 @@ class Config:
     def total(self):
         """Type of the sums."""
         return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def compiled(self):
+        """The same with the least number of splits that compiles to the same kernel."""
+        return replace(self, splits=min(self.splits, 2))
 
 
 def _matrix(p):
@@ -140,11 +145,11 @@ def _flight(config):
 @functools.cache
 def _store(config):
     """Store of a block's sum of channel k: the result, or partial sum `split`."""
-    narrow, splits = element(config.output).store, config.splits
+    narrow, PARTIAL = element(config.output).store, config.splits > 1
 
     @device_function
-    def store(db, stride, k, split, value):
-        if splits > 1:
+    def store(db, stride, k, split, splits, value):
+        if PARTIAL:
             db[i64(k) * splits + split] = value
         else:
             narrow(db, k * stride, value)
@@ -154,7 +159,7 @@ def _store(config):
 @functools.cache
 def rows_kernel(config):
     """Channels last: sums over the rows; `db` is the workspace where there are several splits."""
-    ACROSS, VECTOR, SPLITS = config.across, config.vector, config.splits
+    ACROSS, VECTOR = config.across, config.vector
     HEIGHT, WIDTH, SIZE = THREADS // ACROSS, config.across * config.vector, THREADS * config.vector
     Total = f64 if config.total == "float64" else f32
     flight, consume = _flight(config)
@@ -162,7 +167,7 @@ def rows_kernel(config):
     store = _store(config)
 
     @jit(launch_bounds=THREADS)
-    def conv_bwd_bias_rows(dy, db, rows, channels, row_stride, stride, columns):
+    def conv_bwd_bias_rows(dy, db, rows, channels, row_stride, stride, columns, splits):
         shared = cuda.shared.array(SIZE, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
         some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
@@ -173,9 +178,9 @@ def rows_kernel(config):
         inside = channel < channels
         for v in range(VECTOR):
             sums[v] = Total(0)
-        for row in range(i64(split * HEIGHT + ty), i64(rows), i64(FLIGHT * HEIGHT * SPLITS)):
+        for row in range(i64(split * HEIGHT + ty), i64(rows), i64(FLIGHT * HEIGHT * splits)):
             for u in range(FLIGHT):
-                r = row + u * HEIGHT * SPLITS
+                r = row + u * HEIGHT * splits
                 fetch(buffer, u, dy, r * row_stride + channel, inside and r < rows)
             for u in range(FLIGHT):
                 consume(sums, some, buffer, u)
@@ -187,21 +192,21 @@ def rows_kernel(config):
                 total = Total(0)
                 for y in range(HEIGHT):
                     total = Total(total + shared[y * WIDTH + c])
-                store(db, stride, first + c, split, total)
+                store(db, stride, first + c, split, splits, total)
     return conv_bwd_bias_rows
 
 
 @functools.cache
 def planes_kernel(config):
     """Channels first: sums over the planes of a channel; `db` is the workspace where there are several splits."""
-    VECTOR, SPLITS, WARPS2 = config.vector, config.splits, 2 * THREADS // 32
+    VECTOR, WARPS2 = config.vector, 2 * THREADS // 32
     Total = f64 if config.total == "float64" else f32
     flight, consume = _flight(config)
     Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
     store, reduce = _store(config), make_block_reduce(add, THREADS)
 
     @jit(launch_bounds=THREADS)
-    def conv_bwd_bias_planes(dy, db, loads, plane, image_stride, channel_stride, stride, channels):
+    def conv_bwd_bias_planes(dy, db, loads, plane, image_stride, channel_stride, stride, channels, splits):
         scratch = cuda.shared.array(WARPS2, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
         some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
@@ -209,9 +214,9 @@ def planes_kernel(config):
         for v in range(VECTOR):
             sums[v] = Total(0)
         start = k * channel_stride
-        for first in range(i64(split * THREADS + cuda.threadIdx.x), i64(loads), i64(FLIGHT * THREADS * SPLITS)):
+        for first in range(i64(split * THREADS + cuda.threadIdx.x), i64(loads), i64(FLIGHT * THREADS * splits)):
             for u in range(FLIGHT):
-                i = first + u * THREADS * SPLITS
+                i = first + u * THREADS * splits
                 ok = i < loads
                 image, at = divide_remainder(i32(i if ok else 0), plane)
                 fetch(buffer, u, dy, start + image * image_stride + at * VECTOR, ok)
@@ -222,17 +227,17 @@ def planes_kernel(config):
             total = Total(total + sums[v])
         total = reduce(total, scratch, 0)
         if cuda.threadIdx.x == 0:
-            store(db, stride, k, split, total)
+            store(db, stride, k, split, splits, total)
     return conv_bwd_bias_planes
 
 
 @functools.cache
-def sum_kernel(output, total, splits):
+def sum_kernel(output, total):
     """db[k] = the sum of partial[k, 0:splits], one warp per channel."""
     Total, store = f64 if total == "float64" else f32, element(output).store
 
     @jit(launch_bounds=THREADS)
-    def conv_bwd_bias_sum(partial, db, channels, stride):
+    def conv_bwd_bias_sum(partial, db, channels, stride, splits):
         k = cuda.blockIdx.x * (THREADS // 32) + (cuda.threadIdx.x >> 5)
         lane = cuda.threadIdx.x & 31
         if k < channels:
@@ -252,20 +257,20 @@ def build(problem, device, config):
     pointer, stride = Argument(element(p.db.dtype).pointer, "db"), p.db.strides[0]
     partial = Argument(f"{config.total}*", "workspace")
     target = partial if config.splits > 1 else pointer
-    dy = Argument(element(p.dy.dtype).pointer, "dy")
+    dy, splits = Argument(element(p.dy.dtype).pointer, "dy"), Argument("int32", config.splits)
     if along:
         columns = ceil_div(p.k, config.vector * config.across)
         arguments = (dy, target, Argument("int32", rows), Argument("int32", p.k), Argument("int64", row_stride), Argument("int64", stride),
-                     Argument(Divisor, divisor(columns)))
-        launches = [Launch(rows_kernel(config), (columns * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
+                     Argument(Divisor, divisor(columns)), splits)
+        launches = [Launch(rows_kernel(config.compiled), (columns * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
     else:
         plane = p.pixel_dims[-1][0] // config.vector
         arguments = (dy, target, Argument("int32", rows * plane), Argument(Divisor, divisor(plane)), Argument("int64", row_stride),
-                     Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument(Divisor, divisor(p.k)))
-        launches = [Launch(planes_kernel(config), (p.k * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
+                     Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument(Divisor, divisor(p.k)), splits)
+        launches = [Launch(planes_kernel(config.compiled), (p.k * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
     if config.splits > 1:
-        arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride)
-        launches.append(Launch(sum_kernel(p.db.dtype, config.total, config.splits), (ceil_div(p.k, THREADS // 32), 1, 1), (THREADS, 1, 1),
+        arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride), splits
+        launches.append(Launch(sum_kernel(p.db.dtype, config.total), (ceil_div(p.k, THREADS // 32), 1, 1), (THREADS, 1, 1),
                                arguments))
     return tuple(launches)
 
