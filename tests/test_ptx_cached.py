@@ -21,8 +21,12 @@ def seen(monkeypatch):
     from numba.cuda.cudadrv import devices
     monkeypatch.setattr(devices._runtime, "ensure_context", contextlib.nullcontext)  # for slices, which ask nothing of it
     with pretended_gpu():
-        found, execute, describe = [], launch.Executable.execute, arrays.Numba.describe
-        monkeypatch.setattr(launch.Executable, "execute", lambda plan, *call: found.append(call[0]) or execute(plan, *call))
+        found, enqueue, describe = [], launch.Executable.enqueue, arrays.Numba.describe
+
+        def enqueued(plan, frame, stream):
+            found.append(plan.layout.unpack_from(frame.storage))
+            enqueue(plan, frame, stream)
+        monkeypatch.setattr(launch.Executable, "enqueue", enqueued)
         monkeypatch.setattr(arrays.Numba, "describe", lambda self, a: found.append("described") or describe(self, a))
         yield found
 

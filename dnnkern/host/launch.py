@@ -135,7 +135,6 @@ class _Frame:
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
         self.stream, self.addresses = None, None  # of the last launch; of a list that `repeat` was given last
         self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
-        self.is_plain = not (executable.shifted or self.maps or self.tables or self.replays)
 
     def set_stream(self, stream):
         """Launch on this stream from now on."""
@@ -232,20 +231,34 @@ class Executable:
             self.slots.append(slots)
         self.storage_bytes = size
         self.pointers = sum(kind == "pointer" for _, kind in self.parameters)
-        self.pack, self.pack_numbers = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some)).pack_into
-                                        for some in (fields, fields[self.pointers:]))
+        self.layout, numbers = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some))
+                                for some in (fields, fields[self.pointers:]))
+        self.pack, self.pack_numbers = self.layout.pack_into, numbers.pack_into
         self.local = threading.local()
+        maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
+        self.is_plain = not (self.shifted or maps or self.tables or len(self.launches) >= LEAST)
+
+    def frame(self):
+        """The thread's."""
+        try:
+            return self.local.frame
+        except AttributeError:
+            self.local.frame = _Frame(self)
+            return self.local.frame
 
     def execute(self, values, stream):
-        """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for."""
+        """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
+
+        A plan that `is_plain` needs no more than its values in the thread's frame, and `enqueue`: `sites` do so themselves.
+        """
         try:
             frame = self.local.frame
         except AttributeError:
-            frame = self.local.frame = _Frame(self)
+            frame = self.frame()
         self.pack(frame.storage, 0, *values)
         frame.addresses = None
-        if frame.is_plain or not self._prepare(frame, values, stream):
-            self._enqueue(frame, stream)
+        if self.is_plain or not self._prepare(frame, values, stream):
+            self.enqueue(frame, stream)
 
     def _prepare(self, frame, values, stream):
         """Fill in what follows from the values; whether all launches were then enqueued as a graph."""
@@ -257,22 +270,23 @@ class Executable:
                 tensor_map.set(values[tensor_map.position])
         for table in frame.tables:
             table.set(storage, values, stream)
-        return frame.replays is not None and frame.replays.run(storage.raw, stream, functools.partial(self._enqueue, frame))
+        return frame.replays is not None and frame.replays.run(storage.raw, stream, functools.partial(self.enqueue, frame))
 
     def repeat(self, addresses, numbers, stream):
-        """`execute` for a plan without a workspace: with the addresses, a list that nobody may change, and the numbers. Where the very list
-        was given last, the numbers alone are packed."""
-        frame = getattr(self.local, "frame", None)
-        if frame is None or frame.addresses is not addresses or frame.replays is not None:
+        """`execute` for a plan without a workspace: with the addresses, a tuple, and the numbers. Where the very tuple was given last, the
+        numbers alone are packed."""
+        frame = self.frame()
+        if frame.addresses is not addresses or frame.replays is not None:
             self.execute((*addresses, 0, *numbers), stream)
-            self.local.frame.addresses = addresses
+            frame.addresses = addresses
             return
         self.pack_numbers(frame.storage, 8 * self.pointers, *numbers)
         for table in frame.tables:
             table.renew(frame.storage, stream)
-        self._enqueue(frame, stream)
+        self.enqueue(frame, stream)
 
-    def _enqueue(self, frame, stream):
+    def enqueue(self, frame, stream):
+        """Launch what is in the frame."""
         if stream != frame.stream:
             frame.set_stream(stream)
         launch = raw.cuLaunchKernelEx

@@ -18,6 +18,7 @@ from ..preference import USED, of_context
 from .arrays import alignment, kind_of
 from .check import CHECKS
 from .front import Operation, choice_key, stream_handle
+from .table import REMEMBERED
 from .tensor import share_memory
 
 _LIMIT = 1 << 10  # lists remembered by one operation
@@ -49,16 +50,33 @@ def _died(of, _):
 
 
 class _Site:
-    """What a call on arrays of one kind was bound to, for calls on arrays that are alike: `guard` says so."""
-    __slots__ = "guard", "bound", "data_ptr", "addresses", "low"
+    """What a call on arrays of one kind was bound to, for calls on arrays that are alike: `guard` says so.
+
+    `last` are the addresses of the last call, `known` those that have been looked at of late.
+    """
+    __slots__ = "guard", "bound", "data_ptr", "last", "known", "low"
 
     def __init__(self, guard, bound, data_ptr, addresses):
-        self.guard, self.bound, self.data_ptr, self.addresses = guard, bound, data_ptr, addresses
-        self.low = np.array(addresses, np.int64) & 15
+        self.guard, self.bound, self.data_ptr = guard, bound, data_ptr
+        self.last, self.known, self.low = None, {}, np.array(addresses, np.int64) & 15
 
-    def fits(self, addresses):
-        """Whether the arrays have memory, aligned as that of the call that was bound."""
-        return 0 not in addresses and np.array_equal(np.array(addresses, np.int64) & 15, self.low)
+    def where(self, arrays, check):
+        """The arrays' addresses, the same tuple for the same ones as before; None where they are not aligned as those of the call that was
+        bound, or have no memory. ``check(bound, addresses)`` raises where they overlap."""
+        addresses, last = tuple(map(self.data_ptr, arrays)), self.last
+        if addresses == last:
+            return last
+        found = self.known.get(addresses)
+        if found is None:
+            numbers = np.fromiter(addresses, np.int64, len(addresses))
+            if 0 in addresses or not np.array_equal(numbers & 15, self.low):
+                return None
+            check(self.bound, numbers)
+            if len(self.known) >= REMEMBERED:
+                self.known.clear()
+            found = self.known[addresses] = addresses
+        self.last = found
+        return found
 
 
 _SITES = 4  # of one form of a call, the latest first
@@ -185,19 +203,12 @@ class ListOperation(Operation):
         except TypeError:  # as in `Operation.call`
             return False
         for site in sites:
-            if site.guard(*arrays):
+            addresses = site.where(arrays, self._check_apart) if site.guard(*arrays) else None
+            if addresses is not None:
                 break
         else:
             return False
-        bound, addresses = site.bound, list(map(site.data_ptr, arrays))
-        if addresses == site.addresses:
-            addresses = site.addresses  # the very list, which `repeat` knows
-        else:
-            if not site.fits(addresses):
-                return False
-            self._check_apart(bound, addresses)
-            site.addresses = addresses
-        kind = bound.kind
+        bound, kind = site.bound, site.bound.kind
         if stream is None:
             stream = kind.stream(bound.device)
         elif type(stream) is not int:
@@ -353,11 +364,12 @@ class ListOperation(Operation):
         reach = self.reach.get(bound)
         if reach is None:
             reach = self.reach[bound] = np.array(bound.extents, np.int64).T
-        starts, ends = np.array(addresses, np.int64) + reach
+        starts, ends = np.asarray(addresses, np.int64) + reach
         order = np.flatnonzero(ends > starts)
         order = order[np.argsort(starts[order], kind="stable")]
         if (starts[order][1:] >= np.maximum.accumulate(ends[order])[:-1]).all():
             return
+        addresses = list(map(int, addresses))
         active = []  # arrays that end after the current one
         for k in order.tolist():
             active = [j for j in active if ends[j] > starts[k]]

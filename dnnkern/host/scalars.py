@@ -12,6 +12,7 @@ import reprlib
 import numpy as np
 
 LARGEST = 2 ** 31 - 1
+_INFINITY = math.inf
 
 
 def shown(value) -> str:
@@ -58,20 +59,22 @@ def _is_real(value):
 
 def at_least(function, low=0.0, **given) -> list:
     """The numbers, finite and not below the least."""
-    found = [number(function, name, value) for name, value in given.items()]
-    for name, value in zip(given, found):
-        if not low <= value < math.inf:
+    for name, value in given.items():
+        if type(value) is not float:
+            value = given[name] = number(function, name, value)
+        if not low <= value < _INFINITY:
             raise ValueError(f"{function}: {name}={value}; expected a finite number, {low:g} or more")
-    return found
+    return [*given.values()]
 
 
 def shares(function, **given) -> list:
     """The numbers, from 0 to below 1."""
-    found = [number(function, name, value) for name, value in given.items()]
-    for name, value in zip(given, found):
+    for name, value in given.items():
+        if type(value) is not float:
+            value = given[name] = number(function, name, value)
         if not 0 <= value < 1:
             raise ValueError(f"{function}: {name}={value}; expected a number from 0 to below 1")
-    return found
+    return [*given.values()]
 
 
 def integer(function, name, value, least=-2 ** 63, most=2 ** 63 - 1) -> int:
@@ -92,6 +95,8 @@ def integer(function, name, value, least=-2 ** 63, most=2 ** 63 - 1) -> int:
 
 def word(function, name, value) -> int:
     """An integer of 64 bits, as an unsigned one."""
+    if type(value) is int and 0 <= value < 2 ** 64:
+        return value
     value = integer(function, name, value, -math.inf, math.inf)
     if not -2 ** 63 <= value < 2 ** 64:
         raise ValueError(f"{function}: {name}={shown(value)}; expected an integer of 64 bits")

@@ -14,7 +14,7 @@ ARRAYS = ("seed_array", "offset_array")
 
 def in_memory(value):
     """Whether a seed or an offset is an array, which the kernel reads, and not a number."""
-    return type(value) is not int and not isinstance(value, np.generic) and any(
+    return not isinstance(value, np.generic) and any(
         hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))
 
 
@@ -23,7 +23,7 @@ def split(function, seed, offset, stream=False):
 
     `stream`: of numbers the first is what `dnnkern.device.philox.stream_seed` makes of both, and the second 0.
     """
-    of_seed, of_offset = in_memory(seed), in_memory(offset)
+    of_seed, of_offset = type(seed) is not int and in_memory(seed), type(offset) is not int and in_memory(offset)
     first, second = 0 if of_seed else word(function, "seed", seed), 0 if of_offset else word(function, "offset", offset)
     if of_seed or of_offset:
         return (seed if of_seed else None, offset if of_offset else None), (first, second)

@@ -20,9 +20,14 @@ each form of a call: which operands there are, which of them are the same object
         elif type(stream) is not int:
             return MISS
         try:
-            execute((p0, p1, p2, 0, *scalars), stream)
+            frame = local.frame
+        except AttributeError:
+            frame = new_frame()
+        try:
+            pack(frame.storage, 0, p0, p1, p2, 0, *scalars)
         except OverflowError:
             return MISS
+        enqueue(frame, stream)
         return out
 """
 import functools
@@ -126,6 +131,8 @@ class Form:
     is_aligned : bool
         Whether every array is aligned to 16 bytes.
     has_workspace : bool
+    is_plain : bool
+        Whether the plan is; otherwise `Executable.execute` does the rest.
     """
     framework: str
     operands: tuple
@@ -135,6 +142,7 @@ class Form:
     pairs: tuple
     is_aligned: bool
     has_workspace: bool
+    is_plain: bool
 
     @property
     def names(self):
@@ -155,9 +163,9 @@ class Form:
 
 def make_site(bound, operands, out, outs, addresses):
     """The site of a binding for calls like this one; None where there can be none."""
-    kind, arrays, count = bound.kind, (*operands, *outs), len(operands)
+    kind, plan, arrays, count = bound.kind, bound.executable, (*operands, *outs), len(operands)
     given = [k for k, a in enumerate(arrays) if a is not None]
-    if bound.executable is None or kind.name not in FRAMEWORKS or any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
+    if plan is None or kind.name not in FRAMEWORKS or any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
         return None
     first = tuple(None if a is None else next(i for i in given if arrays[i] is a) for a in arrays)
     own = [k for k, same in enumerate(first) if same == k]
@@ -168,8 +176,12 @@ def make_site(bound, operands, out, outs, addresses):
     low = [addresses[k] & -addresses[k] & 15 for k in own]
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
-                is_aligned=not any(low), has_workspace=bool(bound.workspace))
-    values.update(execute=bound.executable.execute, device=bound.device, MISS=MISS, known=set(), remember=_remember)
+                is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain)
+    if plan.is_plain:
+        values.update(local=plan.local, new_frame=plan.frame, pack=plan.pack, enqueue=plan.enqueue)
+    else:
+        values["execute"] = plan.execute
+    values.update(device=bound.device, MISS=MISS, known=set(), remember=_remember)
     for k, (_, _, below, above) in enumerate(bound.apart):
         values[f"below{k}"], values[f"above{k}"] = below, above
     for k, bit in zip(own, low):
@@ -184,7 +196,7 @@ def make_site(bound, operands, out, outs, addresses):
 
 
 def _remember(known, at):
-    """Add addresses to the known ones, of which there are not many."""
+    """Add addresses to the known ones, whose number is bounded."""
     if len(known) >= _REMEMBERED:
         known.clear()
     known.add(at)
@@ -233,8 +245,16 @@ def source(form):
         yield "w = scratch()"
     values = ["0" if first is None else f"p{first}" for first in form.first]
     values += [framework.address(f"r{k}") for k in range(form.results)] + [framework.address("w") if form.has_workspace else "0"]
+    if form.is_plain:
+        yield "try:"
+        yield "    frame = local.frame"
+        yield "except AttributeError:"
+        yield "    frame = new_frame()"
     yield "try:"
-    yield f"    execute(({', '.join(values)}, *scalars), stream)"
+    values = f"{', '.join(values)}, *scalars"
+    yield f"    pack(frame.storage, 0, {values})" if form.is_plain else f"    execute(({values}), stream)"
     yield "except OverflowError:"
     yield "    return MISS"
+    if form.is_plain:
+        yield "enqueue(frame, stream)"
     yield f"return {'out' if form.outs else ', '.join(f'r{k}' for k in range(form.results))}"

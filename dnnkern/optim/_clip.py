@@ -14,6 +14,8 @@ def _operation(op):
                          singles=SINGLES, scalars=("max_norm",) if op.startswith("clip") else (), problem=problem)
 
 
+_RESULTS = {}
+"""{(kind, dtype, device) of the first gradient: dtype of the norm, device}."""
 GRAD_NORM, CLIP_GRAD_NORM = _operation("grad_norm"), _operation("clip_grad_norm")
 
 
@@ -125,9 +127,14 @@ def _result(function, grads, out, stream):
         return out
     try:
         kind = kind_of(grads[0])
-        dtype = norm_dtype(kind.tensor(grads[0]).dtype)
+        (_, _, *known), _ = kind.describe(grads[0])
+        known = kind, *known
+        if known not in _RESULTS:
+            _RESULTS[known] = norm_dtype(kind.tensor(grads[0]).dtype), kind.device(grads[0])
+        dtype, device = _RESULTS[known]
+    except RuntimeError as error:  # torch: a sparse tensor has no address
+        raise TypeError(f"{function}: grads[0]: {error}") from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"{function}: grads[0]: {error}") from None
-    device = kind.device(grads[0])
     stream = kind.stream(device) if stream is None else stream_handle(function, stream)
     return kind.empty((), dtype, device, stream)

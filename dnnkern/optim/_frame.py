@@ -14,6 +14,7 @@ def make_operation(rule):
 
 def missing(function, needed, **lists):
     """TypeError where one of the first `needed` lists is None."""
-    for name, some in list(lists.items())[:needed]:
-        if some is None:
+    for name, some in lists.items():
+        if some is None and needed > 0:
             raise TypeError(f"{function}: {name}: got NoneType; expected a list of arrays")
+        needed -= 1

@@ -84,6 +84,8 @@ def unprepared(n, step):
 
 def is_array(step):
     """Whether the number of a step is on the device."""
+    if type(step) is int:
+        return False
     if isinstance(step, np.generic) or isinstance(step, np.ndarray) and step.shape == () and step.dtype.kind in "iu":
         return False
     return hasattr(step, "shape") and hasattr(step, "dtype") or hasattr(step, "__cuda_array_interface__")
