@@ -85,7 +85,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("optim/optim_chunks.py", "go = found_inf[0] == 0", "go = found_inf[0] >= 0", "a step that had to be skipped"),
     ("act/_lanes.py", "            if first <= n and n < last:", "            if first <= n and n <= last:", "an element past the end"),
     ("attention/_scores.py", "first, most) - first\n", "first, most)\n", "the rows of a packed sequence are counted from the first one"),
-    ("attention/backward/flash_wgmma/kernel.py", "if seen > start or last < start + HEIGHT:", "if seen > start:",
+    ("attention/backward/flash_wgmma/kernel.py", "if end > tile.key or last < tile.key + HEIGHT:", "if end > tile.key:",
      "no mask at a window's other end"),
     ("attention/forward/_collected.py", "if at < every_begin or at + WIDTH > every_end:", "if at + WIDTH > every_end:",
      "no mask at a window's beginning"),

@@ -253,17 +253,17 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo):
     for variant in algorithm.variants(problem, target)[:most]:
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
-        assert names == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *launches_of_a_bias(problem, variant, target)]
+        assert names == ["sdpa_bwd_preprocess", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *launches_of_a_bias(problem, variant, target)]
         before, code, after = (machine_code(launch.kernel, launch.signature) for launch in launches[:3])
         s, ordered = config.shape, algo == "flash_wgmma"
-        boxes = ceil_div(config.boxes[0], s.groups) if config.turned else 1
+        boxes = ceil_div(config.boxes[0], s.groups) if config.transposed else 1
         assert code.count("HGMMA") == sum(config.steps) + 2 * (s.width // 16) + boxes * (s.height // 16), variant
         assert code.count("STSM") == s.width // 16 and code.count("USETMAXREG") == 2 and code.count("ATOMG") == 1, variant
         assert code.count("UBLKRED") == 1 and code.count("UBLKCP") >= 1, variant
         assert len(code.opcodes("MEMBAR.ALL.GPU")) == ordered, variant
         assert launches[1].shared <= 232448 and code.registers * s.threads <= 65536
         assert all(not c.doubles and not c.divisions for c in (before, code, after)), variant
-        assert accesses(after, "LDG")[64 if config.turned else 128] >= (8 if config.turned else 4)
+        assert accesses(after, "LDG")[64 if config.transposed else 128] >= (8 if config.transposed else 4)
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x192 bf16 --causal", 2), ("4x16x2048x256 f16 --causal", 1),
@@ -274,13 +274,13 @@ def test_gradients_of_the_widest_heads_take_six_products(words, most):
     algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma")
     for variant in algorithm.variants(problem, target)[:most]:
         config, launches = variant.config, variant.build(problem, target, variant.config)
-        of_values, others = (machine_code(launch.kernel, launch.signature) for launch in launches[1:3])
+        of_dv, others = (machine_code(launch.kernel, launch.signature) for launch in launches[1:3])
         (of_q, of_v), s = config.steps, config.shape
-        boxes, steps = ceil_div(config.boxes[0], s.groups), config.of_values.shape.width // 16
-        assert of_values.count("HGMMA") == of_q + steps and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
-        assert of_values.count("STSM") == of_values.count("UBLKRED") == 0 and others.count("STSM") == 2, variant
+        boxes, steps = ceil_div(config.boxes[0], s.groups), config.of_dv.shape.width // 16
+        assert of_dv.count("HGMMA") == of_q + steps and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
+        assert of_dv.count("STSM") == of_dv.count("UBLKRED") == 0 and others.count("STSM") == 2, variant
         assert all(launch.shared <= 232448 for launch in launches), variant
-        assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_values, others), launches[1:3])), variant
+        assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_dv, others), launches[1:3])), variant
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32", 2), ("4x16x2048x64 f32 --causal --kv-heads 4", 2),
@@ -295,10 +295,10 @@ def test_gradients_of_floats_take_six_products_of_pieces(words, most):
     for variant in variants:
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
-        assert names[:4] == ["sdpa_split", "sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"]
+        assert names[:4] == ["sdpa_split", "sdpa_bwd_preprocess", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"]
         code, s = machine_code(launches[2].kernel, launches[2].signature), config.shape
-        rows = s.width // 16 * sum(config.boxes)
-        assert code.count("HGMMA") == 6 * (sum(config.steps) + rows + (config.boxes[0] if config.turned else 1) * (s.height // 16)), variant
+        rows, boxes = s.width // 16 * sum(config.boxes), config.boxes[0] if config.transposed else 1
+        assert code.count("HGMMA") == 6 * (sum(config.steps) + rows + boxes * (s.height // 16)), variant
         assert code.count("STSM") == 3 * (s.width // 16) and code.count("USETMAXREG") == 2 and code.count("UBLKRED") == 1, variant
         assert launches[2].shared <= 232448 and code.registers * s.threads <= 65536 and not code.doubles, variant
 

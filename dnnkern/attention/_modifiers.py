@@ -8,15 +8,17 @@ A thread has parts of two rows, as `_fragments` describes. In a transposed tile 
 """
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import fabs, fma, fmax, tanh
+from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.philox import philox
 from ..device.vec import load_shared_2f32
-from ..device.warp import any_lane, shuffle_xor
-from ._scores import NEG_INF, make_terms
+from ..device.warp import FULL, any_lane, shuffle_sync, shuffle_xor
+from ._scores import NEG_INF, kept_of_eight, make_terms
 
 
 def is_adjusted(problem, bias=True):
@@ -24,6 +26,28 @@ def is_adjusted(problem, bias=True):
     bias counts."""
     p = problem
     return bias and p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
+
+
+class Scoring(NamedTuple):
+    """What products of a head of a sequence become scores with: how far queries are shifted among the keys, ALiBi's slope, the bias and
+    where the head's begins, the last row and key, beyond which it is not read, scale and cap."""
+    shift: i32
+    slope: f32
+    bias: object
+    bias_at: i64
+    bias_strides: object
+    last_row: i32
+    last_key: i32
+    scale: f32
+    softcap: f32
+
+
+class Dropout(NamedTuple):
+    """Of a head of all sequences': the seed of the random words, the threshold that they are compared with, the factor of what is kept."""
+    seed: object
+    head: i32
+    threshold: u32
+    factor: f32
 
 
 # ---- cap, bias, ALiBi
@@ -86,6 +110,32 @@ def make_adjust(kind, width):
             factor = f32(1)
         if MORE:
             add(x, row, own, at, column, last_row, last_key, factor, slope, softcap, bias, bias_at, bias_strides)
+    return adjust
+
+
+@functools.cache
+def make_adjust_with_derivatives(kind, width, transposed):
+    """Device function ``adjust(x, derivatives, line, at, column, scoring)``: `make_adjust` of a tile that may be transposed; with a cap
+    `derivatives` get those of the scores by the products, but for the scale. `line` is query r and `at` the first key, transposed key r and
+    the first query; `scoring` is a `Scoring`."""
+    terms, BIAS, CAPPED = make_terms(kind), bool(kind.bias), kind.softcap
+
+    @device_function
+    def adjust(x, derivatives, line, at, column, scoring):
+        strides = scoring.bias_strides
+        for j in range(width // 8):
+            for h in range(2):
+                for e in range(2):
+                    k, where = 4 * j + 2 * h + e, i64(0)
+                    row, key = line + 8 * h, at + column + 8 * j + e
+                    if transposed:
+                        row, key = key, row
+                    if BIAS:
+                        where = scoring.bias_at + min(row, scoring.last_row) * strides.row + min(key, scoring.last_key) * strides.column
+                    x[k], derivative = terms.score_and_derivative(x[k], key - row - scoring.shift, scoring.slope, scoring.bias, where,
+                                                                  scoring.scale, scoring.softcap)
+                    if CAPPED:
+                        derivatives[k] = derivative
     return adjust
 
 
@@ -251,3 +301,42 @@ def make_apply_dropout(width):
                         x[k] = x[k] * factor if word << 16 >= threshold else f32(0)
                         x[k + 1] = x[k + 1] * factor if word >= threshold else f32(0)
     return apply_dropout
+
+
+def words_of_bits(width):
+    """Words that hold a bit for each of a thread's elements."""
+    return ceil_div(width, 64)
+
+
+@device_function
+def bit_of(k):
+    """Of element k in its word: each row of a fragment has 16 bits, each 32 columns 8 of them."""
+    return u32(((k & 2) << 3) + ((k & 28) >> 1) + (k & 1))
+
+
+@functools.cache
+def make_draw_transposed(width):
+    """Device function ``draw(kept, dropout, key, row, lane)``: which probabilities of a transposed tile dropout keeps, as `Terms.kept`
+    specifies: a bit for each, 32 to a word, in the order of `bit_of`. `key` is key r, `row` the tile's first query.
+
+    Eight keys of a query have their random words together, and the eight lanes that have these keys of a tile need the same: each draws
+    those of every eighth query, a bit for each key, and the bits are exchanged.
+    """
+    WORDS = words_of_bits(width)
+
+    @device_function
+    def draw(kept, dropout, key, row, lane):
+        own, t = lane >> 2, lane & 3
+        for word in range(WORDS):
+            drawn = u32(0)
+            for h in range(2):
+                group = i64((key + 8 * h) >> 3)
+                for half in range(2 if width > 64 * word + 32 else 1):
+                    query = row + 64 * word + 32 * half + 8 * (own >> 1) + 2 * t + (own & 1)
+                    four = philox(dropout.seed, (i64(dropout.head) << 32) + query, group)
+                    drawn = drawn | (kept_of_eight(four, dropout.threshold) << u32(8 * (2 * h + half)))
+            kept[word] = u32(0)
+            for source in range(8):
+                bits = (shuffle_sync(u32(FULL), drawn, 4 * source + t) >> u32(own)) & 0x01010101
+                kept[word] = kept[word] | (bits << u32(source))
+    return draw

@@ -1,8 +1,9 @@
 """Which sequence a tile belongs to, which keys a query attends to, and what a score is: what all algorithms of attention compute alike."""
 import functools
+import math
 from typing import Callable, NamedTuple
 
-from ..device import device_function, i32, i64, u8, u32
+from ..device import device_function, f32, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
 from ..device.index import divide_remainder, divisor
@@ -93,6 +94,17 @@ def make_lengths(kind):
             key, many = limited(sequences.keys, sequences.key_step, b, i32(keys))
         return row, count, key, many
     return lengths
+
+
+@device_function
+def load_row_lse(lse, at, exists):
+    """lse of a row as a power of two; one that makes its probabilities 0 where it attends to nothing."""
+    value = f32(math.inf)
+    if exists:
+        own = lse[at]
+        if own != NEG_INF:
+            value = own * LOG2E
+    return value
 
 
 @device_function

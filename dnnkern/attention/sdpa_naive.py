@@ -25,7 +25,7 @@ from ._naive import CHUNK, THREADS, Vector, chunks_of, make_dot
 from ._parameters import (RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
                           sequence_arguments)
 from ._scores import NEG_INF, make_terms
-from .backward._delta import Numbers
+from .backward._delta import RowStats
 from .backward._dsink import dsink_launches, dsink_seconds
 
 COST = constants("attention/naive")
@@ -463,7 +463,7 @@ def build(problem, device, config):
         launches += (launch(keys_kernel(kind), threads, arguments),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)
-    return launches + dsink_launches(p, Numbers(0, p.rows, 0, 0))
+    return launches + dsink_launches(p, RowStats(0, p.rows, 0, 0))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

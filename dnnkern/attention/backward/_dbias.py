@@ -111,7 +111,7 @@ class Config:
     adjusted: bool
     shape: Shape
     stages: int
-    numbers: int
+    stats: int
     out: str
     words: int
     over_rows: bool
@@ -260,7 +260,7 @@ def sums_bytes(problem, width, device):
 
 
 def dbias_seconds(problem, width, device):
-    """Two products, and the instructions for probabilities; `width` as `Numbers` says."""
+    """Two products, and the instructions for probabilities; `width` as `RowStats` says."""
     p = problem
     if p.dbias is None:
         return 0
@@ -276,25 +276,25 @@ def dbias_seconds(problem, width, device):
     return LAUNCH + overlap(Cost(math=pairs * columns / rate, issue=issue_seconds(pairs, issues, device)), memory=moved)
 
 
-def dbias_launches(problem, device, numbers):
-    """The launches of the bias's gradient: one, or two, or, where there is no plan, `naive`'s with `numbers` as it orders them."""
+def dbias_launches(problem, device, stats):
+    """The launches of the bias's gradient: one, or two, or, where there is no plan, `naive`'s with `stats` as it orders them."""
     p, t = problem, problem.dbias
     if t is None or not t.size:
         return ()
-    config = hopper.config_of(p, numbers.width, device)
+    config = hopper.config_of(p, stats.width, device)
     if config is not None:
-        return (hopper.launch_of(p, config, numbers, device),)
-    plan = plan_of(p, numbers.width, device)
+        return (hopper.launch_of(p, config, stats, device),)
+    plan = plan_of(p, stats.width, device)
     if plan is None:
-        return ((delta_launch(p),) if numbers.width and p.rows else ()) + (bias_launch(p),)
+        return ((delta_launch(p),) if stats.width and p.rows else ()) + (bias_launch(p),)
     config, work = plan
     several = work.parts > 1
     strides = (*packed_strides((1, *work.shape))[1:],) if several else broadcast_strides(t)
-    to = Argument("float32*", "workspace", numbers.end) if several else Argument(element(t.dtype).pointer, "dbias")
+    to = Argument("float32*", "workspace", stats.end) if several else Argument(element(t.dtype).pointer, "dbias")
     b, h, i, j = work.tiles
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
-                 Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("float32*", "workspace", stats.begin), Argument(Sizes, (p.rows, p.keys, p.heads, stats.rows)),
                  Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
                  *(Argument(Divisor, divisor(n)) for n in divisors), Argument("int64", work.elements),
                  *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),

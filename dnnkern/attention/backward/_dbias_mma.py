@@ -25,8 +25,7 @@ from ...device.vec import (advance, load_shared_4f32, load_shared_4u32, load_sha
 from .._mma import left_offset, right_offset
 from .._modifiers import make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
 from .._parameters import Sequences
-from .._scores import LOG2E, NEG_INF, make_terms
-from ._dscores import row_level
+from .._scores import LOG2E, NEG_INF, load_row_lse, make_terms
 
 GROUP = 8  # neighbours of a row that a thread stores
 
@@ -127,19 +126,19 @@ def make_weigh(keys, dropout):
 
 @functools.cache
 def make_numbers(width):
-    """Device function ``read(levels, deltas, lse, lse_at, lse_step, numbers, line, padded, row, rows)``: those of a thread's four rows,
-    from lse and the deltas of `_delta`, `padded` a head, or, with a `width`, from the numbers of `dq` by tiles of so many rows."""
+    """Device function ``read(levels, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows)``: those of a thread's four rows,
+    from lse and the deltas of `_delta`, `padded` a head, or, with a `width`, from the stats of `dq` by tiles of so many rows."""
     @device_function
-    def read(levels, deltas, lse, lse_at, lse_step, numbers, line, padded, row, rows):
+    def read(levels, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows):
         for r in range(4):
             i = row + 8 * r
             if width:
                 at = (line * padded + (i & -width)) * 2 + (i & (width - 1))
-                levels[r], deltas[r] = numbers[at], numbers[at + width]
+                levels[r], deltas[r] = stats[at], stats[at + width]
             else:
-                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_step, i < rows), f32(0)
+                levels[r], deltas[r] = load_row_lse(lse, lse_at + i * lse_step, i < rows), f32(0)
                 if i < rows:
-                    deltas[r] = numbers[line * padded + i]
+                    deltas[r] = stats[line * padded + i]
     return read
 
 
@@ -211,7 +210,7 @@ def kernel(config):
     score, value = (make_product(kind.dtype, KEYS, of.width // 16, of.pitch) for of in (of_x, of_y))
     adjust, apply_mask, drop = make_adjust(config.plain, KEYS), make_apply_mask(KEYS, config.left, config.right), make_apply_dropout(KEYS)
     apply_boolean_mask, MASK = make_apply_boolean_mask(KEYS), kind.mask
-    (keep, add), read_numbers = make_bias(kind.bias, KEYS, shape.count), make_numbers(config.numbers)
+    (keep, add), read_numbers = make_bias(kind.bias, KEYS, shape.count), make_numbers(config.stats)
     (exponentials, begin, weigh), leave_out = make_weigh(KEYS, kind.dropout), make_leave_out(KEYS)
     leave = make_leave(config.out, config.words, shape, config.over_rows, config.over_keys)
     HEIGHT, WIDTH, PITCH, COLUMNS = shape.height, shape.width, 4 * shape.pitch, shape.columns
@@ -286,7 +285,7 @@ def kernel(config):
         return item, step, stage + 1 if stage < STAGES - 1 else 0
 
     @jit(launch_bounds=(shape.count, shape.blocks))
-    def sdpa_dbias_mma(q, k, v, do, to, lse, numbers, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
+    def sdpa_dbias_mma(q, k, v, do, to, lse, stats, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
                        of_rows_tiles, of_heads, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides,
                        of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,
                        softcap, seed, offset, threshold, factor):
@@ -335,7 +334,7 @@ def kernel(config):
             b, h, i0, j0 = place_of(item, s[0], s[1])
             _, rows, _, keys = terms.lengths(b, s[2], all_rows, all_keys)
             row, first_key, shift = i0 + down, j0 + own_column, terms.shift(rows, keys)
-            read_numbers(levels, deltas, lse, b * lse_strides.batch + h * lse_strides.head, lse_strides.row, numbers,
+            read_numbers(levels, deltas, lse, b * lse_strides.batch + h * lse_strides.head, lse_strides.row, stats,
                          b * i64(heads) + h, padded, row, rows)
             for c in range(FRAGMENT):
                 x[c], x_low[c] = f32(0), f32(0)

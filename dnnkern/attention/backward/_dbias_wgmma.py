@@ -80,10 +80,10 @@ class Config:
 
     @property
     def places(self):
-        """Bytes before the tiles of the bias, the numbers, the barriers."""
+        """Bytes before the tiles of the bias, the stats, the barriers."""
         bias = self.stages * self.stage
-        numbers = bias + 2 * self.bias
-        return bias, numbers, numbers + self.stages * NUMBERS
+        stats = bias + 2 * self.bias
+        return bias, stats, stats + self.stages * NUMBERS
 
     @property
     def shared(self):
@@ -122,13 +122,13 @@ def seconds_of(problem, config, device):
     return Cost(launch=WGMMA.launch, math=times * (32 * sum(config.steps) / 4096), issue=times * (COST.wgmma_score / 128))
 
 
-def launch_of(problem, config, numbers, device):
-    """The launch; `numbers` says where levels and deltas are."""
+def launch_of(problem, config, stats, device):
+    """The launch; `stats` says where levels and deltas are."""
     p, (b, h, i, j) = problem, tiles_of(problem, config.width)
     rows = ("q", HEIGHT), ("k", config.width), ("do", HEIGHT), ("v", config.width)
     maps = (array_map(p, name, getattr(p, name), height) for name, height in rows)
     arguments = (*maps, bias_map("bias", p.bias, HEIGHT), bias_map("dbias", p.dbias, 64),
-                 Argument("float32*", "workspace", numbers.begin), Argument(Sizes, (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("float32*", "workspace", stats.begin), Argument(Sizes, (p.rows, p.keys, p.heads, stats.rows)),
                  Argument("int32x3", (b * h * i * j, p.batch // b, p.heads // h)),
                  *(Argument(Divisor, divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
                  Argument("float32", softmax_scale(p)))
@@ -203,7 +203,7 @@ def kernel(config):
             t = t + cuda.gridDim.x
 
     @device_function
-    def produce(maps, base, bars, numbers, sizes, counts, spread, group, bounds):
+    def produce(maps, base, bars, stats, sizes, counts, spread, group, bounds):
         q, k, do, v = maps
         of_pairs, _, _ = bars
         state, t = pipe.producer_start(), cuda.blockIdx.x
@@ -217,7 +217,7 @@ def kernel(config):
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
                 load_pair(base + state.stage * STAGE, X_BOXES, q, k, bar, i0, j0, b, h, g)
-                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(numbers, 2 * line), NUMBERS, bar)
+                bulk_load(base + NUMBERS_AT + state.stage * NUMBERS, address(stats, 2 * line), NUMBERS, bar)
                 state = pipe.next(state)
                 pipe.producer_acquire(of_pairs, state)
                 bar = pipe.producer_expect(of_pairs, state, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
@@ -317,7 +317,7 @@ def kernel(config):
             t = t + cuda.gridDim.x
 
     @jit(launch_bounds=(THREADS, 1))
-    def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, numbers, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
+    def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, stats, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(q), tensor_map_address(k), tensor_map_address(do), tensor_map_address(v))
         of_bias, to = tensor_map_address(bias), tensor_map_address(dbias)
@@ -338,7 +338,7 @@ def kernel(config):
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(maps, base, bars, numbers, sizes, counts, spread, group_of, bounds)
+                    produce(maps, base, bars, stats, sizes, counts, spread, group_of, bounds)
             elif tid < 64:
                 if elect():
                     produce_bias(of_bias, base, bars, sizes, counts, spread, bounds)

@@ -15,9 +15,9 @@ from .._parameters import Strides, kind_of
 THREADS, TURNS = 128, 4  # of a block, and rows of a thread
 
 
-class Numbers(NamedTuple):
+class RowStats(NamedTuple):
     """Where the workspace has what of rows: from byte `begin` on, for each head `rows` deltas in the order of `delta_launch`, or, with a
-    `width`, levels and deltas in that of `dq`; sums may lie from byte `end` on."""
+    `width`, lse and deltas as `flash_wgmma.workspace` orders them; sums may lie from byte `end` on."""
     begin: int
     rows: int
     width: int

@@ -30,17 +30,17 @@ def dsink_seconds(problem, device):
     return LAUNCH + Cost(memory=2 * memory_seconds(2 * p.lse.nbytes, device)).slowed(idle=device.sms / min(max(p.heads, 1), device.sms))
 
 
-def dsink_launches(problem, numbers):
-    """The launch, if the gradient is wanted; `numbers` says where deltas are (`_dbias.Numbers`)."""
+def dsink_launches(problem, stats):
+    """The launch, if the gradient is wanted; `stats` says where deltas are (`_dbias.RowStats`)."""
     p, t = problem, problem.dsink
     if t is None or not t.size:
         return ()
-    rows = numbers.rows if numbers.width else p.rows
+    rows = stats.rows if stats.width else p.rows
     arguments = (Argument(element(t.dtype).pointer, "sink"), Argument("int64", p.sink.strides[0]),
                  Argument(element(t.dtype).pointer, "dsink"), Argument("int64", t.strides[0]), Argument(f"{p.compute}*", "lse"),
-                 Argument(RowStrides, p.lse_strides), Argument(f"{p.compute}*", "workspace", numbers.begin),
+                 Argument(RowStrides, p.lse_strides), Argument(f"{p.compute}*", "workspace", stats.begin),
                  Argument("int32x4", (p.images, p.heads, rows, min(max(rows - 1, 0).bit_length(), LOG_THREADS))))
-    return (Launch(kernel(p.compute, t.dtype, numbers.width), (p.heads, 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(p.compute, t.dtype, stats.width), (p.heads, 1, 1), (THREADS, 1, 1), arguments),)
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def kernel(compute, dtype, width):
     total_of = make_block_reduce(add, THREADS)
 
     @jit(launch_bounds=THREADS)
-    def sdpa_dsink(sink, sink_step, dsink, dsink_step, lse, lse_strides, numbers, sizes):
+    def sdpa_dsink(sink, sink_step, dsink, dsink_step, lse, lse_strides, stats, sizes):
         scratch = cuda.shared.array(SCRATCH, T)
         images, heads, rows, log_lanes = sizes
         h, thread, total = cuda.blockIdx.x, cuda.threadIdx.x, T(0)
@@ -64,9 +64,9 @@ def kernel(compute, dtype, width):
                 p, delta = T(0), T(0)
                 if width:
                     at = (begin + (i & -width)) * 2 + (i & (width - 1))
-                    p, delta = ex2(fma(own, f32(LOG2E), -numbers[at])), numbers[at + width]
+                    p, delta = ex2(fma(own, f32(LOG2E), -stats[at])), stats[at + width]
                 else:
-                    level, delta = lse[of_lse + i * lse_strides.row], numbers[begin + i]
+                    level, delta = lse[of_lse + i * lse_strides.row], stats[begin + i]
                     if level != T(NEG_INF):
                         p = exp(T(own - level))
                 if p != T(0):  # what rows that attend to nothing hold may be NaN

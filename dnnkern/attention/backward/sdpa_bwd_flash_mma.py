@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, wait_copies
+from ...device.fastmath import ex2, fma
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
-from ...device.vec import advance, shared_address, store_shared_f32
+from ...device.vec import advance, load_shared_2f32, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -23,20 +24,22 @@ from ...host.launch import Argument, Launch
 from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
 from .._fragments import make_pack, make_store, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
-from .._modifiers import is_adjusted, make_apply_boolean_mask, make_apply_mask, make_apply_mask_transposed
+from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
+                          make_apply_mask_transposed)
 from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import LOG2E, make_extent, make_terms, make_tile
+from .._scores import LOG2E, load_row_lse, make_extent, make_terms, make_tile
 from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
 from ..sdpa_naive import rows_of
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
-from ._delta import Numbers, delta_launch
-from ._dscores import WIDEST_DROPPED, make_slopes, row_level
+from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
 
 COST = constants("attention/mma")
 
 SHAPES = (Threads(4, 64, 2), Threads(4, 32, 2), Threads(8, 32, 1))
-MOST_COLUMNS = 256  # of the sums of dk and dv
+MOST_COLUMNS = 256  # of dk and dv together
+WIDEST_DROPPED = 32
+"""Columns of a tile with dropout: with more, loops have too many instructions to be unrolled, and arrays leave registers."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Config:
 
     @property
     def shared(self):
-        """Bytes of four tiles, and of a tile's levels and deltas."""
+        """Bytes of four tiles, and of a tile's lse and deltas."""
         t = self.threads
         return (t.height + t.width) * (self.q.pitch + self.v.pitch) + 8 * t.width
 
@@ -94,15 +97,15 @@ def configs(problem, device):
     return found
 
 
-def numbers_of(problem):
+def stats_of(problem):
     """Where the workspace has the deltas."""
     count = rows_of(problem)
-    return Numbers(0, problem.rows, 0, ceil_div(count, 4) * 16)
+    return RowStats(0, problem.rows, 0, ceil_div(count, 4) * 16)
 
 
 def workspace(problem, device, config):
     """A number a row, and what the bias's gradient needs."""
-    return numbers_of(problem).end + sums_bytes(problem, 0, device)
+    return stats_of(problem).end + sums_bytes(problem, 0, device)
 
 
 def estimate(problem, device, config):
@@ -122,27 +125,66 @@ def estimate(problem, device, config):
             + overlap(math=seconds, memory=memory_seconds(p.bytes, device)))
 
 
-class _Parts:
-    """What both kernels are made of: loaders of the resident tiles and of those that pass, by "qkvo", and products."""
+@functools.cache
+def make_softmax_gradient(kind, width, transposed):
+    """Device function ``gradient(x, y, row_lse, delta, derivatives, line, at, column, softmax_scale, dropout)`` of a tile of scores x and
+    of products y of do and v: with p = exp(x - lse), x becomes p, after dropout, and y ds = p * (y - delta), but for the scale.
 
-    def __init__(self, config, turned):
-        kind, t, make_hidden = config.kind, config.threads, make_apply_mask_transposed if turned else make_apply_mask
+    `line` is the row, transposed the key, of the fragment's row r; `at` is the key, transposed the row, of column 0; `row_lse` and `delta`
+    are arrays for the thread's two rows, transposed the shared addresses of those of column 0. `derivatives` has an element for each of x
+    where there is a cap.
+    """
+    terms, CAPPED, DROPOUT = make_terms(kind), kind.softcap, kind.dropout
+
+    @device_function
+    def gradient(x, y, row_lse, delta, derivatives, line, at, column, softmax_scale, dropout):
+        for j in range(width // 8):
+            if transposed:
+                lse_pair = load_shared_2f32(row_lse + u32(4 * (8 * j + column)))
+                delta_pair = load_shared_2f32(delta + u32(4 * (8 * j + column)))
+            for h in range(2):
+                for e in range(2):
+                    k, share = 4 * j + 2 * h + e, f32(1)
+                    if transposed:
+                        own_lse, own_delta = lse_pair[e], delta_pair[e]
+                    else:
+                        own_lse, own_delta = row_lse[h], delta[h]
+                    if DROPOUT:
+                        row, key = line + 8 * h, at + column + 8 * j + e
+                        if transposed:
+                            row, key = key, row
+                        share = terms.kept(f32(1), dropout.seed, dropout.head, row, key, dropout.threshold, dropout.factor)
+                    p = ex2(fma(x[k], softmax_scale, -own_lse))
+                    ds = p * fma(y[k], share, -own_delta)
+                    if CAPPED:
+                        ds = ds * derivatives[k]
+                    x[k], y[k] = p * share, ds
+    return gradient
+
+
+class _Parts:
+    """What both kernels are made of: loaders of q, do, k and v, products, score modifiers; `transposed`: of tiles whose rows are keys."""
+
+    def __init__(self, config, transposed):
+        kind, t, make_hidden = config.kind, config.threads, make_apply_mask_transposed if transposed else make_apply_mask
         self.terms, self.extent, self.tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
-        self.apply_mask, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
-        self.apply_boolean_mask = make_apply_boolean_mask(t.width, turned)
+        self.apply_mask = make_hidden(t.width, config.left, config.right)
+        self.apply_boolean_mask = make_apply_boolean_mask(t.width, transposed)
+        self.adjust = make_adjust_with_derivatives(kind, t.width, transposed)
+        self.gradient = make_softmax_gradient(kind, t.width, transposed)
         of_q, of_v = config.q, config.v
         self.score = make_gemm(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
         self.value = make_gemm(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
         self.by_q = make_gemm_rs(kind.dtype, t.width // 16, of_q.width, of_q.pitch)
         self.by_v = make_gemm_rs(kind.dtype, t.width // 16, of_v.width, of_v.pitch)
         self.pack = make_pack(kind.dtype, t.width // 4)
-        heights = (t.width, t.height) if turned else (t.height, t.width)
+        heights = (t.width, t.height) if transposed else (t.height, t.width)
         self.loaders = [make_loader(s, n, t.count) for s, n in ((config.q, heights[0]), (config.do, heights[0]), (config.k, heights[1]),
                                                                 (config.v, heights[1]))]
         self.stores = [make_store(kind.dtype, s.width, s.elements, pairs) for s, pairs in zip((of_q, of_q, of_v), config.pairs)]
         first, second = t.height * of_q.pitch, t.height * of_v.pitch
         self.places = first, first + second, first + second + t.width * of_q.pitch  # of the second resident tile, and those that pass
-        self.levels = self.places[2] + t.width * of_v.pitch
+        self.lse_at = self.places[2] + t.width * of_v.pitch
 
 
 @functools.cache
@@ -150,8 +192,8 @@ def rows_kernel(config):
     """dq of a tile of rows of one head a block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, False)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
-    adjust, slopes = parts.adjust, parts.slopes
-    score, value, weigh, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
+    adjust, gradient = parts.adjust, parts.gradient
+    score, value, by_q, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
     DO_AT, K_AT, V_AT = parts.places
@@ -193,21 +235,22 @@ def rows_kernel(config):
             delta_at = place * i64(all_rows) + first_row
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
-            scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            dropout = Dropout(seed, head, threshold, factor)
             of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
             a, a_do = of_rows_at + left_offset(lane, PITCH), of_do_at + left_offset(lane, V_PITCH)
             b_k, b_v = base + K_AT + right_offset(lane, PITCH), base + V_AT + right_offset(lane, V_PITCH)
-            turned_k = base + K_AT + right_offset_transposed(lane, PITCH)
+            transposed_k = base + K_AT + right_offset_transposed(lane, PITCH)
 
             x, y, sums = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
             words, left, right = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(4, u32)
-            levels, deltas, scales = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+            row_lse, deltas, scales = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
             derivatives = cuda.local.array(CAPS, f32)
             for c in range(SUMS):
                 sums[c] = f32(0)
             for r in range(2):
                 i = row + 8 * r
-                levels[r], deltas[r], scales[r] = row_level(lse, lse_at + i * lse_strides.row, i < rows), f32(0), f32(0)
+                row_lse[r], deltas[r], scales[r] = load_row_lse(lse, lse_at + i * lse_strides.row, i < rows), f32(0), f32(0)
                 if i < rows:
                     deltas[r], scales[r] = delta[delta_at + i], scale
             if first < last:
@@ -229,9 +272,9 @@ def rows_kernel(config):
                     apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if at + WIDTH > first_end or at < last_begin:
                     apply_mask(x, row + shift, at, column, keys, bounds)
-                slopes(x, y, levels, deltas, derivatives, row, at, column, softmax_scale, (seed, head, threshold, factor))
+                gradient(x, y, row_lse, deltas, derivatives, row, at, column, softmax_scale, dropout)
                 pack(words, y)
-                weigh(sums, words, right, turned_k)
+                by_q(sums, words, right, transposed_k)
                 cuda.syncthreads()
             store(sums, scales, of_dq, dq_strides, row, written, column)
     return sdpa_dq_flash_mma
@@ -242,26 +285,26 @@ def keys_kernel(config):
     """dk and dv of a tile of keys of one head of theirs a block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, True)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
-    adjust, slopes = parts.adjust, parts.slopes
+    adjust, gradient = parts.adjust, parts.gradient
     score, value, by_q, by_v, pack, landed = parts.score, parts.value, parts.by_q, parts.by_v, parts.pack, wait_copies(0)
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     _, store_dk, store_dv = parts.stores
     HEIGHT, WIDTH, PITCH, V_PITCH = t.height, t.width, config.q.pitch, config.v.pitch
     V_AT, Q_AT, DO_AT = parts.places
-    LEVELS, DELTAS = parts.levels, parts.levels + 4 * WIDTH
+    LSE_AT, DELTA_AT = parts.lse_at, parts.lse_at + 4 * WIDTH
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, config.q.width // 2, config.v.width // 2, WIDTH // 4
     PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.softcap else 1
 
     @device_function
-    def load_numbers(base, lse, lse_at, lse_step, delta, delta_at, i, rows, thread):
-        """Levels and deltas of a tile of rows."""
+    def load_stats(base, lse, lse_at, lse_step, delta, delta_at, i, rows, thread):
+        """lse and delta of a tile of rows."""
         if thread < WIDTH:
             mine, own = i + thread, f32(0)
-            level = row_level(lse, lse_at + mine * lse_step, mine < rows)
+            own_lse = load_row_lse(lse, lse_at + mine * lse_step, mine < rows)
             if mine < rows:
                 own = delta[delta_at + mine]
-            store_shared_f32(base + LEVELS + u32(thread * 4), level)
-            store_shared_f32(base + DELTAS + u32(thread * 4), own)
+            store_shared_f32(base + LSE_AT + u32(thread * 4), own_lse)
+            store_shared_f32(base + DELTA_AT + u32(thread * 4), own)
 
     @jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
@@ -296,7 +339,8 @@ def keys_kernel(config):
             of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
             a, a_v = of_keys_at + left_offset(lane, PITCH), of_values_at + left_offset(lane, V_PITCH)
             b_q, b_do = base + Q_AT + right_offset(lane, PITCH), base + DO_AT + right_offset(lane, V_PITCH)
-            turned_q, turned_do = base + Q_AT + right_offset_transposed(lane, PITCH), base + DO_AT + right_offset_transposed(lane, V_PITCH)
+            transposed_q = base + Q_AT + right_offset_transposed(lane, PITCH)
+            transposed_do = base + DO_AT + right_offset_transposed(lane, V_PITCH)
 
             x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
             sums, sums_v = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32)
@@ -318,12 +362,12 @@ def keys_kernel(config):
                 mask_at = image * mask_strides.batch + h * mask_strides.head
                 lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
-                scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+                scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
                     load_q(base + Q_AT, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                     load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
                     commit_copies()
-                    load_numbers(base, lse, lse_at, lse_strides.row, delta, delta_at, i0, rows, thread)
+                    load_stats(base, lse, lse_at, lse_strides.row, delta, delta_at, i0, rows, thread)
                     landed()
                     cuda.syncthreads()
                     for c in range(SCORES):
@@ -338,12 +382,12 @@ def keys_kernel(config):
                     _, end = terms.key_range(i0, rows, keys, bounds)
                     if begin > j0 or end < j0 + HEIGHT:
                         apply_mask(x, key - shift, i0, column, keys - key, bounds)
-                    slopes(x, y, base + LEVELS, base + DELTAS, derivatives, key, i0, column, softmax_scale,
-                           (seed, head, threshold, factor))
+                    gradient(x, y, base + LSE_AT, base + DELTA_AT, derivatives, key, i0, column, softmax_scale,
+                             Dropout(seed, head, threshold, factor))
                     pack(words, x)
-                    by_v(sums_v, words, right, turned_do)
+                    by_v(sums_v, words, right, transposed_do)
                     pack(words, y)
-                    by_q(sums, words, right, turned_q)
+                    by_q(sums, words, right, transposed_q)
                     cuda.syncthreads()
             for r in range(2):
                 factors[r] = scale if key + 8 * r < keys else f32(0)
@@ -375,7 +419,7 @@ def build(problem, device, config):
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
-    return launches + dbias_launches(p, device, numbers_of(p)) + dsink_launches(p, numbers_of(p))
+    return launches + dbias_launches(p, device, stats_of(p)) + dsink_launches(p, stats_of(p))
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

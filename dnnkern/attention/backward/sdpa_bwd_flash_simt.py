@@ -26,7 +26,7 @@ from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments,
 from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
-from ._delta import Numbers, delta_launch
+from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
 
 COST = constants("attention/simt")
@@ -433,7 +433,7 @@ def build(problem, device, config):
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)
-    return launches + dsink_launches(p, Numbers(0, p.rows, 0, 0))
+    return launches + dsink_launches(p, RowStats(0, p.rows, 0, 0))
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -1,27 +1,29 @@
-"""The gradients on Hopper's tensor cores, each product once: a block a tile of keys, which the rows that see it pass.
+"""The gradients on Hopper's tensor cores, each product once: a block has a tile of keys, which tiles of queries pass.
 
-    k, v stay | q, do pass --> x = k q', y = v do' --> p, ds in registers --> dv += p do, dk += ds q
+    k, v stay | q, do pass --> s = k q', dp = v do' --> p, ds in registers --> dv += p do, dk += ds q
                                                         ds in shared memory --> dq += ds' k
 
-- Two tiles stay in shared memory, a thread feeds a ring of two others, and of their rows' levels and deltas, through TMA, and warpgroups of
-  64 keys multiply (wgmma). The probabilities are taken while y is multiplied, and what dq gets leaves while dk is.
+- k and v stay in shared memory; a thread loads q, do, and their rows' lse and delta into a ring through TMA, and warpgroups of 64 keys
+  multiply (wgmma). The probabilities are computed while dp is multiplied, and the part of dq leaves while dk is.
 - ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
-  buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
-- Of wide heads the sums of dk and dv leave a thread registers for tiles of 32 rows only, fewer than a product has. There the part of dq is
-  computed as its transpose, k' ds, columns by rows, and warpgroups have boxes of 64 columns. Of the widest heads a launch before sums up
-  dv alone, and one dk and dq: six products.
-- dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
-  order of registers; two of them, by turns. A last launch rounds it (`dq`).
-- `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
+  buffers that alternate; each warpgroup then has some columns, or queries, of what this tile of keys adds to dq.
+- Accumulators of wide heads leave a thread registers for tiles of 32 queries only, fewer than a product has. There the part of dq is
+  computed as its transpose, k' ds, columns by queries, and warpgroups have boxes of 64 columns. Of the widest heads a launch before
+  computes dv alone, and one dk and dq: six products.
+- dq is accumulated in the workspace, in float32, by bulk copies that add, which threads of the producer's warpgroup issue: 16 bytes per
+  thread in the order of registers; two of them alternate. A last launch rounds it (`dq`).
+- `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of queries waits until the tiles of keys after
   have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
-  mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
-  with the same rows, follow a step behind one another, and later ones find that order. Where the first keys' blocks, the longest, would end
-  last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
-- A 16-bit bias of every row and key comes by tiles with those of rows, to where ds will lie: each thread has read its part of the one
+  mask a block begins with the queries beside its keys, which those before are the last to reach: none has to wait. Without one they begin
+  with the same queries, follow a step after one another, and later ones find that order. Where the first keys' blocks, the longest, would
+  end last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+- A 16-bit bias of every query and key comes by tiles with those of q, to where ds will be: each thread has read its part of the one
   before it writes the other. Images that share a bias are worked on together.
-- Packed sequences have tiles of keys and of rows of their own, counted like any others: more than there may be, and a block without one
-  leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
-- The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
+- Packed sequences have tiles of keys and of queries of their own, counted like any others: more than there may be, and a block without one
+  leaves. TMA reads past the end of a sequence, into the next one: that is set to zero in shared memory, and its lse is infinite.
+- The bias's gradient is computed by launches of its own (`_dbias`), which take lse and delta from the workspace.
+
+`kernel` has the steps of the consumers, `producer` the other warpgroup, `tiles` the order; `preprocess` and `dq` are the launches around.
 """
 from ....device.convert import element
 from ....device.index import ceil_div
@@ -35,12 +37,14 @@ from ..._modifiers import is_adjusted
 from ..._parameters import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..._wgmma import Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds, refusal
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
-from .._delta import Numbers
+from .._delta import RowStats
 from .._dsink import dsink_launches, dsink_seconds
 from .config import WIDE, Config
-from .dq import countable, dq_launch, numbers_launch, space_of
+from .dq import dq_launch
 from .kernel import kernel
-from .tiles import Sizes
+from .parameters import Heads, Sizes
+from .preprocess import preprocess_launch
+from .workspace import countable, workspace_of
 
 COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
 
@@ -84,20 +88,20 @@ def configs(problem, device, ordered=True, choices=CHOICES):
 
 
 def workspace(problem, device, config):
-    """What `dq` says, and what the bias's gradient needs."""
+    """That of `workspace`, and what the bias's gradient needs."""
     width = config.shape.width
-    return space_of(problem, width, config.ordered).bytes + sums_bytes(problem, width, device)
+    return workspace_of(problem, width, config.ordered).bytes + sums_bytes(problem, width, device)
 
 
 def estimate(problem, device, config):
-    """Steps of the kernel: products, and the instructions for slopes, which they overlap in part; before and after it, what it reads.
+    """Steps of the kernel: products, and the instructions for ds, which they overlap in part; before and after it, what it reads.
     Packed sequences count as equally long."""
     p, s = problem, config.shape
     rows, keys = of_a_sequence(p, p.rows), of_a_sequence(p, p.keys)
     spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
-    seen = min(p.pairs / max(p.batch * keys, 1) + spread, rows)  # rows of a key
+    queries = min(p.pairs / max(p.batch * keys, 1) + spread, rows)  # of a key
     blocks = p.batch * p.kv_heads * ceil_div(keys, s.height)
-    steps = p.group * (seen / s.width + 0.5 * bool(spread))
+    steps = p.group * (queries / s.width + 0.5 * bool(spread))
     times = 2 if config.only else 1  # that scores are computed
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
     of_bias = WGMMA.staged if config.staged else COST.bias
@@ -112,8 +116,8 @@ def estimate(problem, device, config):
 
 
 def goes_down(problem, config, device):
-    """Whether the first keys, which with a causal mask the most rows see, come first: where one of their blocks is long beside what there
-    is for a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
+    """Whether the first keys, which with a causal mask the most queries attend to, come first: where one of their blocks is long beside
+    the work of a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
     p, s = problem, config.shape
     steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
     longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
@@ -128,9 +132,9 @@ def order_argument(problem, height, by_head, device):
 
 
 def build(problem, device, config):
-    """Levels and deltas, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
-    p, space, mains = problem, space_of(problem, config.shape.width, config.ordered), []
-    for ticket, c in enumerate((config.of_values, config) if config.only else (config,)):
+    """lse and delta, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
+    p, space, mains = problem, workspace_of(problem, config.shape.width, config.ordered), []
+    for ticket, c in enumerate((config.of_dv, config) if config.only else (config,)):
         maps = [array_map(p, name, getattr(p, name), height) for name, height in tiles_by_name(c.shape)]
         mains.append(main_launch(p, device, c, space, maps, ticket))
     return around(p, device, space, mains)
@@ -142,10 +146,10 @@ def tiles_by_name(shape):
 
 
 def around(problem, device, space, mains):
-    """The launches of the kernels, those before and those behind them."""
-    launches = numbers_launch(problem, space), *mains, dq_launch(problem, space)
-    numbers = Numbers(0, space.rows, space.width, space.bytes)
-    return launches + dbias_launches(problem, device, numbers) + dsink_launches(problem, numbers)
+    """The launches of the kernels, those before and those after them."""
+    launches = preprocess_launch(problem, space), *mains, dq_launch(problem, space)
+    stats = RowStats(0, space.rows, space.width, space.bytes)
+    return launches + dbias_launches(problem, device, stats) + dsink_launches(problem, stats)
 
 
 def main_launch(problem, device, config, space, maps, ticket=0):
@@ -156,9 +160,9 @@ def main_launch(problem, device, config, space, maps, ticket=0):
         return Argument(kind, "workspace", offset)
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
-    arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
+    arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
-                 order_argument(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
+                 order_argument(p, s.height, config.by_head, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)

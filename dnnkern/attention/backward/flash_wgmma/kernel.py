@@ -1,499 +1,491 @@
-"""The kernel of the gradients by tiles of keys, as `sdpa_bwd_flash_wgmma` describes it."""
+"""The kernel of `flash_wgmma`, backward: the steps of its consumers. `producer` has the other warpgroup, `tiles` which tile a block takes,
+`parameters` what they pass to each other."""
 import functools
 from dataclasses import replace
-from typing import NamedTuple
 
-from ....device import cuda, device_function, f32, i32, i64, jit, u32
+from ....device import cuda, device_function, f32, i32, jit, u32
 from ....device.atomic import fetch_add_u32
 from ....device.barrier import barrier_sync
-from ....device.grid import add_released, load_acquired
-from ....device.index import ceil_div, divide_remainder, divisor
-from ....device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
-                                 mbarrier_init, mbarrier_wait)
-from ....device.pipeline import Barriers, make_pipeline
+from ....device.fastmath import ex2, fma
+from ....device.index import ceil_div
+from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ....device.pipeline import PipelineState
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
-from ....device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read,
-                            prefetch_tensor_map, tensor_map_address, tma_load_4d)
-from ....device.vec import address, advance, shared_address, store_shared_4f32, store_shared_4u32
+from ....device.tma import prefetch_tensor_map, tensor_map_address
+from ....device.unroll import unrolled
+from ....device.vec import advance, load_shared_2f32, shared_address, store_shared_4f32, store_shared_4u32
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
 from ..._fragments import make_pack, make_single_store, make_split, make_store
-from ..._modifiers import make_add_bias_transposed, make_apply_mask_transposed
+from ..._modifiers import (Dropout, Scoring, bit_of, make_add_bias_transposed, make_adjust_with_derivatives, make_apply_mask_transposed,
+                           make_draw_transposed, words_of_bits)
 from ..._parameters import Sequences
-from ..._scores import LOG2E, make_terms
+from ..._scores import LOG2E, NEG_INF, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
-from .._dscores import make_slopes, make_turned_kept, make_turned_steps
-from .products import make_products
-from .tiles import make_tickets, make_walk
-
-
-class Bars(NamedTuple):
-    """Barriers: of the tiles that stay, of the ring of queries, of the part of dq (one for each of two threads, one for all), of do's own
-    stage, of the two tiles of the bias."""
-    resident: Barriers
-    rows: Barriers
-    part_full: u32
-    part_empty: u32
-    single: Barriers
-    bias_full: u32
-    bias_empty: u32
+from .gemms import make_gemms
+from .parameters import Added, Maps, Options, Outputs, Shared, Step, Thread, Work
+from .producer import make_addresses, make_pipes, make_producers
+from .tiles import make_tiles
 
 
 @functools.cache
 def kernel(config, down):
-    """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
-    kind, s = config.kind, config.shape
-    terms, apply_mask = make_terms(kind), make_apply_mask_transposed(s.width, config.left, config.right)
-    DOWN, PACKED, CAPPED, STAGED = down, kind.packed, kind.softcap, config.staged
-    adjust, _ = make_slopes(replace(kind, softcap=False, bias="" if STAGED else kind.bias), s.width, True)
-    (tell, place_of, extent_of, work_of, tiles_of), (is_left, following) = make_tickets(config, down), make_walk(s.width, down)
-    exponentials, slopes, capped = make_turned_steps(kind, s.width, config.together)
-    DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
-    find_kept = make_turned_kept(s.width) if DROPOUT else None
-    add_bias = make_add_bias_transposed(kind.bias, s.width, s.height * config.line) if STAGED else None
-    HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
-    (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.columns, config.boxes
-    SECOND, RING, SINGLE_AT, SLOPES, PART, NUMBERS, BARS = config.places
-    (FIRST_BYTES, SECOND_BYTES), STAGE, RESIDENT, SINGLE = config.passing, config.stage, sum(config.resident), config.single
-    SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
-    TOGETHER, TURNED, LINE, TILES = config.together, config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
-    SPLIT, CROWDED, PIECES, TURNS = config.split, config.crowded, config.pieces, config.turns
-    SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
-    (BOX, BOX_V), ALL_WORDS = (n // 2 for n in config.passed), PIECES * WORDS
-    PASSED = max(BOX, BOX_V) if SPLIT else 1
-    PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
-    STAY, PASS, SLOPE_BOX, SLOPE_PIECE = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE, config.slopes // PIECES
-    OF_DK, OF_DV = config.only != "dv", config.only != "dk"
-    ORDERED, ADJUSTED = config.ordered, config.adjusted and not CAPPED
-    # pieces of what lies behind a sequence are zero unless it is another one
+    """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
+    kind, s, at = config.kind, config.shape, config.layout
+    terms, tiles, (do_at, ds_at) = make_terms(kind), make_tiles(config, down), make_addresses(config)
+    multiply_s, multiply_dp, multiply_dk, multiply_dv, multiply_dq, BY_ROW, BY_COLUMN, OF_DS, OF_KEYS = make_gemms(config)
+    pipes = kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
+    HEIGHT, WIDTH, GROUPS, CONSUMERS, PACKED = s.height, s.width, s.groups, 128 * s.groups, kind.packed
+    DROPOUT, CAPPED, STAGED, ADJUSTED = kind.dropout, kind.softcap, config.staged, config.adjusted and not kind.softcap
+    OF_DK, OF_DV, SPLIT, SERIAL, PIECES = config.only != "dv", config.only != "dk", config.split, config.serial, config.pieces
+    (Q_BOXES, V_BOXES), KV_BOX, Q_BOX, V_AT, SINGLE_DO = config.boxes, HEIGHT * ROW, WIDTH * ROW, at.v, config.single_do
+    DS_BOX, DS_LINE, SCORES, WORDS = HEIGHT * config.ds_line, config.ds_line, WIDTH // 2, WIDTH // 4
+
+    # ---- tiles in shared memory
+
+    # pieces of what lies past the end of a sequence are zero unless it is another sequence
     LIMITED_ROWS, LIMITED_KEYS = (limits and (PACKED or not SPLIT) for limits in (kind.limits_rows, kind.limits_keys))
-    BY_WIDTH, BY_HEIGHT = divisor(WIDTH), divisor(HEIGHT)
-    # tiles of the bias come to where ds will lie: of each warpgroup's keys 64 rows, or all, of 128 bytes
-    BIAS_BOX, BIAS_BOXES, BIAS_ROWS = 64 * LINE, ceil_div(WIDTH, 64), min(WIDTH, 64)
-    BLOCKS, BLOCKS_TURNED = config.parts[0][2] // 8, config.part // 2048
-    score, value, by_first, by_second, by_keys, by_row, by_column, OF_SLOPES, OF_KEYS = make_products(config)
-    BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
-    scores_first, slopes_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
-    part_first = make_wgmma_wait(0 if CROWDED else 1, PARTS)
-    sums_done, values_done, box_done, box_values_done = (make_wgmma_wait(0, n) for n in (SUMS, SUMS_V, BOX, BOX_V))
-    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
-    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
-    # the tiles of k and v, which stay; those of rows, which every warp releases; do where it has one stage of its own
-    stay_pipe, pipe = make_pipeline(1, consumers=0), make_pipeline(STAGES, consumers=4 * GROUPS)
-    single_pipe = make_pipeline(1, consumers=4 * GROUPS)
-    ROW_BARS = stay_pipe.bytes
-    PART_BARS = ROW_BARS + pipe.bytes
-    SINGLE_BARS = PART_BARS + 24
-    BIAS_BARS = SINGLE_BARS + single_pipe.bytes
-    TOLD = BIAS_BARS + 32
-    pack = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS)
-    store, store_values = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
-                              (config.d, config.e), config.pairs)
+    BIAS_BOX, BIAS_BOXES, BIAS_ROWS = 64 * DS_LINE, ceil_div(WIDTH, 64), min(WIDTH, 64)
 
     @device_function
-    def release(empty, slot, lane):
-        """The warp has read a stage, its levels and deltas too."""
-        cuda.syncwarp()
-        if lane == 0:
-            mbarrier_arrive(empty + 8 * slot)
-
-    @device_function
-    def load_tile(to, boxes, box, array, bar, row, h, image, images):
-        for piece in range(PIECES):
-            for b in range(boxes):
-                tma_load_4d(to + u32((piece * boxes + b) * box), array, bar, b * COLUMNS, row, h, image + piece * images)
-
-    @device_function
-    def second_of(base, tile):
-        """Where do of a stage is."""
-        return base + SINGLE_AT if SINGLE else tile + FIRST_BYTES
-
-    @device_function
-    def slopes_of(base, turn):
-        """Where ds of a step is, and before it the bias."""
-        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else base + SLOPES
-
-    @device_function
-    def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        stay, stay_second, passing, passing_second = maps
-        sequence, line_head, other_head, start, begin, end = where
-        first_row, first_key, place = firsts
-        image, images, key = 0 if PACKED else sequence, 1 if PACKED else batch, first_key + start
-        bar = stay_pipe.producer_expect(bars.resident, stay_pipe.producer_start(), u32(RESIDENT))
-        load_tile(base, Q_BOXES, STAY, stay, bar, key, line_head, image, images)
-        if OF_DK:
-            load_tile(base + SECOND, V_BOXES, STAY, stay_second, bar, key, line_head, image, images)
-        state, single, at, member = pipe.producer_start(), single_pipe.producer_start(), begin, i32(0)
-        while is_left(at, end) and member < members:
-            h = other_head + member
-            line = (image * heads + h) * i64(padded) + (place + at)
-            pipe.producer_acquire(bars.rows, state)
-            to = base + RING + state.stage * STAGE
-            bar = pipe.producer_expect(bars.rows, state, u32(STAGE + NUMBER_BYTES))
-            load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
-            bulk_load(base + NUMBERS + state.stage * NUMBER_BYTES, address(numbers, 2 * line), NUMBER_BYTES, bar)
-            if SINGLE:
-                single_pipe.producer_acquire(bars.single, single)
-                bar = single_pipe.producer_expect(bars.single, single, u32(SECOND_BYTES))
-                single = single_pipe.next(single)
-            load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, first_row + at, h, image, images)
-            state = pipe.next(state)
-            at, member = following(at, member, begin, end, members)
-
-    @device_function
-    def produce_bias(array, strides, base, bars, where, members):
-        """Brings a step's tile as soon as ds of two steps before has been multiplied."""
-        image, _, other_head, start, begin, end = where
-        image, at, member, turn, phase = image if strides.batch else 0, begin, i32(0), u32(1), u32(1)
-        while is_left(at, end) and member < members:
-            h, to, bar = other_head + member if strides.head else 0, slopes_of(base, turn), bars.bias_full + 8 * turn
-            mbarrier_wait(bars.bias_empty + 8 * turn, phase)
-            mbarrier_arrive_expect(bar, SLOPE_BYTES)
-            for b in range(BIAS_BOXES):
-                for g in range(GROUPS):
-                    tma_load_4d(to + u32(b * SLOPE_BOX + g * BIAS_BOX), array, bar, start + 64 * g, at + 64 * b, h, image)
-            turn = turn ^ 1
-            phase = phase ^ turn
-            at, member = following(at, member, begin, end, members)
-
-    @device_function
-    def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
-        """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
-        begun the next one."""
-        sequence, _, other_head, start, begin, end = where
-        heads, rows, keys, bounds = sizes
-        image = 0 if PACKED else sequence
-        mine, _ = divide_remainder(start, BY_HEIGHT)
-        first, _ = divide_remainder(place, BY_WIDTH)
-        first = (image * heads + other_head) * tiles_of_rows + first  # of all tiles of rows the first one of these heads'
-        step, source, at, member = i32(0), base + PART, begin, i32(0)
-        while is_left(at, end) and member < members:
-            if step & 1 == own:
-                m, _ = divide_remainder(at, BY_WIDTH)
-                m = first + member * tiles_of_rows + m
-                mbarrier_wait(bars.part_full + u32(8 * own), (step >> 1) & 1)
-                to = address(sums, m * i64(PART_BYTES // 4))
-                if ORDERED:
-                    low, high = tiles_of(at, rows, keys, bounds)
-                    before = mine - low if DOWN else high - mine
-                    while load_acquired(advance(counts, i64(m))) != u32(before):
-                        pass
-                    fence_async_global()
-                    if before == 0:
-                        bulk_store(to, source, PART_BYTES)
-                    else:
-                        bulk_reduce_add_f32(to, source, PART_BYTES)
-                    bulk_commit()
-                    source_free()
-                    mbarrier_arrive(bars.part_empty)
-                    drained()
-                    fence_async_global()
-                    add_released(advance(counts, i64(m)), 1)
-                else:
-                    bulk_reduce_add_f32(to, source, PART_BYTES)
-                    bulk_commit()
-                    source_free()
-                    mbarrier_arrive(bars.part_empty)
-            step = step + 1
-            at, member = following(at, member, begin, end, members)
-        drained()
-
-    @device_function
-    def clear_rows(to, boxes, box, behind, rows, thread):
-        """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
-        for unit in range(max(behind, 0) * 8 + thread, rows * 8, 128 * GROUPS):
+    def clear_rows(to, boxes, box, past, rows, thread):
+        """Rows of a tile of so many become zero from row `past` on: zero times the next sequence's elements might be NaN."""
+        for part in range(max(past, 0) * 8 + (thread.group * 128 + thread.number), rows * 8, CONSUMERS):
             for b in range(PIECES * boxes):
-                store_shared_4u32(to + u32(b * box) + u32(unit * 16), 0, 0, 0, 0)
+                store_shared_4u32(to + u32(b * box) + u32(part * 16), 0, 0, 0, 0)
 
     @device_function
-    def add_box(sums, first, passed, count):
-        """What a tile adds to some columns, rounded to the nearest: tensor cores may truncate whatever they add."""
+    def wait_for_keys(shared, tile, thread):
+        """k and v; what is after the last key is multiplied for dq, by zeros."""
+        kv_pipe.consumer_wait(shared.kv, kv_pipe.consumer_start())
+        if LIMITED_KEYS and tile.key + HEIGHT > tile.keys:
+            clear_rows(shared.base, Q_BOXES, KV_BOX, tile.keys - tile.key, HEIGHT, thread)
+            if OF_DK:
+                clear_rows(shared.base + V_AT, V_BOXES, KV_BOX, tile.keys - tile.key, HEIGHT, thread)
+            fence_async_shared()
+            barrier_sync(1, CONSUMERS)
+
+    @device_function
+    def wait_for_queries(step, shared, tile, q_state, do_state, ds_state, thread):
+        """q and do."""
+        q_pipe.consumer_wait(shared.q, q_state)
+        if SINGLE_DO:
+            do_pipe.consumer_wait(shared.do, do_state)
+        if LIMITED_ROWS and step.row + WIDTH > tile.rows:
+            left = tile.rows - step.row
+            clear_rows(step.q, Q_BOXES, Q_BOX, left, WIDTH, thread)
+            clear_rows(step.do, V_BOXES, Q_BOX, left, WIDTH, thread)
+            if STAGED:
+                bias_pipe.consumer_wait(shared.bias, ds_state)
+                for b in range(BIAS_BOXES):
+                    clear_rows(step.ds + u32(b * DS_BOX), GROUPS, BIAS_BOX, i32(left - 64 * b), BIAS_ROWS, thread)
+            fence_async_shared()
+            barrier_sync(1, CONSUMERS)
+
+    # ---- scores
+
+    adjust = make_adjust_with_derivatives(replace(kind, softcap=False, bias="" if STAGED else kind.bias), WIDTH, True)
+    add_bias = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None
+    apply_mask = make_apply_mask_transposed(WIDTH, config.left, config.right)
+    scores_first, scores_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
+
+    @device_function
+    def start_products(x, dp, of_k, of_v, step):
+        """s = k q' and dp = v do'; dv takes no dp."""
+        multiply_s(x, of_k, descriptor(BY_ROW, step.q))
+        if OF_DK:
+            multiply_dp(dp, of_v, descriptor(BY_ROW, step.do))
+        else:
+            for c in range(SCORES):
+                dp[c] = f32(0)
+        if CAPPED or not OF_DK:
+            scores_done(x)
+        else:
+            scores_first(x)
+
+    @device_function
+    def finish_scores(x, scratch, step, scoring, tile, key, shared, ds_state, work, thread):
+        """Products become scores: bias, ALiBi, mask."""
+        if ADJUSTED:
+            adjust(x, scratch, key, step.row, thread.column, scoring)
+        if STAGED:
+            bias_pipe.consumer_wait(shared.bias, ds_state)
+            add_bias(x, step.ds + u32(thread.group) * BIAS_BOX, thread.warp, thread.lane, f32(1) if ADJUSTED else scoring.scale)
+            if not OF_DK:
+                cuda.syncwarp()
+                bias_pipe.consumer_release(shared.bias, ds_state, thread.lane)
+        end, _ = terms.key_range(min(step.row + WIDTH, tile.rows) - 1, tile.rows, tile.keys, work.bounds)
+        _, last = terms.key_range(step.row, tile.rows, tile.keys, work.bounds)
+        if end > tile.key or last < tile.key + HEIGHT:
+            apply_mask(x, key - scoring.shift, step.row, thread.column, tile.keys - key, work.bounds)
+
+    # ---- p = exp(s - lse), ds = p (dp - delta)
+
+    BIAS, TOGETHER, STATS_AT, STATS, bit = bool(kind.bias), config.stats_rows, at.stats, config.stats, bit_of
+
+    @device_function
+    def stats_of(at, j, column):
+        """lse, or delta, of the fragment's columns 8 j + column and the next one: of so many queries they lie together."""
+        return load_shared_2f32(at + u32(4 * (8 * j + 8 * j // TOGETHER * TOGETHER + column)))
+
+    @device_function
+    def share(k, kept, factor):
+        """What dropout makes of a probability."""
+        if DROPOUT:
+            return factor if (kept[k >> 5] >> bit(k)) & 1 else f32(0)
+        return f32(1)
+
+    @device_function
+    def probabilities(x, stats, column, softmax_scale):
+        for j in range(WIDTH // 8):
+            lse = stats_of(stats, j, column)
+            for h in range(2):
+                for e in range(2):
+                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], softmax_scale, -lse[e]))
+
+    @device_function
+    def dscores(p, dp, stats, column, kept, factor):
+        for j in range(WIDTH // 8):
+            delta = stats_of(stats + 4 * TOGETHER, j, column)
+            for h in range(2):
+                for e in range(2):
+                    k = 4 * j + 2 * h + e
+                    if DROPOUT:
+                        part = share(k, kept, factor)
+                        dp[k] = p[k] * fma(dp[k], part, -delta[e])
+                        p[k] = p[k] * part
+                    else:
+                        dp[k] = p[k] * (dp[k] - delta[e])
+
+    @device_function
+    def capped_columns(j, arguments):
+        """Both at once: the derivative of a cap takes the score. x are products, -inf where a query does not attend to a key."""
+        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        lse, delta = stats_of(stats, j, column), stats_of(stats + 4 * TOGETHER, j, column)
+        strides, last_row, last_key = scoring.bias_strides, scoring.last_row, scoring.last_key
+        for h in range(2):
+            for e in range(2):
+                k, row, key, bias_at = 4 * j + 2 * h + e, first_row + column + 8 * j + e, first_key + 8 * h, scoring.bias_at
+                if BIAS:
+                    bias_at = bias_at + min(row, last_row) * strides.row + min(key, last_key) * strides.column
+                score, derivative = terms.score_and_derivative(x[k], key - row - scoring.shift, scoring.slope, scoring.bias, bias_at,
+                                                               scoring.scale, scoring.softcap)
+                p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -lse[e]))
+                part = share(k, kept, factor)
+                dp[k] = p * fma(dp[k], part, -delta[e]) * derivative
+                x[k] = p * part
+    capped = unrolled(WIDTH // 8, capped_columns)
+
+    @device_function
+    def softmax_gradient(x, dp, step, scoring, key, kept, factor, softmax_scale, shared, q_state, do_state, thread):
+        """x becomes p, after dropout, and dp ds, but for the scale; gives the state of the next do."""
+        stats = shared.base + STATS_AT + q_state.stage * STATS
+        if not CAPPED:
+            probabilities(x, stats, thread.column, softmax_scale)
+        if OF_DK:
+            scores_done(dp)
+        if SINGLE_DO:  # dv takes none
+            cuda.syncwarp()
+            do_pipe.consumer_release(shared.do, do_state, thread.lane)
+            do_state = do_pipe.next(do_state)
+        if CAPPED:
+            capped(0, (x, dp, stats, step.row, key, thread.column, scoring, kept, factor))
+        else:
+            dscores(x, dp, stats, thread.column, kept, factor)
+        return do_state
+
+    # ---- dv and dk
+
+    (DK_COLUMNS, DV_COLUMNS), (DK_BOX, DV_BOX) = (tuple(n // 2 for n in columns) for columns in (config.columns, config.gemm_columns))
+
+    def make_add_boxes(multiply, box_columns, boxes):
+        """Device function ``add_boxes(acc, box, words, at)``: what a tile adds to dk or dv, box by box of columns of which the first is in
+        flight, rounded to the nearest: tensor cores may truncate whatever they add."""
+        done = make_wgmma_wait(0, box_columns)
+
+        @device_function
+        def add_boxes(acc, box, words, at):
+            done(box)
+            add_box(acc, 0, box, box_columns)
+            for b in range(1, boxes):
+                multiply(box, words, descriptor(BY_COLUMN, at + u32(b * Q_BOX)))
+                done(box)
+                add_box(acc, b * box_columns, box, box_columns)
+        return add_boxes
+
+    @device_function
+    def add_box(acc, first, box, count):
         for c in range(count):
-            sums[first + c] = sums[first + c] + passed[c]
+            acc[first + c] = acc[first + c] + box[c]
+    add_dk, add_dv = make_add_boxes(multiply_dk, DK_BOX, Q_BOXES), make_add_boxes(multiply_dv, DV_BOX, V_BOXES)
+    dk_done, dv_done = make_wgmma_wait(0, DK_COLUMNS), make_wgmma_wait(0, DV_COLUMNS)
 
     @device_function
-    def add_values(values, passed, words, tile):
-        """The columns of dv; those of the first box are under way."""
-        box_values_done(passed)
-        add_box(values, 0, passed, BOX_V)
-        for b in range(1, V_BOXES):
-            by_second(passed, words, descriptor(by_column, tile + u32(b * PASS)))
-            box_values_done(passed)
-            add_box(values, b * BOX_V, passed, BOX_V)
+    def finish_gradients(acc_dk, acc_dv, box, ds_words, step):
+        """Wait for what a step adds to dk and dv."""
+        if SERIAL:
+            multiply_dk(box, ds_words, descriptor(BY_COLUMN, step.q))
+        if SPLIT:
+            add_dk(acc_dk, box, ds_words, step.q)
+        elif OF_DK:
+            dk_done(acc_dk)
+        if OF_DV and not SPLIT:
+            dv_done(acc_dv)
+
+    # ---- dq
+
+    TRANSPOSED, (_, COLUMNS_BEFORE, _), COUNTS = config.transposed, config.dq_parts[-1], tuple(n for _, _, n in config.dq_parts)
+    TILES, BLOCKS = ceil_div(COUNTS[0], COLUMNS), config.dq // 2048  # of a part's transpose, of 64 columns; of 16 columns
+    BY_ROWS, DQ_ROWS = WIDTH == 64 * GROUPS, COUNTS[0] // 8 * 2048
+    DS_BUFFERS, DS_PIECE, DQ_AT = config.ds_buffers, config.ds // PIECES, at.dq
+    DQ_COLUMNS = TILES * SCORES if config.transposed else COUNTS[0] // 2
+    dq_done = make_wgmma_wait(0 if SERIAL else 1, DQ_COLUMNS)
 
     @device_function
-    def add_keys(sums, passed, words, tile):
-        """The same of dk."""
-        box_done(passed)
-        add_box(sums, 0, passed, BOX)
-        for b in range(1, Q_BOXES):
-            by_first(passed, words, descriptor(by_column, tile + u32(b * PASS)))
-            box_done(passed)
-            add_box(sums, b * BOX, passed, BOX)
-
-    @device_function
-    def put_slopes(words, to, group, warp, lane):
-        """ds as columns of 64 rows, or of all, a line of memory a key."""
-        key = group * 64 + warp * 16 + (lane & 15)
+    def store_ds(words, to, thread):
+        """ds as columns of 64 queries, or of all, a line of memory per key."""
+        key = thread.group * 64 + thread.warp * 16 + (thread.lane & 15)
         for piece in range(PIECES):
             for i in range(WIDTH // 16):
-                k, place = piece * WORDS + 4 * i, u32((i % 4 * 2 + (lane >> 4)) ^ (key * LINE >> 7 & (LINE // 16 - 1))) * 16
-                stmatrix_x4(to + u32(piece * SLOPE_PIECE + i // 4 * SLOPE_BOX) + u32(key * LINE) + place, words[k], words[k + 1],
-                            words[k + 2], words[k + 3])
+                k = piece * WORDS + 4 * i
+                chunk = u32((i % 4 * 2 + (thread.lane >> 4)) ^ (key * DS_LINE >> 7 & (DS_LINE // 16 - 1))) * 16
+                stmatrix_x4(to + u32(piece * DS_PIECE + i // 4 * DS_BOX) + u32(key * DS_LINE) + chunk, words[k], words[k + 1], words[k + 2],
+                            words[k + 3])
 
     @device_function
-    def put_part(part, to, count, thread):
+    def publish_ds(words, step, thread):
+        """ds to shared memory, where all warpgroups read it."""
+        if DS_BUFFERS == 1:  # until all have read the former one
+            barrier_sync(1, CONSUMERS)
+        elif STAGED:  # until the warpgroup has read the bias
+            barrier_sync(thread.group + 2, 128)
+        store_ds(words, step.ds, thread)
+        fence_async_shared()
+        barrier_sync(1, CONSUMERS)
+
+    @device_function
+    def start_dq(acc, step, base, group):
+        """A warpgroup's columns, or queries, of ds' k, or of the transpose. Where it has fewer columns, or none, it multiplies as many and
+        leaves them."""
+        own_keys = base + u32(group) * (COLUMNS_BEFORE // COLUMNS * KV_BOX) if COUNTS[-1] else base
+        if TRANSPOSED:
+            multiply_dq(acc, descriptor(OF_KEYS, own_keys), descriptor(OF_DS, step.ds))
+        elif BY_ROWS:
+            multiply_dq(acc, descriptor(OF_DS, step.ds + u32(group) * DS_BOX), descriptor(OF_KEYS, base))
+        else:
+            multiply_dq(acc, descriptor(OF_DS, step.ds), descriptor(OF_KEYS, own_keys))
+
+    @device_function
+    def store_columns(acc, to, count, number):
         """A warpgroup's columns of the part of dq, block after block."""
         for j in range(count // 8):
-            store_shared_4f32(to + u32(2048 * j) + u32(thread * 16), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
+            store_shared_4f32(to + u32(2048 * j) + u32(number * 16), acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3])
 
     @device_function
-    def put_turned(part, to, first, warp, lane):
+    def store_transposed(acc, to, first, thread):
         """The same of a transposed part, warp after warp: a block of shared memory has 16 columns, and box number `first` begins."""
         for tile in range(TILES):
-            block = i32(4 * (first + tile) + warp)
-            if block < BLOCKS_TURNED:
+            block = i32(4 * (first + tile) + thread.warp)
+            if block < BLOCKS:
                 for j in range(WIDTH // 8):
                     k = tile * SCORES + 4 * j
-                    store_shared_4f32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16), part[k], part[k + 1], part[k + 2],
-                                      part[k + 3])
+                    store_shared_4f32(to + u32(block * 2048) + u32(512 * j) + u32(thread.lane * 16), acc[k], acc[k + 1], acc[k + 2],
+                                      acc[k + 3])
 
     @device_function
-    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        image, line_head, other_head, start, begin, end = where
-        rows, keys, shift, bounds, heads = limits
-        all_keys = sizes.keys
-        scale, softcap, bias, bias_strides = scaling
-        seed, offset, threshold, factor = dropping
-        seed = terms.seed_of(seed, offset)
-        lane, warp = thread & 31, thread >> 5
-        line, column = start + group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
-        softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
-        x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
-        sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
-        words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
-        factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(MASKS, u32)
-        if OF_DK:
-            for c in range(SUMS):
-                sums[c] = f32(0)
-        if OF_DV:
-            for c in range(SUMS_V):
-                values[c] = f32(0)
-        state, single, turn, bias_phase = pipe.consumer_start(), single_pipe.consumer_start(), u32(1), u32(0)
-        stay_pipe.consumer_wait(bars.resident, stay_pipe.consumer_start())
-        if LIMITED_KEYS and start + HEIGHT > keys:  # what is behind the last key is multiplied for dq, by zeros
-            clear_rows(base, Q_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
-            if OF_DK:
-                clear_rows(base + SECOND, V_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
-            fence_async_shared()
-            barrier_sync(1, 128 * GROUPS)
-        mine = base + u32(group) * (64 * ROW)
-        own_keys = base + u32(group) * (COLUMNS_BEFORE // COLUMNS * STAY) if COUNTS[-1] else base
-        a, a_second = descriptor(by_row, mine), descriptor(by_row, mine + SECOND)
-        at, member, slope = begin, i32(0), terms.slope(other_head, heads)
-        while is_left(at, end) and member < members:
-            h = other_head + member
-            head = image * heads + h
-            bias_at = image * bias_strides.batch + h * bias_strides.head
-            scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
-            drawing = (seed, head, threshold, factor)
-            pipe.consumer_wait(bars.rows, state)
-            tile = base + RING + state.stage * STAGE
-            second, of_ds = second_of(base, tile), slopes_of(base, turn)
-            if SINGLE:
-                single_pipe.consumer_wait(bars.single, single)
-            if LIMITED_ROWS and at + WIDTH > rows:
-                clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
-                clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
-                if STAGED:
-                    mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
-                    for b in range(BIAS_BOXES):
-                        clear_rows(of_ds + u32(b * SLOPE_BOX), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
-                                   group * 128 + thread)
-                fence_async_shared()
-                barrier_sync(1, 128 * GROUPS)
-            if DROPOUT:
-                find_kept(kept, drawing, line, at, lane)
-            score(x, a, descriptor(by_row, tile))
-            if OF_DK:
-                value(y, a_second, descriptor(by_row, second))
-            else:  # slopes that nobody asks for
-                for c in range(SCORES):
-                    y[c] = f32(0)
-            if CAPPED or not OF_DK:
-                slopes_done(x)
-            else:
-                scores_first(x)
-            if ADJUSTED:
-                adjust(x, nothing, line, at, column, scoring)
-            if STAGED:
-                mbarrier_wait(bars.bias_full + 8 * turn, bias_phase)
-                bias_phase = bias_phase ^ turn ^ 1
-                add_bias(x, of_ds + u32(group) * BIAS_BOX, warp, lane, f32(1) if ADJUSTED else scale)
-                if not OF_DK:
-                    release(bars.bias_empty, turn, lane)
-                    turn = turn ^ 1
-            seen, _ = terms.key_range(min(at + WIDTH, rows) - 1, rows, keys, bounds)
-            _, last = terms.key_range(at, rows, keys, bounds)
-            if seen > start or last < start + HEIGHT:
-                apply_mask(x, line - shift, at, column, keys - line, bounds)
-            levels = base + NUMBERS + state.stage * NUMBER_BYTES
-            deltas = levels + 4 * TOGETHER
-            if CAPPED:
-                if OF_DK:
-                    slopes_done(y)
-                if SINGLE:
-                    cuda.syncwarp()
-                    single_pipe.consumer_release(bars.single, single, lane)
-                    single = single_pipe.next(single)
-                capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
-            else:
-                exponentials(x, levels, column, softmax_scale)
-                if OF_DK:
-                    slopes_done(y)
-                if SINGLE:
-                    cuda.syncwarp()
-                    single_pipe.consumer_release(bars.single, single, lane)
-                    single = single_pipe.next(single)
-                slopes(x, y, deltas, column, kept, factor)
-            if OF_DV:
-                pack(words_p, x)
-            if SPLIT:
-                by_second(passed, words_p, descriptor(by_column, second))
-            if CROWDED:
-                add_values(values, passed, words_p, second)
-            if OF_DK:
-                pack(words, y)
-            if OF_DV and not SPLIT:
-                by_second(values, words_p, descriptor(by_column, second), 1)
-            if OF_DK:
-                if TURNS == 1:  # until all have read the former one
-                    barrier_sync(1, 128 * GROUPS)
-                elif STAGED:  # until the warpgroup has read the bias
-                    barrier_sync(group + 2, 128)
-                put_slopes(words, of_ds, group, warp, lane)
-                fence_async_shared()
-                barrier_sync(1, 128 * GROUPS)
-                if SPLIT and not CROWDED:
-                    add_values(values, passed, words_p, second)
-                if TURNED:
-                    by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
-                elif BY_ROWS:
-                    by_keys(part, descriptor(OF_SLOPES, of_ds + u32(group) * SLOPE_BOX), descriptor(OF_KEYS, base))
-                else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
-                    by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
-                if not SPLIT:
-                    by_first(sums, words, descriptor(by_column, tile), 1)
-                elif not CROWDED:
-                    by_first(passed, words, descriptor(by_column, tile))
-                part_first(part)
-                if STAGED:
-                    release(bars.bias_empty, turn, lane)
-                mbarrier_wait(bars.part_empty, turn)
-                to = base + PART
-                if TURNED:
-                    put_turned(part, to, i32(group * TILES), warp, lane)
-                elif BY_ROWS:
-                    put_part(part, to + u32(group) * (BLOCKS * 2048), COUNTS[0], thread)
-                elif group == 0:
-                    put_part(part, to, COUNTS[0], thread)
-                else:
-                    put_part(part, to + COLUMNS_BEFORE // 8 * 2048, COUNTS[-1], thread)
-                fence_async_shared()
-                turn = turn ^ 1
-                release(bars.part_full, turn, lane)
-            if SPLIT:
-                if CROWDED:
-                    by_first(passed, words, descriptor(by_column, tile))
-                add_keys(sums, passed, words, tile)
-            elif OF_DK:
-                sums_done(sums)
-            if OF_DV and not SPLIT:
-                values_done(values)
-            cuda.syncwarp()  # it has read a stage, its levels and deltas too
-            pipe.consumer_release(bars.rows, state, lane)
-            state = pipe.next(state)
-            own = member
-            at, member = following(at, member, begin, end, members)
-            if member != own:
-                slope = terms.slope(other_head + member, heads)
-        out, out_strides, out_second, second_strides = outs
-        image, line_head, start = place_of(told, order, sequences, sizes)  # once more: nothing of it is kept in registers until here
-        key, written = i32(0), all_keys
-        if PACKED:
-            _, written, _, key, _ = extent_of(told, image, sequences, sizes)
-        line = start + group * 64 + warp * 16 + (lane >> 2)
-        if OF_DK:
-            if not SPLIT:
-                sums_done(sums)
-            for r in range(2):
-                factors[r] = scale if line + 8 * r < keys else f32(0)
-            to_keys = advance(out, image * out_strides.batch + line_head * out_strides.head + key * out_strides.row)
-            store(sums, factors, to_keys, out_strides, line, written, column)
-        if OF_DV:
-            if not SPLIT:
-                values_done(values)
-            for r in range(2):
-                factors[r] = f32(1) if line + 8 * r < keys else f32(0)
-            to_values = advance(out_second, i64(image * second_strides.batch + line_head * second_strides.head
-                                                + key * second_strides.row))
-            store_values(values, factors, to_values, second_strides, line, written, column)
+    def finish_dq(acc, shared, ds_state, thread):
+        """Hand the part of dq to the thread that adds it."""
+        dq_done(acc)
+        if STAGED:
+            cuda.syncwarp()
+            bias_pipe.consumer_release(shared.bias, ds_state, thread.lane)
+        dq_free_pipe.consumer_wait(shared.dq_free, PipelineState(u32(0), ds_state.stage ^ 1))  # a phase per step
+        to = shared.base + DQ_AT
+        if TRANSPOSED:
+            store_transposed(acc, to, i32(thread.group * TILES), thread)
+        elif BY_ROWS:
+            store_columns(acc, to + u32(thread.group) * DQ_ROWS, COUNTS[0], thread.number)
+        elif thread.group == 0:
+            store_columns(acc, to, COUNTS[0], thread.number)
+        else:
+            store_columns(acc, to + COLUMNS_BEFORE // 8 * 2048, COUNTS[-1], thread.number)
+        fence_async_shared()
+        cuda.syncwarp()
+        if thread.lane == 0:
+            dq_pipe.producer_commit(shared.dq, ds_state)
 
-    @jit(launch_bounds=(THREADS, 1))
-    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
-                             order, counts_of_heads, of_rows, of_keys,
-                             row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,
-                             offset, threshold, factor):
-        shared = cuda.shared.array(0, u32)
-        maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
-        of_bias = tensor_map_address(bias_map)
-        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
-        first = base + BARS
-        bars = Bars(stay_pipe.barriers(first), pipe.barriers(first + ROW_BARS), first + PART_BARS, first + (PART_BARS + 16),
-                    single_pipe.barriers(first + SINGLE_BARS), first + BIAS_BARS, first + (BIAS_BARS + 16))
-        told = first + TOLD
-        sequences = Sequences(of_rows, of_keys, row_step, key_step)
+    # ---- the results, and the steps
+
+    store_dk, store_dv = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
+                             (config.d, config.e), config.pairs)
+
+    @device_function
+    def key_of(first, thread):
+        """The first of a thread's two keys of a tile."""
+        return first + thread.group * 64 + thread.warp * 16 + (thread.lane >> 2)
+
+    @device_function
+    def write_back(acc_dk, acc_dv, factors, outputs, keys, scale, shared, work, thread):
+        """dk and dv; the tile is located again: nothing of it is kept in registers until here."""
+        image, kv_head, first = tiles.locate(shared.tile, work)
+        key, first_key, written = key_of(first, thread), i32(0), work.sizes.keys
+        if GROUPS == 2:  # nor is the thread's offset: it would spill
+            key = first + ((cuda.threadIdx.x >> 5) - 4) * 16 + (thread.lane >> 2)
+        if PACKED:
+            _, written, _, first_key, _ = tiles.extent(shared.tile, image, work)
+        if OF_DK:
+            if not SPLIT:
+                dk_done(acc_dk)
+            for r in range(2):
+                factors[r] = scale if key + 8 * r < keys else f32(0)
+            strides = outputs.dk_strides
+            to = advance(outputs.dk, image * strides.batch + kv_head * strides.head + first_key * strides.row)
+            store_dk(acc_dk, factors, to, strides, key, written, thread.column)
+        if OF_DV:
+            if not SPLIT:
+                dv_done(acc_dv)
+            for r in range(2):
+                factors[r] = f32(1) if key + 8 * r < keys else f32(0)
+            strides = outputs.dv_strides
+            to = advance(outputs.dv, image * strides.batch + kv_head * strides.head + first_key * strides.row)
+            store_dv(acc_dv, factors, to, strides, key, written, thread.column)
+
+    RING_AT, STAGE = at.ring, config.stage
+    pack, draw = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS), make_draw_transposed(WIDTH)
+    DK, DV, BOX, ALL_WORDS, KEPT = DK_COLUMNS, DV_COLUMNS, max(DK_BOX, DV_BOX) if SPLIT else 1, PIECES * WORDS, words_of_bits(WIDTH)
+
+    @device_function
+    def step_at(row, shared, q_state, ds_state):
+        """The `Step` of a tile of queries."""
+        q = shared.base + RING_AT + q_state.stage * STAGE
+        return Step(row, q, do_at(shared.base, q), ds_at(shared.base, ds_state.stage))
+
+    @device_function
+    def consume(outputs, shared, tile, work, options, thread):
+        key, shift = key_of(tile.key, thread), terms.shift(tile.rows, tile.keys)
+        x, dp = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
+        acc_dk, acc_dv, acc_dq = cuda.local.array(DK, f32), cuda.local.array(DV, f32), cuda.local.array(DQ_COLUMNS, f32)
+        ds_words, p_words, box = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(BOX, f32)
+        factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(KEPT, u32)
+        softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else options.scale * LOG2E
+        if OF_DK:
+            for c in range(DK):
+                acc_dk[c] = f32(0)
+        if OF_DV:
+            for c in range(DV):
+                acc_dv[c] = f32(0)
+        q_state, do_state, ds_state = q_pipe.consumer_start(), do_pipe.consumer_start(), bias_pipe.consumer_start()
+        wait_for_keys(shared, tile, thread)
+        keys_at = shared.base + u32(thread.group) * (64 * ROW)
+        of_k, of_v = descriptor(BY_ROW, keys_at), descriptor(BY_ROW, keys_at + V_AT)
+        row, member, slope = tile.begin, i32(0), terms.slope(tile.head, work.heads.all)
+        while tiles.is_left(row, tile) and member < work.heads.group:
+            h, step = tile.head + member, step_at(row, shared, q_state, ds_state)
+            bias_at = tile.sequence * options.bias_strides.batch + h * options.bias_strides.head
+            scoring = Scoring(shift, slope, options.bias, bias_at, options.bias_strides, tile.rows - 1, tile.keys - 1, options.scale,
+                              options.softcap)
+
+            # s = k q', dp = v do'; then p and ds
+            wait_for_queries(step, shared, tile, q_state, do_state, ds_state, thread)
+            if DROPOUT:
+                draw(kept, Dropout(options.seed, tile.sequence * work.heads.all + h, options.threshold, options.factor), key, row,
+                     thread.lane)
+            start_products(x, dp, of_k, of_v, step)
+            finish_scores(x, nothing, step, scoring, tile, key, shared, ds_state, work, thread)
+            do_state = softmax_gradient(x, dp, step, scoring, key, kept, options.factor, softmax_scale, shared, q_state, do_state,
+                                        thread)
+
+            # dv += p do; of float32 p do is multiplied while ds is split
+            if OF_DV:
+                pack(p_words, x)
+            if SPLIT:
+                multiply_dv(box, p_words, descriptor(BY_COLUMN, step.do))
+            if SERIAL:
+                add_dv(acc_dv, box, p_words, step.do)
+            if OF_DK:
+                pack(ds_words, dp)
+            if OF_DV and not SPLIT:
+                multiply_dv(acc_dv, p_words, descriptor(BY_COLUMN, step.do), 1)
+
+            # dq = ds' k from shared memory, dk += ds q
+            if OF_DK:
+                publish_ds(ds_words, step, thread)
+                if SPLIT and not SERIAL:
+                    add_dv(acc_dv, box, p_words, step.do)
+                start_dq(acc_dq, step, shared.base, thread.group)
+                if not SPLIT:
+                    multiply_dk(acc_dk, ds_words, descriptor(BY_COLUMN, step.q), 1)
+                elif not SERIAL:
+                    multiply_dk(box, ds_words, descriptor(BY_COLUMN, step.q))
+                finish_dq(acc_dq, shared, ds_state, thread)
+            ds_state = bias_pipe.next(ds_state)
+            finish_gradients(acc_dk, acc_dv, box, ds_words, step)
+
+            # the next step
+            cuda.syncwarp()  # lse and delta have been read too
+            q_pipe.consumer_release(shared.q, q_state, thread.lane)
+            q_state, former = q_pipe.next(q_state), member
+            row, member = tiles.next(row, member, tile, work)
+            if member != former:
+                slope = terms.slope(tile.head + member, work.heads.all)
+        write_back(acc_dk, acc_dv, factors, outputs, tile.keys, options.scale, shared, work, thread)
+
+    # ---- the kernel
+
+    producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
+    Q_BARS, DQ_BARS, FREE_BARS, DO_BARS, BIAS_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 7))
+
+    @jit(launch_bounds=(s.threads, 1))
+    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order,
+                             heads, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
+                             scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, u32)
+        maps = Maps(tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map),
+                    tensor_map_address(bias_map))
+        base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
+                        dq_pipe.barriers(base + DQ_BARS), dq_free_pipe.barriers(base + FREE_BARS), bias_pipe.barriers(base + BIAS_BARS),
+                        base + TILE)
+        work = Work(sizes, heads, order, Sequences(of_rows, of_keys, row_step, key_step), bounds)
         tid = cuda.threadIdx.x
         if tid == 0:
-            for k in range(4):
-                prefetch_tensor_map(maps[k])
-            stay_pipe.init(bars.resident)
-            pipe.init(bars.rows)
-            single_pipe.init(bars.single)
-            for k in range(2):
-                mbarrier_init(bars.part_full + u32(8 * k), 4 * GROUPS)
-                mbarrier_init(bars.bias_full + u32(8 * k), 1)
-                mbarrier_init(bars.bias_empty + u32(8 * k), 4 * GROUPS)
-            mbarrier_init(bars.part_empty, 1)
+            prefetch_tensor_map(maps.k)
+            prefetch_tensor_map(maps.v)
+            prefetch_tensor_map(maps.q)
+            prefetch_tensor_map(maps.do)
+            kv_pipe.init(shared.kv)
+            q_pipe.init(shared.q)
+            do_pipe.init(shared.do)
+            dq_pipe.init(shared.dq)
+            dq_free_pipe.init(shared.dq_free)
+            bias_pipe.init(shared.bias)
             fence_mbarrier_init()
-            tell(told, i32(fetch_add_u32(ticket, 1)), order, sequences, sizes)
+            tiles.publish(shared.tile, i32(fetch_add_u32(ticket, 1)), work)
         cuda.syncthreads()
-        members, heads = counts_of_heads[0], counts_of_heads[1]
-        # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
+        # each role reads the tile for itself: what all had in common would be kept in memory, producers have few registers
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    if not PACKED or where.start < keys:
-                        produce(maps, base, bars, where, firsts, members, brought, sizes.padded, heads, sizes.batch)
+                    tile = tiles.read(shared.tile, work)
+                    if not PACKED or tile.key < tile.keys:  # more tiles are counted than sequences have
+                        producers.load(maps, shared, tile, stats, work)
             elif tid >= 96:
                 if STAGED and elect():
-                    where, _, _, _ = work_of(told, order, sequences, sizes, members, bounds)
-                    produce_bias(of_bias, bias_strides, base, bars, where, members)
+                    producers.load_bias(maps.bias, bias_strides, shared, tiles.read(shared.tile, work), work)
             elif OF_DK:
                 if elect():
-                    where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    add_parts(base, bars, where, place, members, sums, counts, sizes.tiles, (heads, rows, keys, bounds),
-                              (tid >> 5) - 1)
+                    producers.add_to_dq(shared, tiles.read(shared.tile, work), Added(dq, counts), work, u32((tid >> 5) - 1))
         else:
             claim_registers()
-            where, _, rows, keys = work_of(told, order, sequences, sizes, members, bounds)
-            limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
-            if not PACKED or where.start < keys:  # more tiles are counted than sequences have
-                consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
-                        (seed, offset, threshold, factor), role - 1, tid & 127, told, order, sequences, sizes)
+            tile, group, number = tiles.read(shared.tile, work), role - 1, tid & 127
+            lane, warp = number & 31, number >> 5
+            if not PACKED or tile.key < tile.keys:
+                consume(Outputs(dk, dk_strides, dv, dv_strides), shared, tile, work,
+                        Options(scale, softcap, bias, bias_strides, terms.seed_of(seed, offset), threshold, factor),
+                        Thread(group, number, warp, lane, (lane & 3) * 2))
     return sdpa_bwd_flash_wgmma

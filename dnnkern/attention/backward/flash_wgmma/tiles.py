@@ -1,39 +1,61 @@
-"""Which tile of keys a block takes, which rows pass it, and which tiles of keys a tile of rows passes (`sdpa_bwd_flash_wgmma`)."""
+"""Which tile of keys a block takes, which tiles of queries pass it, and where the workspace has a query (`flash_wgmma`)."""
 import functools
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder, divisor
 from ....device.scheduler import make_longest_first
 from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
 from ..._scores import make_extent, make_terms, make_tile
-from .dq import make_place
+from .parameters import Tile
 
 
-class Sizes(NamedTuple):
-    """Queries and keys of an array, the queries of a head in the workspace, in how many tiles, and sequences."""
-    rows: i32
-    keys: i32
-    padded: i32
-    tiles: i32
-    batch: i32
+def padding(width):
+    """What queries of a head are a multiple of in the workspace: those of a tile, and of a block of dq."""
+    return max(width, 64)
 
 
-class Where(NamedTuple):
-    """A block's tile: its sequence, head of k and v, first query head, first key; where the steps over its queries begin and end."""
-    sequence: i32
-    kv_head: i32
-    head: i32
-    start: i32
-    begin: i32
-    end: i32
+class Rows(NamedTuple):
+    """Device functions of the workspace's queries.
+
+    begin(sequence, first_row)
+        Which of them is the first one of a sequence.
+    find(image, padded, sequences, batch, rows, keys)
+        (the sequence's first row, its number in the sequence, rows of the sequence) of one of them. RowStats of those that are no row are
+        past the end.
+    """
+    begin: Callable
+    find: Callable
+
+
+@functools.cache
+def make_rows(kind, width) -> Rows:
+    """Packed sequences are tiles of `padding` rows in the workspace as `make_tile` counts them, those after the last sequence too."""
+    PACKED, PAD, extent = kind.packed, padding(width), make_extent(kind)
+    sequence_of, LOG_PAD = make_tile(True, PAD), PAD.bit_length() - 1
+
+    @device_function
+    def begin(sequence, first_row):
+        return (first_row & -PAD) + sequence * PAD if PACKED else i32(0)
+
+    @device_function
+    def find(image, padded, sequences, batch, rows, keys):
+        sequence, row = image, padded
+        if PACKED:
+            sequence, row = sequence_of(image, padded >> LOG_PAD, sequences.rows, sequences.row_step, batch, rows)
+            row = row + (padded & (PAD - 1))
+        first, count, _, _ = extent(sequence, sequences, batch, rows, keys)
+        if PACKED and row < 0:  # before the first sequence
+            row = count
+        return first, row, count
+    return Rows(begin, find)
 
 
 @functools.cache
 def make_ranges(kind, height, width):
-    """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, behind the last) of the rows that pass the tile of keys from
-    `start` on, the first one a multiple of `width`, and ``tiles_of(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
-    from `at` on passes, which follow one another, the numbers of the first and the last."""
+    """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, end) of the queries that attend to the tile of keys from `start`
+    on, the first one a multiple of `width`, and ``key_tiles(row, rows, keys, bounds)``: of the tiles of keys that the tile of queries from
+    `row` on attends to, which follow one another, the numbers of the first and the last."""
     terms, BY_WIDTH, BY_HEIGHT = make_terms(kind), divisor(width), divisor(height)
 
     @device_function
@@ -47,102 +69,117 @@ def make_ranges(kind, height, width):
         return i32(0), i32(0)
 
     @device_function
-    def tiles_of(at, rows, keys, bounds):
-        begin, _ = terms.key_range(at, rows, keys, bounds)
-        _, seen = terms.key_range(min(at + width, rows) - 1, rows, keys, bounds)
+    def key_tiles(row, rows, keys, bounds):
+        begin, _ = terms.key_range(row, rows, keys, bounds)
+        _, end = terms.key_range(min(row + width, rows) - 1, rows, keys, bounds)
         first, _ = divide_remainder(begin, BY_HEIGHT)
-        last, _ = divide_remainder(min(seen, keys) - 1, BY_HEIGHT)
+        last, _ = divide_remainder(min(end, keys) - 1, BY_HEIGHT)
         return first, last
-    return rows_of, tiles_of
+    return rows_of, key_tiles
+
+
+@device_function
+def signed(words):
+    a, b, c, d = words
+    return i32(a), i32(b), i32(c), i32(d)
+
+
+class Tiles(NamedTuple):
+    """Device functions of a block's tile and of its steps.
+
+    publish(to, ticket, work)
+        One thread finds the tile by its number, and leaves in shared memory what finding it again takes.
+    locate(at, work)
+        (sequence, head of k and v, first key) of the tile.
+    extent(at, sequence, work)
+        (rows, keys, first row, first key, first of the workspace's queries) of its sequence.
+    read(at, work)
+        The whole `Tile`.
+    is_left(row, tile)
+        Whether there is a tile of queries at `row`.
+    next(row, member, tile, work)
+        The next step, of another tile of queries or head of the group.
+    """
+    publish: Callable
+    locate: Callable
+    extent: Callable
+    read: Callable
+    is_left: Callable
+    next: Callable
 
 
 @functools.cache
-def make_tickets(config, down):
-    """Device functions of a block's tile, which one thread finds by its number and leaves in shared memory, at `told`: ``tell(told, ticket,
-    order, sequences, sizes)``, ``place_of(told, ...)``, ``extent_of(told, sequence, ...)``, ``work_of(told, ...)``; and `make_ranges`'s
-    ``tiles_of``."""
+def make_tiles(config, down) -> Tiles:
+    """Of a configuration, from the last keys to the first or `down` the other way round."""
     kind, height, width = config.kind, config.shape.height, config.shape.width
-    terms, tile_of, extent = make_terms(kind), make_tile(kind.packed, height), make_extent(kind)
-    locate = make_longest_first(1, config.by_head)
-    (begin_of, _), (rows_of, tiles_of), BY_WIDTH = make_place(kind, width), make_ranges(kind, height, width), divisor(width)
-    DOWN, PACKED = down, kind.packed
+    terms, tile_of, extent_of = make_terms(kind), make_tile(kind.packed, height), make_extent(kind)
+    position_of = make_longest_first(1, config.by_head)
+    begin_of, (rows_of, _), BY_WIDTH = make_rows(kind, width).begin, make_ranges(kind, height, width), divisor(width)
+    DOWN, PACKED, STEP = down, kind.packed, -width if down else width
 
     @device_function
-    def locate_tile(ticket, order, sequences, sizes):
-        """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
-        image, own_head, _, tile = locate(ticket, order)
+    def find_tile(ticket, work):
+        """(sequence, head of k and v, first key) of the tile of this number; packed, a key past the end where there is none."""
+        image, kv_head, _, tile = position_of(ticket, work.order)
         if DOWN:
-            tile = order.tiles - 1 - tile
-        sequence, start = tile_of(image, tile, sequences.keys, sequences.key_step, sizes.batch, sizes.keys)
-        if PACKED and (start < 0 or ticket >= cuda.gridDim.x):
-            start = sizes.keys
-        return sequence, own_head, start
+            tile = work.order.tiles - 1 - tile
+        sequence, key = tile_of(image, tile, work.sequences.keys, work.sequences.key_step, work.sizes.batch, work.sizes.keys)
+        if PACKED and (key < 0 or ticket >= cuda.gridDim.x):
+            key = work.sizes.keys
+        return sequence, kv_head, key
 
     @device_function
-    def tell(told, ticket, order, sequences, sizes):
-        """Leaves the block's tile in shared memory: its number, or, of packed sequences, what takes a search."""
-        if PACKED:
-            sequence, own_head, start = locate_tile(ticket, order, sequences, sizes)
-            first_row, rows, first_key, keys = extent(sequence, sequences, sizes.batch, sizes.rows, sizes.keys)
-            if sequence == sizes.batch:  # behind the last sequence
+    def publish(to, ticket, work):
+        if PACKED:  # takes a search
+            sequence, kv_head, key = find_tile(ticket, work)
+            first_row, rows, first_key, keys = extent_of(sequence, work.sequences, work.sizes.batch, work.sizes.rows, work.sizes.keys)
+            if sequence == work.sizes.batch:  # after the last sequence
                 rows = 0
-            store_shared_4u32(told, u32(sequence), u32(own_head), u32(start), u32(rows))
-            store_shared_4u32(told + 16, u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
+            store_shared_4u32(to, u32(sequence), u32(kv_head), u32(key), u32(rows))
+            store_shared_4u32(to + 16, u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
         else:
-            store_shared_u32(told, u32(ticket))
+            store_shared_u32(to, u32(ticket))
 
     @device_function
-    def place_of(told, order, sequences, sizes):
-        """(sequence, head of keys, first key) of the block's tile."""
+    def locate(at, work):
         if PACKED:
-            words = load_shared_4u32(told)
-            return i32(words[0]), i32(words[1]), i32(words[2])
-        return locate_tile(i32(load_shared_u32(told)), order, sequences, sizes)
+            sequence, kv_head, key, _ = signed(load_shared_4u32(at))
+            return sequence, kv_head, key
+        return find_tile(i32(load_shared_u32(at)), work)
 
     @device_function
-    def extent_of(told, sequence, sequences, sizes):
-        """(rows, keys, first row, first key, first row in the workspace) of its sequence."""
+    def extent(at, sequence, work):
         if PACKED:
-            words = load_shared_4u32(told + 16)
-            return i32(load_shared_u32(told + 12)), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
-        _, rows, _, keys = terms.lengths(sequence, sequences, sizes.rows, sizes.keys)
+            keys, first_row, first_key, first_padded = signed(load_shared_4u32(at + 16))
+            return i32(load_shared_u32(at + 12)), keys, first_row, first_key, first_padded
+        _, rows, _, keys = terms.lengths(sequence, work.sequences, work.sizes.rows, work.sizes.keys)
         return rows, keys, i32(0), i32(0), i32(0)
 
     @device_function
-    def work_of(told, order, sequences, sizes, members, bounds):
-        """(`Where` of the block's tile, (the sequence's first row and key, its first row in the workspace), rows, keys)."""
-        sequence, own_head, start = place_of(told, order, sequences, sizes)
-        rows, keys, first_row, first_key, place = extent_of(told, sequence, sequences, sizes)
-        begin, end = rows_of(start, rows, keys, bounds)
+    def read(at, work):
+        sequence, kv_head, key = locate(at, work)
+        rows, keys, first_row, first_key, first_padded = extent(at, sequence, work)
+        begin, end = rows_of(key, rows, keys, work.bounds)
         if DOWN:
             count, _ = divide_remainder(end - begin + (width - 1), BY_WIDTH)
             begin, end = begin + (count - 1) * width, begin - width
-        where = Where(sequence, own_head, own_head * members, start, begin, end)
-        return where, (first_row, first_key, place), rows, keys
-    return tell, place_of, extent_of, work_of, tiles_of
-
-
-@functools.cache
-def make_walk(width, down):
-    """Device functions ``is_left(at, end)`` and ``following(at, member, begin, end, members)`` of a block's steps."""
-    DOWN, STEP = down, -width if down else width
+        return Tile(sequence, kv_head, kv_head * work.heads.group, key, begin, end, rows, keys, first_row, first_key, first_padded)
 
     @device_function
-    def is_left(at, end):
-        """Whether there are rows between."""
-        return at > end if DOWN else at < end
+    def is_left(row, tile):
+        return row > tile.end if DOWN else row < tile.end
 
     @device_function
-    def following(at, member, begin, end, members):
-        """The next step, of another row of tiles or head of the group. Down all blocks of a group are at the same rows, and what one has to
-        wait for is a step ahead: heads take turns at the same rows. Up the rows of a head come one after another: it is in the L2."""
+    def following(row, member, tile, work):
+        """Down all blocks of a group are at the same rows, and what one has to wait for is a step ahead: heads take turns at the same rows.
+        Up the rows of a head come one after another: it is in the L2."""
         if DOWN:
             member = member + 1
-            if member == members:
-                at, member = at + STEP, i32(0)
+            if member == work.heads.group:
+                row, member = row + STEP, i32(0)
         else:
-            at = at + STEP
-            if not is_left(at, end):
-                at, member = begin, member + 1
-        return at, member
-    return is_left, following
+            row = row + STEP
+            if not is_left(row, tile):
+                row, member = tile.begin, member + 1
+        return row, member
+    return Tiles(publish, locate, extent, read, is_left, following)
