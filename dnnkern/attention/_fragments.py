@@ -170,7 +170,7 @@ def make_pack_bytes(dtype, count):
 
 @device_function
 def split(a, b):
-    """(high, middle, low): words of the pieces of two numbers, those of `a` in the low halves."""
+    """(high, middle, low): words of the pieces of two numbers, those of `a` in the low 16 bits."""
     high = floats_to_bfloat162(a, b)
     of_a, of_b = bfloat162_to_floats(high)
     a, b = a - of_a, b - of_b

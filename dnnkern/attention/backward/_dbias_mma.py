@@ -53,9 +53,9 @@ def make_product(dtype, keys, steps, pitch):
 def make_bias(dtype, keys, threads):
     """Device functions ``keep(at, bias, bias_at, strides, row, column, last_row, last_key)``, a thread's part of a fragment of the bias
     to shared memory, 16 bytes of each thread side by side, and ``add(x, softmax_scale, at)``: x becomes scores by powers of two."""
-    e, HALVES, FRAGMENT = element(dtype), dtype != "float32", keys // 2
+    e, PAIRED, FRAGMENT = element(dtype), dtype != "float32", keys // 2
     load, pack, unpack = e.load, e.pack, e.unpack
-    PER = 8 if HALVES else 4  # elements of 16 bytes
+    PER = 8 if PAIRED else 4  # elements of 16 bytes
 
     @device_function
     def keep(at, bias, bias_at, strides, row, column, last_row, last_key):
@@ -68,7 +68,7 @@ def make_bias(dtype, keys, threads):
                     values[4 * j + 2 * h + e] = load(bias, line + key * strides.column)
         for k in range(0, FRAGMENT, PER):
             to = at + u32(16 * threads * (k // PER))
-            if HALVES:
+            if PAIRED:
                 store_shared_4u32(to, pack(values[k], values[k + 1]), pack(values[k + 2], values[k + 3]),
                                   pack(values[k + 4], values[k + 5]), pack(values[k + 6], values[k + 7]))
             else:
@@ -78,7 +78,7 @@ def make_bias(dtype, keys, threads):
     def add(x, softmax_scale, at):
         for k in range(0, FRAGMENT, PER):
             source = at + u32(16 * threads * (k // PER))
-            if HALVES:
+            if PAIRED:
                 words = load_shared_4u32(source)
                 for w in range(4):
                     low, high = unpack(words[w])
