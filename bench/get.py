@@ -4,6 +4,7 @@ Every operation chooses for some problems from all of its sets, in a warm proces
 stand the estimates that were asked for and the calls of Python functions, which are the same on every machine.
 """
 import argparse
+import contextlib
 import statistics
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from dnnkern import dispatch
 from dnnkern.device import DEVICE
+from dnnkern.host import chosen
 from dnnkern.host import device as host
 
 from . import shapes
@@ -52,8 +54,20 @@ def get(op, problem, device):
         return None
 
 
+@contextlib.contextmanager
+def nothing_kept():
+    """In the block no choice is remembered, or read from the disk."""
+    before, chosen.KEEPS = chosen.KEEPS, False
+    dispatch.choices_changed()
+    try:
+        yield
+    finally:
+        chosen.KEEPS = before
+
+
 def counts(op, some, device) -> list:
-    """(estimates asked for, calls of Python functions) of the choice for each problem that has one, all but the first, which imports."""
+    """(estimates asked for, calls of Python functions) of the choice for each problem that has one, all but the first, which imports.
+    Within `nothing_kept`."""
     codes = {getattr(a.estimate, "func", a.estimate).__code__ for a in dispatch.algorithms()}
     get(op, some[0], device)
     found, asked, calls = [], 0, 0
@@ -81,13 +95,14 @@ def get_cold(ops=None) -> list:
     device, rows = target(), []
     for op in ops or shapes.operations():
         words, some = problems(op)
-        found = counts(op, some, device)
-        dispatch.choices_changed()
+        with nothing_kept():
+            found = counts(op, some, device)
         times = []
-        for problem in problems(op)[1][1:]:
-            start = time.process_time()
-            if get(op, problem, device) is not None:
-                times.append(1e3 * (time.process_time() - start))
+        with nothing_kept():
+            for problem in problems(op)[1][1:]:
+                start = time.process_time()
+                if get(op, problem, device) is not None:
+                    times.append(1e3 * (time.process_time() - start))
         if times:
             rows.append(Cold(op, words, statistics.median(times), *(statistics.median(some) for some in zip(*found)), max(times)))
     return rows

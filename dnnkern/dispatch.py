@@ -5,9 +5,11 @@ Which algorithms there are, and where, is `registry`'s; its functions for users 
 import contextlib
 import functools
 import logging
+import os
 
 from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, cheapest, problem_record
 from .device import _environment
+from .host import chosen as on_disk
 from .host import memo
 from .host.device import Device, current_device
 from .host.device import device as device_of
@@ -15,8 +17,8 @@ from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, VARIABLE, block, current, quick_to_simulate
-from .registry import (algorithms, choices_changed, declare, families, named, no_operation, operation_of, register,  # noqa: F401
-                       unregister, when_choices_change)
+from .registry import (algorithms, choices_changed, declare, families, is_as_installed, named, no_operation, operation_of,  # noqa: F401
+                       register, unregister, when_choices_change)
 
 log = logging.getLogger("dnnkern.dispatch")
 # Algorithms with these notes are chosen only if the caller allows them.
@@ -186,7 +188,23 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
         return forced.configured(problem, device, workspace_limit), "forced"
-    known = algorithms(op)
+    keeps = on_disk.KEEPS and is_as_installed() and not (device.is_simulated and preferred != DEVICE)
+    asked = keeps and on_disk.question(problem, allow, workspace_limit, exclude, preferred, _measured_until(op, device))
+    answer = _chosen_earlier(op, problem, device, limits, asked) if asked else None
+    if answer is None:
+        answer = _choose(op, problem, device, limits, preferred)
+        if asked and answer[1] in ("measured", "predicted"):
+            on_disk.keep(op, device, asked, answer[0].name, answer[1], answer[0].config_text)
+    chosen, why = answer
+    if _environment.words("DNNKERN_LOG", ("dispatch",)):
+        _log_to_stderr()
+        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))
+    return answer
+
+
+def _choose(op, problem, device, limits, preferred):
+    """(algorithm, why) by the preference, the database or the estimates."""
+    known, workspace_limit = algorithms(op), limits["workspace_limit"]
     reasons = {a.name: refusal(a, problem, device, **limits) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
@@ -200,10 +218,36 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         chosen, why = find.best_known(op, problem, device, able, tuple(known), workspace_limit), "measured"
     if chosen is None:
         ((chosen, _),), why = cheapest(able, problem, device, workspace_limit, choosing=True), "predicted"
-    if _environment.words("DNNKERN_LOG", ("dispatch",)):
-        _log_to_stderr()
-        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))
     return chosen, why
+
+
+def _chosen_earlier(op, problem, device, limits, asked):
+    """(algorithm, why) as an earlier process chose, of whose family only the one file has to be imported; None where nothing is known, or
+    it can no longer be so."""
+    name, why, config = on_disk.recall(op, device, asked) or (None, None, None)
+    if name is None:
+        return None
+    try:
+        algorithm = named(op, name)
+    except NotSupported:
+        return None
+    if refusal(algorithm, problem, device, **limits) is not None:
+        return None
+    configs = algorithm.configs(problem, device) if algorithm.configs is not None else [None]
+    bound = next((b for b in map(algorithm.bound_to, configs) if b.config_text == config), None)
+    limit = limits["workspace_limit"]
+    if bound is None or limit is not None and bound.workspace(problem, device, bound.config) > limit:
+        return None
+    return bound if bound.config is not None else algorithm, why
+
+
+def _measured_until(op, device):
+    """What changes with every measurement of an operation."""
+    folder = cache_dir()
+    try:
+        return os.stat(folder / "find" / device.folder / op).st_mtime_ns if folder is not None else None
+    except OSError:
+        return None
 
 
 when_choices_change(_chosen.cache_clear)

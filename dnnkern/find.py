@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import math
-import re
 from pathlib import Path
 
 from .algorithm import Algorithm, Perf, problem_record
@@ -142,8 +141,7 @@ def path_of(op, problem, device, known):
     if folder is None:
         return None
     digest = hashlib.sha256(json.dumps(identity(op, problem, device, known), sort_keys=True).encode()).hexdigest()[:32]
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device.name}-{device.arch}-{device.sms}").strip("-")
-    return folder / "find" / name / op / f"{digest}.json"
+    return folder / "find" / device.folder / op / f"{digest}.json"
 
 
 def store(op, problem, device, known, perfs) -> bool:

@@ -24,6 +24,7 @@ _discovered: set[str] = set()
 _operations: dict[str, object] = {}
 _family_of: dict[str, str] = {}
 _listeners: list[Callable] = []
+_users: set = set()  # what users registered, or removed of the library's own
 
 
 def _unlock():
@@ -173,6 +174,7 @@ def _add(algorithm):
         if algorithm.name in known:
             raise ValueError(f"register: {algorithm.op} already has an algorithm {algorithm.name!r}")
         known[algorithm.name] = algorithm
+        _users.symmetric_difference_update([algorithm])
     choices_changed()
 
 
@@ -180,8 +182,15 @@ def unregister(algorithm: Algorithm):
     """Remove an algorithm."""
     algorithms(algorithm.op)  # which would bring it back later
     with _lock:
-        _registry.get(algorithm.op, {}).pop(algorithm.name, None)
+        removed = _registry.get(algorithm.op, {}).pop(algorithm.name, None)
+        if removed is not None:
+            _users.symmetric_difference_update([removed])
     choices_changed()
+
+
+def is_as_installed() -> bool:
+    """Whether there are the library's own algorithms, and no others, in all operations."""
+    return not _users
 
 
 def no_operation(op, known):

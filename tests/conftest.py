@@ -37,6 +37,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from dnnkern.device import DEVICE, SIMULATED
     from dnnkern.device._mode import driver_devices
+    from dnnkern.host import chosen
+
+chosen.KEEPS = False  # tests change what choices rest on; but processes that they start keep them, and test_chosen.py does
 
 import selection  # noqa: E402
 

@@ -1,6 +1,7 @@
 """Devices: their limits, and the primary contexts that every framework shares."""
 import ctypes
 import functools
+import re
 from dataclasses import dataclass
 
 from ..device import DEVICE, HOST_MEMORY, SIMULATED, _environment, _mode
@@ -53,6 +54,11 @@ class Device:
         return self.name == _SIMULATOR.name
 
     is_processor = False
+
+    @property
+    def folder(self):
+        """The name of a folder of what is true of such devices."""
+        return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.name}-{self.arch}-{self.sms}").strip("-")
 
     @property
     def fp32_rate(self):

@@ -73,6 +73,12 @@ def _stored(path, stamp):
         return {}
 
 
+def stamp() -> str | None:
+    """A hash that changes with any file of the package; None where nothing can be kept."""
+    manifest = _open()
+    return None if manifest is None else manifest[1]
+
+
 def recall(part, key):
     """What `remember` was given, by this process or an earlier one; None where nothing is known."""
     manifest = _open()

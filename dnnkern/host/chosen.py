@@ -1,0 +1,108 @@
+"""Which algorithms were chosen, kept from one process to the next: a choice rests on the problem, the device and the package's files alone.
+
+There is one file for each operation and device, whose first line is the `manifest.stamp` of the files that chose; one that is of other
+files begins anew. Every other line is a choice. It is added by a single write, so that processes need no lock, and begins with a checksum:
+a line that is torn, or was changed, is not there. Whatever is wrong with a file, or cannot be written, costs time alone.
+"""
+import contextlib
+import hashlib
+import os
+import tempfile
+import zlib
+
+from ..device import SIMULATED
+from . import manifest
+from .paths import cache_dir
+
+KEEPS = not SIMULATED  # what a simulator chooses is not a device's
+MOST = 1 << 20         # bytes of a file, some thousand choices
+_files = {}            # path: {question: line}
+
+
+def question(problem, *settings) -> str:
+    """The name of what was asked: every field of the problem, and what else the choice depends on."""
+    return hashlib.sha256(repr((problem, settings)).encode()).hexdigest()[:32]
+
+
+def recall(op, device, asked):
+    """(algorithm's name, why, its configuration's text) as an earlier process chose; None where nothing is known."""
+    file = _file(op, device)
+    line = file and file[1].get(asked.encode())
+    if not line:
+        return None
+    checksum, _, rest = line.partition(b" ")
+    fields = rest.decode(errors="replace").split("\t")
+    return tuple(fields[1:]) if checksum == _checksum(rest) and len(fields) == 4 else None
+
+
+def keep(op, device, asked, name, why, config):
+    """Keep a choice; nothing where that is not possible."""
+    file = _file(op, device)
+    if file is None:
+        return
+    (path, stamp), lines = file
+    rest = "\t".join((asked, name, why, config)).encode()
+    line = _checksum(rest) + b" " + rest
+    if b"\n" in line or lines.get(asked.encode()) == line:
+        return
+    lines[asked.encode()] = line
+    with contextlib.suppress(OSError):
+        if _is_current(path, stamp):
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(handle, b"\n" + line)  # after whatever an earlier writer left unfinished
+            finally:
+                os.close(handle)
+        else:
+            _write(path, stamp + b"\n" + line)
+
+
+def forget():
+    """Read the files again."""
+    _files.clear()
+
+
+def _file(op, device):
+    """((path, stamp), {question: line}); None where nothing can be kept."""
+    folder, stamp = cache_dir() if KEEPS else None, manifest.stamp() if KEEPS else None
+    if folder is None or stamp is None:
+        return None
+    of = hashlib.sha256(repr((str(manifest.PACKAGE), device)).encode()).hexdigest()[:16]
+    path, stamp = folder / "chosen" / f"{device.folder}-{of}" / f"{op}.txt", stamp.encode()
+    if path not in _files:
+        _files[path] = _read(path, stamp)
+    return (path, stamp), _files[path]
+
+
+def _read(path, stamp):
+    try:
+        first, *lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return {}
+    return {line[9:41]: line for line in lines} if first == stamp else {}
+
+
+def _is_current(path, stamp):
+    """Whether a line can be added to the file."""
+    try:
+        with open(path, "rb") as file:
+            return file.readline(len(stamp) + 1).rstrip() == stamp and os.fstat(file.fileno()).st_size < MOST
+    except FileNotFoundError:
+        return False
+
+
+def _write(path, data):
+    """A whole file, under a temporary name and renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _checksum(data):
+    return b"%08x" % zlib.crc32(data)
