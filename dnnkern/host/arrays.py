@@ -263,6 +263,12 @@ class Numba(Kind):
         data = a.gpu_data
         return (a.shape, a.strides, a.dtype, data.context.device.id), data.device_ctypes_pointer.value or 0
 
+    def addresses(self, arrays):
+        try:
+            return [int(a.gpu_data.device_pointer) for a in arrays]
+        except (AttributeError, TypeError):  # the simulator's, views, other frameworks'
+            return super().addresses(arrays)
+
     def empty(self, shape, dtype, device, stream):
         if HOST_MEMORY:
             from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray

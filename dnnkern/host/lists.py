@@ -226,7 +226,8 @@ class ListOperation(Operation):
 
     def _add_site(self, form, bound, arrays, addresses):
         """Let calls on such arrays be made by `_step_again`, where somebody can tell that they are."""
-        if bound.executable is None or 0 in addresses or len({bound.kind, *map(kind_of, arrays)}) > 1 or not bound.kind.data_ptr:
+        bound.sites += 1
+        if bound.executable is None or bound.kind.data_ptr is None or bound.sites > _SITES or 0 in addresses:
             return
         guard = bound.kind.guard(arrays)
         if guard is None or not guard(*arrays):  # one comes twice
