@@ -1,14 +1,15 @@
-"""Attention on Hopper's tensor cores whose tiles of keys are summed up apart: the products of each start from zero, and threads add them
-to the others in float32, which also scales the others where levels have risen. What is common to types that take it, and their kernel.
+"""Attention on Hopper's tensor cores with tiles of keys that are accumulated apart: the products of each start from zero, and threads add
+them to the others in float32, which also rescales the others. What is common to types that take it, and their kernel; `flash_wgmma` is the
+same without that.
 
-Tensor cores may add up more coarsely than float32: products of 8-bit floats with some 14 bits, others with all 24 but truncated, so that
-each addition to a large sum takes up to a unit from it, always toward zero. In a tile that is a few additions, over all keys hundreds.
+Tensor cores may accumulate more coarsely than float32: products of 8-bit floats with some 14 bits, others with all 24 but truncated, so
+that each addition to a large sum takes up to a unit from it, always toward zero. In a tile that is a few additions, over all keys hundreds.
 """
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -30,20 +31,21 @@ from .._parameters import (Kind, RowStrides, Sequences, Strides, added_arguments
                            sequence_arguments)
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_argument, tile_count
+from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
 
 
 @dataclass(frozen=True)
 class Config:
-    """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed one behind the
+    """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed, one after the
     other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
-    blocks draw their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor.
+    blocks take their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor.
 
     An algorithm's own says:
 
     algorithm : str
     pieces : int
-        Planes of q and k, which follow one another as images do; of v too, unless it is turned.
-    turned : bool
+        Planes of q and k, which follow one another as images do; of v too, unless it is transposed.
+    transposed : bool
         Whether tiles of v are one piece of memory each.
     raised, slack : float
         As `_fragments.make_online_softmax` has them.
@@ -126,56 +128,51 @@ def fitting(config, shapes, problem, device):
     return found
 
 
-class Numbers(NamedTuple):
-    """Lengths of sequences, queries and keys of an array, the window, sequences of an array."""
-    sequences: Sequences
-    rows: i32
-    keys: i32
-    bounds: object
-    images: i32
+class Maps(NamedTuple):
+    """Addresses of tensor maps, transposed values, and the elements of these from one image to the next, and from one head to the next."""
+    q: u64
+    k: u64
+    v: u64
+    transposed: object
+    head: object
+
+
+class Scales(NamedTuple):
+    """What products are multiplied by, o, and the sink's logit."""
+    scoring: Scoring
+    o: f32
+    sink: object
+    sink_step: i64
 
 
 @functools.cache
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
-    kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_longest_first(s.height)
-    GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
-    E, (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS) = config.columns, config.stage, config.q_bytes, config.places
-    PIECES, (K_BOXES, V_BOXES), COLUMNS, TURNED = config.pieces, config.boxes, config.box_columns, config.turned
-    DRAWN, WITH_LSE, ADJUSTED = config.drawn, config.lse, config.adjusted
-    SINK, LIMITED, DROPOUT = bool(kind.sink), kind.limits_rows, kind.dropout
-    OF_Q, OF_K, OF_V = config.scaled
-    SCORES, SUMS, WORDS, COUNT = WIDTH // 2, E // 2, config.words, config.parts
-    PART, PART_BYTES, BEGINS, RAISED, SLACK = SUMS // COUNT, config.part_bytes, config.begins, config.raised, config.slack
-    Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
-    WARPS, PARTS = 4 * GROUPS, divisor(WIDTH)
-    by_row, V_CONST = matrix_descriptor(16, 1024, 128), config.of_values
-    multiply_k, multiply_v = config.make_products()
-    scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, PART)
-    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
-    online_softmax, normalize_rows = make_online_softmax(WIDTH, s.first, RAISED), make_normalize_rows(SINK)
-    apply_mask = make_apply_mask(WIDTH, config.left, config.right)
-    adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
-    load_sink = element(kind.sink or kind.dtype).load
-    schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(WARPS)
-    q_pipe, tile_pipe = make_pipeline(1, consumers=GROUPS), channel.pipe
+    kind, s, terms = config.kind, config.shape, make_terms(config.kind)
+    GROUPS, WIDTH, HEIGHT, STAGES, E = s.groups, s.width, s.height, config.stages, config.columns
+    (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS), Q_BOX, BOX = config.stage, config.q_bytes, config.places, HEIGHT * ROW, WIDTH * ROW
+    ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
+    q_pipe = make_pipeline(1, consumers=GROUPS)
     k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
-    TILES_AT = q_pipe.bytes
-    K_BARS = TILES_AT + channel.bytes
-    V_BARS = K_BARS + k_pipe.bytes
+
+    # ---- tiles
+
+    schedule, channel = make_dynamic() if DRAWN else make_static(), make_channel(4 * GROUPS)
+    locate, BY_WIDTH, BEGINS = make_longest_first(HEIGHT), divisor(WIDTH), config.begins
 
     @device_function
-    def extent(i0, image, numbers):
-        """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
-        bounds = numbers.bounds
-        _, rows, _, keys = terms.lengths(image, numbers.sequences, numbers.rows, numbers.keys)
-        first, every_end = terms.key_range(i0, rows, keys, bounds)
-        first = first & -BEGINS
-        every_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
-        tiles, _ = divide_remainder(max(min(last, keys) - first, 1) + (WIDTH - 1), PARTS)
-        return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
+    def span_of(i0, image, work):
+        """The `Span` of a tile."""
+        _, rows, _, keys = terms.lengths(image, work.sequences, work.sizes.rows, work.sizes.keys)
+        begin, full_end = terms.key_range(i0, rows, keys, work.bounds)
+        begin = begin & -BEGINS
+        full_begin, end = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, work.bounds)
+        count, _ = divide_remainder(max(min(end, keys) - begin, 1) + (WIDTH - 1), BY_WIDTH)
+        return Span(0, 0, rows, keys, terms.shift(rows, keys), begin, count, full_begin, full_end)
+
+    # ---- producer
+
+    PIECES, (K_BOXES, V_BOXES), COLUMNS, TRANSPOSED = config.pieces, config.boxes, config.box_columns, config.transposed
 
     @device_function
     def load_plane(to, boxes, box, array, bar, row, h, image):
@@ -184,243 +181,289 @@ def kernel(config):
 
     @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image, images):
+        """A tile of q, k or v: one plane, or three."""
         load_plane(to, boxes, box, array, bar, row, h, image)
         if PIECES > 1:  # a loop of no turns would keep the compiler from unrolling the one around it
             for piece in range(1, PIECES):
                 load_plane(to + u32(piece * boxes * box), boxes, box, array, bar, row, h, image + piece * images)
 
     @device_function
-    def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):
-        q_bars, tiles_at, k_bars, v_bars = bars
+    def produce(maps, shared, work, counter):
         q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
-        tile_state = tile_pipe.producer_start()
-        (per_image, per_head), images = of_head, numbers.images
+        tile_state, images = channel.pipe.producer_start(), work.sizes.batch
         t = schedule.first()
-        while t < tiles:
+        while t < work.tiles:
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                tile_state = channel.send(tiles_at, tile_state, t, 0, 0)
-            after = schedule.next(t, counter)
-            image, h, g, i0 = locate(t, order)
-            _, _, _, first, count, _, _ = extent(i0, image, numbers)
-            left = count
-            at = first + (count - 1) * WIDTH
-            values = image * per_image + g * per_head
+                tile_state = channel.send(shared.tile, tile_state, t, 0, 0)
+            following = schedule.next(t, counter)
+            image, h, g, i0 = locate(t, work.order)
+            span = span_of(i0, image, work)
+            left = span.count
+            key = span.begin + (left - 1) * WIDTH
+            values = image * maps.head[0] + g * maps.head[1]
             while left >= 0:
                 if left > 0:
-                    k_pipe.producer_acquire(k_bars, k_state)
-                    bar = k_pipe.producer_expect(k_bars, k_state, u32(K_BYTES))
-                    load_tile(base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image, images)
+                    k_pipe.producer_acquire(shared.k, k_state)
+                    bar = k_pipe.producer_expect(shared.k, k_state, u32(K_BYTES))
+                    load_tile(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
                     k_state = k_pipe.next(k_state)
-                if left == count:
-                    q_pipe.producer_acquire(q_bars, q_state)
-                    bar = q_pipe.producer_expect(q_bars, q_state, u32(Q_BYTES))
-                    load_tile(base, K_BOXES, Q_BOX, q_map, bar, i0, h, image, images)
+                if left == span.count:
+                    q_pipe.producer_acquire(shared.q, q_state)
+                    bar = q_pipe.producer_expect(shared.q, q_state, u32(Q_BYTES))
+                    load_tile(shared.base, K_BOXES, Q_BOX, maps.q, bar, i0, h, image, images)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    v_pipe.producer_acquire(v_bars, v_state)
-                    bar = v_pipe.producer_expect(v_bars, v_state, u32(V_BYTES))
-                    to = base + V_AT + v_state.stage * V_BYTES
-                    if TURNED:
-                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), V_BYTES, bar)
+                    v_pipe.producer_acquire(shared.v, v_state)
+                    bar = v_pipe.producer_expect(shared.v, v_state, u32(V_BYTES))
+                    to = shared.base + V_AT + v_state.stage * V_BYTES
+                    if TRANSPOSED:
+                        bulk_load(to, address(maps.transposed, values + i64(key + WIDTH) * E), V_BYTES, bar)
                     else:
-                        load_tile(to, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image, images)
+                        load_tile(to, V_BOXES, BOX, maps.v, bar, key + WIDTH, g, image, images)
                     v_state = v_pipe.next(v_state)
-                left, at = left - 1, at - WIDTH
-            t = after
+                left, key = left - 1, key - WIDTH
+            t = following
         if DRAWN:  # there are no more
-            channel.send(tiles_at, tile_state, tiles, 0, 0)
+            channel.send(shared.tile, tile_state, work.tiles, 0, 0)
+
+    # ---- consumers: scores
+
+    multiply_k, multiply_v = config.make_products()
+    by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
+    adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised)
 
     @device_function
-    def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
-        """Of the products: what they are beside the scale, and which of them there are."""
-        every_begin, every_end = every
+    def start_scores(scores, of_q, shared, state):
+        """Wait for a tile of keys and issue q k'."""
+        k_pipe.consumer_wait(shared.k, state)
+        multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
+
+    @device_function
+    def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
+        """Release the keys; products become scores: cap, bias, ALiBi, mask. Gives the ring's next state."""
+        k_pipe.consumer_release(shared.k, state, thread.number)
         if ADJUSTED:
-            scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, numbers.rows - 1, numbers.keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
-        if at < every_begin or at + WIDTH > every_end:
-            apply_mask(x, own, at, column, keys, numbers.bounds)
+            adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
+                   query.slope, scoring.softcap, scoring.bias, query.bias_at, scoring.bias_strides)
+        if key < span.full_begin or key + WIDTH > span.full_end:
+            apply_mask(scores, query.position, key, thread.column, span.keys, work.bounds)
+        return k_pipe.next(state)
 
     @device_function
-    def collect(part, sums, before, tile):
-        """A tile's sums join the others, which are multiplied by what its levels fell by."""
+    def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
+        """Scores become probabilities, by the reference maxima."""
+        raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        if DROPOUT:
+            apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
+
+    # ---- consumers: values
+
+    PART, PART_BYTES, V_CONST, acc_done = SUMS // COUNT, config.part_bytes, config.of_values, make_wgmma_wait(0, SUMS // COUNT)
+
+    @device_function
+    def start_values(tile, words, shared, state):
+        """Wait for a tile of values and issue p v of the first part of its columns, from zero; where the values are."""
+        v_pipe.consumer_wait(shared.v, state)
+        values = shared.base + V_AT + state.stage * V_BYTES
+        multiply_v(tile, words, descriptor(V_CONST, values))
+        return values
+
+    @device_function
+    def collect(part, acc, before, tile):
+        """A tile's sums join the accumulators, which are rescaled."""
         for j in range(PART // 4):
             for k in range(4):
                 i = part * PART + 4 * j + k
-                sums[i] = fma(sums[i], before[k // 2], tile[4 * j + k])
+                acc[i] = fma(acc[i], before[k // 2], tile[4 * j + k])
 
     @device_function
     def next_part(part, state):
         """The sums of one more part of the columns, in the registers of the one before."""
-        sums, before, tile, words, of_values = state
-        collect(part - 1, sums, before, tile)
-        multiply_v(tile, words, descriptor(V_CONST, of_values + u32(part * PART_BYTES)))
-        sums_done(tile)
+        acc, before, tile, words, values = state
+        collect(part - 1, acc, before, tile)
+        multiply_v(tile, words, descriptor(V_CONST, values + u32(part * PART_BYTES)))
+        acc_done(tile)
     next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
 
     @device_function
-    def finish(sums, before, tile, words, of_values):
-        """What is under way, and further parts; the last one is left to `collect`."""
-        sums_done(tile)
+    def finish_values(acc, before, tile, words, values, shared, state, thread):
+        """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the values."""
+        acc_done(tile)
         if COUNT > 1:
-            next_parts(i32(1), (sums, before, tile, words, of_values))
+            next_parts(i32(1), (acc, before, tile, words, values))
+        v_pipe.consumer_release(shared.v, state, thread.number)
+        return v_pipe.next(state)
+
+    # ---- consumers: output
+
+    load_sink, normalize_rows, store = element(kind.sink or kind.dtype).load, make_normalize_rows(bool(kind.sink)), config.make_store()
+    SINK, LIMITED, WITH_LSE, RAISED = bool(kind.sink), kind.limits_rows, config.lse, config.raised
 
     @device_function
-    def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
-        q_bars, tiles_at, k_bars, v_bars = bars
-        all_rows, heads = numbers.rows, i32(order.inner.d)
-        scale, softcap, bias, bias_strides = scaling
-        seed, offset, threshold = dropping
-        seed = terms.seed_of(seed, offset)
-        softmax_scale = f32(LOG2E) if ADJUSTED else scale
-        scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
-        words = cuda.local.array(WORDS, u32)
-        row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        rescale, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        lane, warp = thread & 31, thread >> 5
-        own_row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
-        of_q = descriptor(by_row, base + u32(group) * GROUP)
+    def finish_softmax(state, h, scales):
+        """`rescale` becomes what accumulators are multiplied by, `row_sum` lse."""
+        sink_logit = f32(0)
+        if SINK:
+            sink_logit = f32(load_sink(scales.sink, h * scales.sink_step))
+        for r in range(2):
+            state.ref_max[r] = state.ref_max[r] - RAISED
+        normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
+
+    @device_function
+    def write_back(acc, state, outputs, query, span, h, image, scale, thread, work):
+        """The rows, divided by their sums, and lse."""
+        o_strides, lse_strides = outputs.o_strides, outputs.lse_strides
+        for r in range(2):
+            state.rescale[r] = state.rescale[r] * scale
+        if LIMITED:  # rows past the sequence's last
+            for r in range(2):
+                if query.row + 8 * r >= span.rows:
+                    state.rescale[r], state.row_sum[r] = f32(0), f32(NEG_INF)
+        of_o = advance(outputs.o, image * o_strides.batch + h * o_strides.head)
+        store(acc, state.rescale, of_o, o_strides, query.row, work.sizes.rows, thread.column)
+        if WITH_LSE and thread.column == 0:
+            lse_at = image * lse_strides.batch + h * lse_strides.head + query.row * lse_strides.row
+            if query.row < work.sizes.rows:
+                outputs.lse[lse_at] = state.row_sum[0]
+            if query.row + 8 < work.sizes.rows:
+                outputs.lse[lse_at + 8 * lse_strides.row] = state.row_sum[1]
+
+    # ---- consumers: the loop
+
+    SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
+    scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
+
+    @device_function
+    def consume(outputs, shared, work, scales, dropout, thread):
+        scoring = scales.scoring
+        softmax_scale = f32(LOG2E) if ADJUSTED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
+        scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
+        words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
+        softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
+                          cuda.local.array(2, f32))
+        of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
-        tile_state = tile_pipe.consumer_start()
+        tile_state = channel.pipe.consumer_start()
         t = schedule.first()
         while True:
+            # the next tile
             if DRAWN:
-                t, _, _ = channel.receive(tiles_at, tile_state, lane)
+                t, _, _ = channel.receive(shared.tile, tile_state, thread.lane)
                 t = uniform(t)
-                tile_state = tile_pipe.next(tile_state)
-            if t >= tiles:
+                tile_state = channel.pipe.next(tile_state)
+            if t >= work.tiles:
                 break
-            image, h, _, i0 = locate(t, order)
-            rows, shift, keys, first, count, every_begin, every_end = extent(i0, image, numbers)
-            left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
-            at = first + (left - 1) * WIDTH
-            row = i0 + own_row
-            own = row + shift
-            slope, bias_at = terms.slope(h, heads), image * bias_strides.batch + h * bias_strides.head
-            scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
-            head = image * heads + h
+            image, h, _, i0 = locate(t, work.order)
+            span = span_of(i0, image, work)
+            span = Span(0, 0, span.rows, span.keys, span.shift, span.begin, uniform(span.count), uniform(span.full_begin),
+                        uniform(span.full_end))
+            left = span.count
+            key = span.begin + (left - 1) * WIDTH
+            query = Query(i0 + thread.row, i0 + thread.row + span.shift, image * work.sizes.heads + h, terms.slope(h, work.sizes.heads),
+                          image * scoring.bias_strides.batch + h * scoring.bias_strides.head)
             for i in range(SUMS):
-                sums[i] = f32(0)
+                acc[i] = f32(0)
             for r in range(2):
-                row_max[r], ref_max[r], row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
-            q_pipe.consumer_wait(q_bars, q_state)
+                softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
+            q_pipe.consumer_wait(shared.q, q_state)
 
-            # the last tile of keys: nothing to add it to yet
-            k_pipe.consumer_wait(k_bars, k_state)
-            multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_state.stage * K_BYTES))
+            # scores of the last tile of keys: no values to add yet
+            start_scores(scores, of_q, shared, k_state)
             scores_alone(scores)
-            k_pipe.consumer_release(k_bars, k_state, thread)
-            k_state = k_pipe.next(k_state)
-            to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-            online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
-            if DROPOUT:
-                apply_dropout(scores, seed, head, row, at, lane, threshold, f32(1))
+            k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+            online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
             left = left - 1
+
+            # scores of a tile of keys beside the values of the tile after it
             while left > 0:
-                at = at - WIDTH
-                k_pipe.consumer_wait(k_bars, k_state)
-                multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_state.stage * K_BYTES))
-                v_pipe.consumer_wait(v_bars, v_state)
-                of_values = base + V_AT + v_state.stage * V_BYTES
-                multiply_v(tile, words, descriptor(V_CONST, of_values))
+                key = key - WIDTH
+                start_scores(scores, of_q, shared, k_state)
+                values = start_values(tile, words, shared, v_state)
                 scores_first(scores)
-                k_pipe.consumer_release(k_bars, k_state, thread)
-                k_state = k_pipe.next(k_state)
-                to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-                online_softmax(scores, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack)
-                if DROPOUT:
-                    apply_dropout(scores, seed, head, row, at, lane, threshold, f32(1))
-                finish(sums, before, tile, words, of_values)
-                v_pipe.consumer_release(v_bars, v_state, thread)
-                v_state = v_pipe.next(v_state)
+                k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+                online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
+                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
-                collect(COUNT - 1, sums, before, tile)
-                before[0], before[1] = rescale[0], rescale[1]
+                collect(COUNT - 1, acc, before, tile)
+                before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
                 left = left - 1
 
-            q_pipe.consumer_release(q_bars, q_state, thread)
+            # values of the first tile of keys
+            q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            v_pipe.consumer_wait(v_bars, v_state)
-            of_values = base + V_AT + v_state.stage * V_BYTES
-            multiply_v(tile, words, descriptor(V_CONST, of_values))
-            sink_logit = f32(0)
-            if SINK:
-                sink_logit = f32(load_sink(sink, i64(i64(h) * sink_step)))
-            for r in range(2):
-                ref_max[r] = ref_max[r] - RAISED
-            normalize_rows(ref_max, row_sum, rescale, sink_logit)
-            finish(sums, before, tile, words, of_values)
-            v_pipe.consumer_release(v_bars, v_state, thread)
-            v_state = v_pipe.next(v_state)
-            collect(COUNT - 1, sums, before, tile)
-            for r in range(2):
-                rescale[r] = rescale[r] * of_v
-            if LIMITED:  # rows beyond the sequence's last
-                if row >= rows:
-                    rescale[0], row_sum[0] = f32(0), f32(NEG_INF)
-                if row + 8 >= rows:
-                    rescale[1], row_sum[1] = f32(0), f32(NEG_INF)
-            of_o = advance(o, image * o_strides.batch + h * o_strides.head)
-            store(sums, rescale, of_o, o_strides, row, all_rows, column)
-            if WITH_LSE and column == 0:
-                lse_at = image * lse_strides.batch + h * lse_strides.head + row * lse_strides.row
-                if row < all_rows:
-                    lse[lse_at] = row_sum[0]
-                if row + 8 < all_rows:
-                    lse[lse_at + 8 * lse_strides.row] = row_sum[1]
+            values = start_values(tile, words, shared, v_state)
+            finish_softmax(softmax, h, scales)
+            v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+            collect(COUNT - 1, acc, before, tile)
+            write_back(acc, softmax, outputs, query, span, h, image, scales.o, thread, work)
             if not DRAWN:
                 t = schedule.next(t, None)
 
-    def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
+    # ---- the kernel
+
+    SCALED_Q, SCALED_K, SCALED_V = config.scaled
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
+    TILE_BARS = BARS + q_pipe.bytes
+    K_BARS = TILE_BARS + channel.bytes
+    V_BARS = K_BARS + k_pipe.bytes
+
+    def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
                  factor, scale_q, scale_k, scale_v):
-        shared = cuda.shared.array(0, u32)
-        q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
-        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
-        first = base + BARS
-        bars = q_pipe.barriers(first), first + TILES_AT, k_pipe.barriers(first + K_BARS), v_pipe.barriers(first + V_BARS)
+        memory = cuda.shared.array(0, u32)
+        maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
+        base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
+                        base + TILE_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
-            prefetch_tensor_map(q_map)
-            prefetch_tensor_map(k_map)
-            if not TURNED:
-                prefetch_tensor_map(v_map)
-            q_pipe.init(bars[0])
-            k_pipe.init(bars[2])
-            v_pipe.init(bars[3])
+            prefetch_tensor_map(maps.q)
+            prefetch_tensor_map(maps.k)
+            if not TRANSPOSED:
+                prefetch_tensor_map(maps.v)
+            q_pipe.init(shared.q)
+            k_pipe.init(shared.k)
+            v_pipe.init(shared.v)
             if DRAWN:
-                channel.init(bars[1])
+                channel.init(shared.tile)
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        numbers = Numbers(Sequences(of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
+        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), Sizes(images, i32(order.inner.d), rows, keys), bounds)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter)
+                    produce(maps, shared, work, counter)
         else:
             claim_registers()
-            of_v = factor
-            if OF_Q:
+            o_scale = factor
+            if SCALED_Q:
                 scale = scale * scale_q[0]
-            if OF_K:
+            if SCALED_K:
                 scale = scale * scale_k[0]
-            if OF_V:
-                of_v = of_v * scale_v[0]
-            consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, offset, threshold), of_v, role - 1, tid & 127)
+            if SCALED_V:
+                o_scale = o_scale * scale_v[0]
+            group, number = role - 1, tid & 127
+            lane, warp = number & 31, number >> 5
+            thread = Thread(group, number, warp, lane, group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2)
+            # dropout's factor is in the scale of o
+            consume(Outputs(u64(0), o, o_strides, lse, lse_strides), shared, work,
+                    Scales(Scoring(scale, softcap, bias, bias_strides), o_scale, sink, sink_step),
+                    Dropout(terms.seed_of(seed, offset), threshold, f32(1)), thread)
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
-    return jit(launch_bounds=(THREADS, 1))(sdpa_fwd)
+    return jit(launch_bounds=(s.threads, 1))(sdpa_fwd)
 
 
 def main_launch(problem, config, device, maps, steps, counter):
     """The launch of the kernel: as many blocks as the device holds, or as there are tiles. `maps` are tensor maps of q, k and v, `steps`
-    those of images and heads of values that are turned; the counter is at that byte of the workspace."""
+    those of images and heads of values that are transposed; the counter is at that byte of the workspace."""
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
     bias, bias_strides, _, _, *of_sink = added_arguments(p)

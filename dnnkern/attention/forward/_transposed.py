@@ -1,13 +1,13 @@
-"""Values of 8 bits, turned: Hopper's tensor cores take only 16-bit operands that are not contiguous along the sum, here the keys.
+"""Values of 8 bits, transposed: Hopper's tensor cores take only 16-bit operands that are not contiguous along the sum, here the keys.
 
-A block of 32 keys of a head becomes 32 * `columns` bytes, 16 of its keys behind the other 16, of each column 16 bytes: what wgmma reads
+A block of 32 keys of a head becomes 32 * `columns` bytes, 16 of its keys after the other 16, of each column 16 bytes: what wgmma reads
 without a swizzle. A tile of any number of blocks, from any one on, is one piece of memory, and comes by one bulk copy. The keys of a block
 lie in the order in which a thread has their probabilities in the accumulators of the scores, so that four of those are a word of its left
 operand as they are (`_fragments`)::
 
     byte 16 g + 4 c + 2 u + e of a column = key 16 g + 8 u + 2 c + e of the block            c < 4;  g, u, e < 2
 
-What lies behind a sequence's last key, and beyond the array, is zero.
+What lies past a sequence's last key, and beyond the array, is zero.
 """
 import functools
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ THREADS = 128
 
 
 @dataclass(frozen=True)
-class Turned:
+class Transposed:
     """How values lie: in `columns` columns, those of v and zeros, for tiles of `width` keys, which may begin with any block."""
     problem: object
     columns: int
@@ -67,7 +67,8 @@ def kernel(kind, elements, words):
         return word
 
     @jit(launch_bounds=THREADS)
-    def sdpa_turn_values(v, turned, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step, key_step):
+    def sdpa_transpose_values(v, transposed, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step,
+                              key_step):
         launch_dependent_grids()
         wait_for_previous_grid()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
@@ -91,20 +92,20 @@ def kernel(kind, elements, words):
                 turns[c], turns[4 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
                 low, high = permute_bytes(a, b, u32(0x7362)), permute_bytes(d, e, u32(0x7362))
                 turns[8 + c], turns[12 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
-            to = advance(turned, i64(index) * 16)
+            to = advance(transposed, i64(index) * 16)
             for k in range(4):
                 store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
-    return sdpa_turn_values
+    return sdpa_transpose_values
 
 
-def turn(turned):
+def transpose_launch(transposed):
     """The launch."""
-    p = turned.problem
+    p = transposed.problem
     *steps, step = p.strides(p.v)
     words = p.v.alignment % 4 == 0 and step == 1 and all(s % 4 == 0 for s in steps) and p.dv % 4 == 0
-    groups, halves = turned.columns // 4, 2 * turned.blocks
+    groups, halves = transposed.columns // 4, 2 * transposed.blocks
     count = p.batch * p.kv_heads * halves * groups
-    arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
+    arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=transposed.nbytes),
                  Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
                  Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p))

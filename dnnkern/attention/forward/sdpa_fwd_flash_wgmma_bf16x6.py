@@ -43,7 +43,7 @@ WIDEST = 128
 @dataclass(frozen=True)
 class Config(_collected.Config):
     """Of `_collected`, for planes of bfloat16."""
-    algorithm, pieces, turned, raised, slack = "flash_wgmma_bf16x6", PIECES, False, 0.0, SLACK
+    algorithm, pieces, transposed, raised, slack = "flash_wgmma_bf16x6", PIECES, False, 0.0, SLACK
     begins, box_columns = 8, COLUMNS
 
     def __post_init__(self):

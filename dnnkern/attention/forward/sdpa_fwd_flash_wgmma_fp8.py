@@ -1,20 +1,20 @@
-"""`flash_wgmma` for 8-bit floats: values are turned first, probabilities are rounded to e4m3, and sums of a tile are added up in float32.
+"""`flash_wgmma` for 8-bit floats: values are transposed first, probabilities rounded to e4m3, and a tile's sums accumulated in float32.
 
     first launch            v -> blocks of 32 keys, each contiguous along the keys (`_transposed`)
-    producer (one lane)     tile number -> q; k through TMA, turned v by bulk copies, tile by tile of keys from the last to the first
-    consumers (64 rows)     s = q k' (wgmma) -> exponentials in registers -> e4m3, four to a word, as wgmma takes them from there
-                            -> a tile's sums = p v (wgmma) -> sums = sums * what levels fell + a tile's -> divided, to o
+    producer (one lane)     tile number -> q; k through TMA, transposed v by bulk copies, tile by tile of keys from the last to the first
+    consumers (64 rows)     s = q k' (wgmma) -> softmax in registers -> e4m3, four to a word, as wgmma takes them from there
+                            -> a tile's sums = p v (wgmma) -> acc = acc * rescale factor + a tile's sums -> divided, to o
 
-- Exponentials are 2**`RAISED` times as large as in `flash_wgmma`, and what their level lags behind stays within e4m3's largest number,
-  448: the largest is 2**7 at least, the least that is not zero 2**-16 of it. Each row's total is that of the unrounded ones.
+- Probabilities are 2**`RAISED` times as large as in `flash_wgmma`, and what the reference maximum lags behind stays within e4m3's largest
+  number, 448: the largest is 2**7 at least, the least that is not zero 2**-16 of it. row_sum is that of the unrounded ones.
 - Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So the products of each tile of keys start from zero,
-  and threads add them to the others in float32; that also scales the others where levels have risen, so nothing else has to.
-- As there the products of a tile's probabilities run while the exponentials of the next one are computed, tiles of keys that no row sees
-  are left out, blocks persist, and draw tiles from a counter where those have unlike numbers of keys.
-- v may have any strides: the first launch reads it. What lies behind a sequence's last key is zero there.
+  and threads add them to the others in float32; that also rescales the others where reference maxima have risen, so nothing else has to.
+- As there the products of a tile's probabilities run while those of the next one are computed, tiles of keys that no row attends to are
+  left out, blocks persist, and take tiles from a counter where those have different numbers of keys.
+- v may have arbitrary strides: the first launch reads it. What lies past a sequence's last key is zero there.
 
-Source: FlashAttention-3 (Shah et al., 2024) for the order of keys that spares probabilities an exchange between threads; it turns values in
-the kernel.
+Source: FlashAttention-3 (Shah et al., 2024) for the order of keys that spares probabilities an exchange between threads; it transposes
+values in the kernel.
 """
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ from .._fragments import make_pack_bytes, make_single_store, make_store
 from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
 from . import _collected
 from ._collected import fitting, main_launch
-from ._transposed import BLOCK, Turned, turn
+from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
@@ -46,8 +46,8 @@ anyway."""
 
 @dataclass(frozen=True)
 class Config(_collected.Config):
-    """Of `_collected`, for q and k of bytes and values that are turned."""
-    algorithm, pieces, turned, raised, slack = "flash_wgmma_fp8", 1, True, RAISED, SLACK
+    """Of `_collected`, for q and k of bytes and values that are transposed."""
+    algorithm, pieces, transposed, raised, slack = "flash_wgmma_fp8", 1, True, RAISED, SLACK
     begins, of_bias, box_columns = BLOCK, 80, ROW
 
     def __post_init__(self):
@@ -127,7 +127,7 @@ def supports(problem):
     reason = refusal(p, FP8, ("q", "k"))
     if reason:
         return reason
-    units = Turned(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
+    units = Transposed(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
     return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
 
 
@@ -136,29 +136,30 @@ def configs(problem, device):
     return fitting(Config, SHAPES, problem, device)
 
 
-def turned_of(problem, config):
+def transposed_of(problem, config):
     """How the values lie in the workspace."""
-    return Turned(problem, config.columns, config.shape.width)
+    return Transposed(problem, config.columns, config.shape.width)
 
 
 def workspace(problem, device, config):
-    """The turned values, and the number of the next tile."""
-    return turned_of(problem, config).nbytes + 16
+    """The transposed values, and the number of the next tile."""
+    return transposed_of(problem, config).nbytes + 16
 
 
 def estimate(problem, device, config):
     """Steps of the busiest block, after v has been read and written; a step as with 16 bits, but for the instructions that add up sums."""
-    moved, collected = problem.v.nbytes + turned_of(problem, config).nbytes, config.shape.height * config.columns / 128
+    moved, collected = problem.v.nbytes + transposed_of(problem, config).nbytes, config.shape.height * config.columns / 128
     more = collected + COST.part * (config.parts - 1)
     pack = WGMMA.launch + read_seconds(moved, device)
     return Cost(pack=pack) + tile_seconds(problem, config, device, itemsize=1, more=more)
 
 
 def build(problem, device, config):
-    """The launch that turns v, and that of the kernel."""
-    p, s, turned = problem, config.shape, turned_of(problem, config)
+    """The launch that transposes v, and that of the kernel."""
+    p, s, transposed = problem, config.shape, transposed_of(problem, config)
     q = array_map(p, "q", p.q, s.height)
-    return turn(turned), main_launch(p, config, device, (q, array_map(p, "k", p.k, s.width), q), turned.steps, turned.nbytes)
+    maps = q, array_map(p, "k", p.k, s.width), q
+    return transpose_launch(transposed), main_launch(p, config, device, maps, transposed.steps, transposed.nbytes)
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma_fp8", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

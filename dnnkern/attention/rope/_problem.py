@@ -15,17 +15,17 @@ ROPES = ("rope_fwd", "rope_bwd")
 
 @dataclass(frozen=True)
 class RopeProblem:
-    """Pairs of elements of rows turned by angles, or turned back.
+    """Pairs of elements of rows rotated by angles, or rotated back.
 
     Attributes
     ----------
     op : "rope_fwd" or "rope_bwd"
     x, y : Tensor
-        What is turned, and the result; backward dy and dx.
+        What is rotated, and the result; backward dy and dx.
     cos, sin : Tensor
         Of one dtype; they broadcast to the pairs of x.
     interleaved : bool
-        Pairs are neighbours, not halves of what is turned.
+        Pairs are neighbours, not halves of what is rotated.
     in_place : bool
         y is exactly x.
     """
@@ -71,7 +71,7 @@ class RopeProblem:
 
     @property
     def names(self):
-        """Of what is turned and of the result."""
+        """Of what is rotated and of the result."""
         return ("x", "y") if self.op == "rope_fwd" else ("dy", "dx")
 
     dy = property(lambda self: self.x)

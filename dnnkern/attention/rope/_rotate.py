@@ -1,4 +1,4 @@
-"""A pair turned by an angle: what both algorithms of rotary embeddings share."""
+"""A pair rotated by an angle: what both algorithms of rotary embeddings share."""
 import functools
 
 from ...device import device_function, f32, f64
@@ -6,13 +6,13 @@ from ...device.convert import element
 
 
 @functools.cache
-def make_turn(dtype, forward):
-    """Device function ``turn(a, b, c, s)``: the pair (a, b) turned by the angle whose cosine and sine are c and s; backward turned back."""
+def make_rotate(dtype, forward):
+    """Device function ``rotate(a, b, c, s)``: the pair (a, b) rotated by the angle whose cosine and sine are c and s, backward back."""
     T = f64 if element(dtype).compute == "float64" else f32
 
     @device_function
-    def turn(a, b, c, s):
+    def rotate(a, b, c, s):
         if forward:
             return T(T(a * c) - T(b * s)), T(T(b * c) + T(a * s))
         return T(T(a * c) + T(b * s)), T(T(b * c) - T(a * s))
-    return turn
+    return rotate

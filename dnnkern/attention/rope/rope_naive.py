@@ -15,7 +15,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ._problem import ROPES
-from ._rotate import make_turn
+from ._rotate import make_rotate
 
 COST = constants("attention/rope_naive")
 
@@ -58,7 +58,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """An item a thread."""
     load, store, load_angle = element(config.dtype).load, element(config.dtype).store, element(config.angles).load
-    turn, row_offsets = make_turn(config.dtype, config.forward), make_row_offsets64(config.dims, 4)
+    rotate, row_offsets = make_rotate(config.dtype, config.forward), make_row_offsets64(config.dims, 4)
     INTERLEAVED, T = config.interleaved, f64 if element(config.dtype).compute == "float64" else f32
 
     @jit(launch_bounds=(THREADS, 2))
@@ -74,7 +74,7 @@ def kernel(config):
                     first, second = i64(2 * item), i64(2 * item + 1)
                 c = T(load_angle(cos, offsets[1] + item * steps[1]))
                 s = T(load_angle(sin, offsets[2] + item * steps[2]))
-                a, b = turn(load(x, x_at + first * steps[0]), load(x, x_at + second * steps[0]), c, s)
+                a, b = rotate(load(x, x_at + first * steps[0]), load(x, x_at + second * steps[0]), c, s)
                 store(y, y_at + first * steps[3], a)
                 store(y, y_at + second * steps[3], b)
             else:

@@ -21,7 +21,7 @@ from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT
 from ...host.launch import Argument, Launch
 from ._problem import ROPES
-from ._rotate import make_turn
+from ._rotate import make_rotate
 
 COST = constants("attention/rope_rows")
 
@@ -111,7 +111,7 @@ def kernel(config):
     put_rest = make_writer(config.dtype, COUNT, config.y_words)
     C, C_LENGTH, fetch_cos, unpack_cos = make_reader(config.angles, COUNT, config.cos_words)
     S, S_LENGTH, fetch_sin, unpack_sin = make_reader(config.angles, COUNT, config.sin_words)
-    turn, row_offsets, LENGTH = make_turn(config.dtype, config.forward), make_row_offsets(config.dims, 4), HALVES * X_LENGTH
+    rotate, row_offsets, LENGTH = make_rotate(config.dtype, config.forward), make_row_offsets(config.dims, 4), HALVES * X_LENGTH
 
     @jit(launch_bounds=(THREADS, 4))
     def rope_rows(x, cos, sin, y, threads, items, chunks, pairs, divisors, strides):
@@ -135,9 +135,9 @@ def kernel(config):
                 unpack_sin(s, 0, raw_sin, 0)
                 for k in range(COUNT):
                     if INTERLEAVED:
-                        values[2 * k], values[2 * k + 1] = turn(values[2 * k], values[2 * k + 1], T(c[k]), T(s[k]))
+                        values[2 * k], values[2 * k + 1] = rotate(values[2 * k], values[2 * k + 1], T(c[k]), T(s[k]))
                     else:
-                        values[k], values[k + COUNT] = turn(values[k], values[k + COUNT], T(c[k]), T(s[k]))
+                        values[k], values[k + COUNT] = rotate(values[k], values[k + COUNT], T(c[k]), T(s[k]))
                 for half in range(HALVES):
                     put(y, first + half * pairs, values, half * WHOLE)
             else:

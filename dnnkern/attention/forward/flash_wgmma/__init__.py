@@ -28,8 +28,8 @@ from ..._parameters import RowStrides, Strides, added_arguments, kind_of, number
 from ..._scores import LOG2E
 from ..._wgmma import (Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, order_argument, refusal, stored_by_tma,
                        tile_count, tile_seconds)
+from .._parts import Sizes
 from .kernel import counter_kernel, kernel
-from .parameters import Sizes
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
           Shape(1, 64, 32))

@@ -1,4 +1,4 @@
-"""The kernel of `flash_wgmma`, forward: its producer and the steps of its consumers; `parameters` has what they pass to each other."""
+"""The kernel of `flash_wgmma`, forward: its producer and the steps of its consumers; `_parts` has what they pass to each other."""
 import functools
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from ..._modifiers import make_add_bias, make_adjust, make_apply_dropout, make_a
 from ..._parameters import Sequences
 from ..._scores import LOG2E, NEG_INF, make_extent, make_terms, make_tile
 from ..._wgmma import ALIGNMENT, COLUMNS
-from .parameters import Dropout, Maps, Outputs, Query, Scoring, Shared, Softmax, Span, Thread, Work
+from .._parts import Dropout, Maps, Outputs, Query, Scoring, Shared, Softmax, Span, Thread, Work
 
 
 @functools.cache

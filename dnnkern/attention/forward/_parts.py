@@ -1,8 +1,8 @@
-"""What the parts of the kernel of `flash_wgmma`, forward, pass to each other."""
+"""What the parts of the kernels by wgmma, forward, pass to each other."""
 from typing import NamedTuple
 
-from ....device import f32, i32, u32, u64
-from ....device.pipeline import Barriers
+from ...device import f32, i32, u32, u64
+from ...device.pipeline import Barriers
 
 
 class Sizes(NamedTuple):
