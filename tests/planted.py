@@ -63,7 +63,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
      "windows of a patch's first column alone"),
     ("norm/block/forward.py", "squares += d * d * slots[3 * k + 2]", "squares += d * d",
      "variances of a cluster's blocks merged without their counts"),
-    ("norm/block/backward.py", "n = row - LAG * stride + k * groups", "n = row + k * groups", "the row of another step"),
+    ("norm/block/backward.py", "done = Rows(row - LAG * stride, groups", "done = Rows(row, groups", "the row of another step"),
     ("norm/lrn_window.py", "at >= 0 and at < channels)", "at > 0 and at < channels)", "the first channel is taken for padding"),
     ("softmax/rows/_kernel.py", "softmax.product(dy_edges[k], y_edges[k])", "softmax.product(dy_edges[k], dy_edges[k])",
      "single elements at the ends of a row"),

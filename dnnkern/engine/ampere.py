@@ -18,6 +18,7 @@ Sources: CUTLASS's multistage pipelines, for the ideas.
 """
 import functools
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
@@ -166,6 +167,27 @@ def _multiply(dtype, mma_m, mma_k):
     return multiply
 
 
+class Thread(NamedTuple):
+    """The first row and column of a thread's warp in the block's tile, its slice, and the byte offsets of its fragments in a stage."""
+    row: i32
+    column: i32
+    slice: i32
+    from_a: u32
+    from_b: u32
+
+
+class Copies(NamedTuple):
+    """What a thread copies to shared memory, of both operands: the operands' states, arrays of the addresses that it copies from, arrays of
+    words that wait in registers, and the thread's number."""
+    a: object
+    b: object
+    at_a: object
+    at_b: object
+    held_a: object
+    held_b: object
+    tid: i32
+
+
 def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     """Device function ``product(a, b, first, end, rows, row0, column0, shared, state)``: the tile at (row0, column0) over first <= k < end.
 
@@ -239,35 +261,50 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     multiply_rows = unrolled(MI, multiply_row)
 
     @device_function
-    def issue(copies):
-        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
-        a_whole(at_a, hold_a, write, a, tid, ok)
-        b_whole(at_b, hold_b, write + RIGHT, b, tid, ok)
+    def issue(copies, write, ok):
+        """A whole stage to the shared address `write`."""
+        a_whole(copies.at_a, copies.held_a, write, copies.a, copies.tid, ok)
+        b_whole(copies.at_b, copies.held_b, write + RIGHT, copies.b, copies.tid, ok)
 
     @device_function
-    def close(copies):
-        """The stage issued last is a group of copies; the next one to be read is there, and none reads the present one any more."""
-        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
-        a_put(hold_a, write, tid)
-        b_put(hold_b, write + RIGHT, tid)
+    def issue_part(copies, write, count):
+        """A stage with only the first `count` of its k."""
+        a_part(copies.at_a, copies.held_a, write, copies.a, copies.tid, count)
+        b_part(copies.at_b, copies.held_b, write + RIGHT, copies.b, copies.tid, count)
+
+    @device_function
+    def commit(copies, write):
+        """The stage issued last is a group of copies, with what waited in registers."""
+        a_put(copies.held_a, write, copies.tid)
+        b_put(copies.held_b, write + RIGHT, copies.tid)
         commit_copies()
+
+    @device_function
+    def advance(copies, count):
+        a_advance(copies.at_a, copies.a, count)
+        b_advance(copies.at_b, copies.b, count)
+
+    @device_function
+    def close(copies, write):
+        """The stage issued last is a group of copies; the next one to be read is there, and none reads the present one any more."""
+        commit(copies, write)
         wait()
         cuda.syncthreads()
 
     @device_function
     def step(kk, s):
-        acc, fa, fb, read_a, read_b, copies = s
+        acc, fa, fb, read_a, read_b, copies, write, ok = s
         load_a(fa, (kk + 1) & 1, read_a, kk + 1)
         load_b(fb, (kk + 1) & 1, read_b, kk + 1)
         if kk == 0:
-            issue(copies)
+            issue(copies, write, ok)
         multiply_rows(0, (acc, fa, (kk & 1) * FA, fb, (kk & 1) * FB))
     all_but_last = unrolled(STEPS - 1, step) if STEPS > 1 else None
 
     @device_function
     def unit(x, s):
         """Row by row: the products of 16 rows in one step, and the loads of the next ones."""
-        acc, fa, fb, read_a, read_b, next_a, next_b, copies = s
+        acc, fa, fb, read_a, read_b, next_a, next_b, copies, write, ok = s
         kk, i = x >> SHI, x & (MI - 1)
         if x < UNITS - 1:
             load_row(fa, (x + 1) & 1, read_a, (x + 1) >> SHI, (x + 1) & (MI - 1))
@@ -276,9 +313,9 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         if i == 0 and kk < STEPS - 1:
             load_b(fb, (kk + 1) & 1, read_b, kk + 1)
         if x == 0:
-            issue(copies)
+            issue(copies, write, ok)
         if x == UNITS - 2:
-            close(copies)
+            close(copies, write)
             load_b(fb, 0, next_b, 0)
         multiply_row(i, (acc, fa, (x & 1) * A_STEP, fb, (kk & 1) * FB))
     all_units = unrolled(UNITS, unit) if BY_ROW else None
@@ -293,21 +330,21 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
             load_b(fb, 0, read_b, 0)
 
     @device_function
-    def stage(acc, fa, fb, read_a, read_b, next_a, next_b, copies):
+    def stage(acc, fa, fb, read_a, read_b, next_a, next_b, copies, write, ok):
         """The products of a stage, the copies of another, and the first fragments of the next."""
         if BY_ROW:
-            all_units(0, (acc, fa, fb, read_a, read_b, next_a, next_b, copies))
+            all_units(0, (acc, fa, fb, read_a, read_b, next_a, next_b, copies, write, ok))
         elif STEPS > 1:
-            all_but_last(0, (acc, fa, fb, read_a, read_b, copies))
-            close(copies)
+            all_but_last(0, (acc, fa, fb, read_a, read_b, copies, write, ok))
+            close(copies, write)
             first_fragments(fa, fb, next_a, next_b)
             multiply_rows(0, (acc, fa, i32(FA), fb, i32(FB)))
         else:
             load_a(fa, 0, read_a, 0)
             load_b(fb, 0, read_b, 0)
-            issue(copies)
+            issue(copies, write, ok)
             multiply_rows(0, (acc, fa, i32(0), fb, i32(0)))
-            close(copies)
+            close(copies, write)
 
     @device_function
     def spread(i, s):
@@ -355,39 +392,33 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     finish_all = unrolled(MI, finish)
 
     @device_function
+    def thread_of(tid):
+        lane, warp = tid & 31, tid >> 5
+        row, column = (warp & ((1 << SHM) - 1)) * WM, ((warp >> SHM) & ((1 << SHN) - 1)) * WN
+        k_slice = warp >> SHT
+        return Thread(row, column, k_slice, a_origin(lane, row, k_slice * (STEPS * U)),
+                      b_origin(lane, column, k_slice * (STEPS * U)) + RIGHT)
+
+    @device_function
     def product(a, b, first, end, rows, row0, column0, shared, state):
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, tid >> 5
-        wm = (warp & ((1 << SHM) - 1)) * WM
-        wn = ((warp >> SHM) & ((1 << SHN) - 1)) * WN
-        slice_ = warp >> SHT
-        ring = (shared + (ALIGN - 1)) & (0x100000000 - ALIGN)
-        from_a = a_origin(lane, wm, slice_ * (STEPS * U))
-        from_b = b_origin(lane, wn, slice_ * (STEPS * U)) + RIGHT
-        at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
-        hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
-        a_start(at_a, a, first, tid)
-        b_start(at_b, b, first, tid)
+        ring, thread = (shared + (ALIGN - 1)) & (0x100000000 - ALIGN), thread_of(tid)
+        copies = Copies(a, b, cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB), cuda.local.array(HA, u32),
+                        cuda.local.array(HB, u32), tid)
+        a_start(copies.at_a, a, first, tid)
+        b_start(copies.at_b, b, first, tid)
         left_over = end - first
         count = (left_over + (BK - 1)) >> SHK
         left_over = left_over - (count - 1) * BK
         # prologue: the stage with the remainder, then whole ones
-        a_part(at_a, hold_a, ring, a, tid, left_over)
-        b_part(at_b, hold_b, ring + RIGHT, b, tid, left_over)
-        a_put(hold_a, ring, tid)
-        b_put(hold_b, ring + RIGHT, tid)
-        commit_copies()
-        a_advance(at_a, a, left_over)
-        b_advance(at_b, b, left_over)
+        issue_part(copies, ring, left_over)
+        commit(copies, ring)
+        advance(copies, left_over)
         write = ring + STAGE
         for s in range(1, AHEAD):
-            ok = 1 if s < count else 0
-            issue((at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
-            a_put(hold_a, write, tid)
-            b_put(hold_b, write + RIGHT, tid)
-            commit_copies()
-            a_advance(at_a, a, BK)
-            b_advance(at_b, b, BK)
+            issue(copies, write, 1 if s < count else 0)
+            commit(copies, write)
+            advance(copies, BK)
             write = write + STAGE
         acc, run = cuda.local.array(NACC, Acc), cuda.local.array(RUN, Acc)
         fa, fb = cuda.local.array(FA2, T), cuda.local.array(FB2, T)
@@ -396,15 +427,13 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         wait()
         cuda.syncthreads()
         read, last = ring, ring + RING
-        first_fragments(fa, fb, read + from_a, read + from_b)
+        first_fragments(fa, fb, read + thread.from_a, read + thread.from_b)
         while count > 0:
             ok = 1 if count > AHEAD else 0
             after = read + STAGE
             after = ring if after == last else after
-            stage(acc, fa, fb, read + from_a, read + from_b, after + from_a, after + from_b,
-                  (at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
-            a_advance(at_a, a, BK)
-            b_advance(at_b, b, BK)
+            stage(acc, fa, fb, read + thread.from_a, read + thread.from_b, after + thread.from_a, after + thread.from_b, copies, write, ok)
+            advance(copies, BK)
             read = after
             write = write + STAGE
             write = ring if write == last else write
@@ -413,7 +442,7 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         if SLICES > 1:
             wait_all()
             cuda.syncthreads()
-            spread_all(0, (acc, slice_, box))
+            spread_all(0, (acc, thread.slice, box))
             cuda.syncthreads()
-        finish_all(0, (acc, run, slice_, box, lane, row0 + wm, column0 + wn, rows, state))
+        finish_all(0, (acc, run, thread.slice, box, tid & 31, row0 + thread.row, column0 + thread.column, rows, state))
     return product

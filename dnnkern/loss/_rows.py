@@ -142,8 +142,6 @@ def forward_kernel(config):
     kind, layout = config.kind, config.layout(True)
     vec, aims_of, do = make_row(layout), make_row(config.layout()), make_terms(kind)
     load_aims, load_rest_aims = aims_of.load, aims_of.load_edges
-    level, shift, rise, drop, merge = do.level, do.shift, do.rise, do.drop, do.merge
-    anchor, weigh, aim = do.anchor, do.weigh, do.aim
     load_one, (look, finish) = element(kind.dtype).load, make_look(kind)
     Real, NOTHING, SOFT, SHARES, COUNTED = kind.real, -math.inf, kind.soft, kind.shares, kind.soft or bool(kind.weight)
     MEAN, TOGETHER = kind.mean, not kind.each and not config.split
@@ -153,7 +151,7 @@ def forward_kernel(config):
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
     SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
-    merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
+    merge_block, merge_two = make_block_reduce_pair(do.merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
     row_offsets, hold = make_row_offsets(config.dims, FORWARD), pin(WORDS)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
@@ -161,7 +159,7 @@ def forward_kernel(config):
         @device_function
         def combine(m, total, scratch):
             top = widest(m)
-            _, total = merge(m, total, top, Real(0), Real(0))
+            _, total = do.merge(m, total, top, Real(0), Real(0))
             return top, whole(total)
 
         @device_function
@@ -197,21 +195,21 @@ def forward_kernel(config):
         m, total, aimed, sum_aimed, base = Real(NOTHING), Real(0), Real(0), Real(0), Real(0)
         if SHARES:
             if n > 0:
-                base = anchor(load_one(x, i64(0)))
+                base = do.anchor(load_one(x, i64(0)))
         if piece == 0:
             vec.load_edges(edges, x, prologue, vectors, n, lane)
             if SOFT:
                 load_rest_aims(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
                 m = maximum(m, edges[k])
-            low = shift(level(m))
+            low = do.shift(do.level(m))
             for k in range(EDGES):
-                total += rise(edges[k], low)
+                total += do.rise(edges[k], low)
                 if SHARES:
                     j = lane + k * LANES
                     i = j if j < prologue else j + vectors * E
                     if i < n:
-                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
+                        q = do.aim(rest_aims[k if SOFT else 0], do.weigh(weight, i * weight_step), keep, share)
                         if COUNTED:
                             aimed += q
                         sum_aimed += q * (edges[k] - base)
@@ -223,18 +221,18 @@ def forward_kernel(config):
             vec.load(words, advance(x, i64(first) * E * logits_step), prologue, left, lane, logits_step)
             if SOFT:
                 load_aims(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
-            old = level(m)
+            old = do.level(m)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
-            low = shift(level(m))
-            total = total * drop(old - low)
+            low = do.shift(do.level(m))
+            total = total * do.drop(old - low)
             hold(words)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    total += rise(values[e], low)
+                    total += do.rise(values[e], low)
                 if SHARES:
                     i = lane + c * LANES
                     if i < left:
@@ -242,7 +240,7 @@ def forward_kernel(config):
                             vec.unpack(others, more, c)
                         at = prologue + (first + i) * E
                         for e in range(E):
-                            q = aim(others[e], weigh(weight, (at + e) * weight_step), keep, share)
+                            q = do.aim(others[e], do.weigh(weight, (at + e) * weight_step), keep, share)
                             if COUNTED:
                                 aimed += q
                             sum_aimed += q * (values[e] - base)

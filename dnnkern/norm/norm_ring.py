@@ -7,8 +7,9 @@ the ring.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..device import cuda, device_function, f32, i64, jit, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
@@ -21,7 +22,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
-from .block.forward import layout, pointers, refusal, vectors
+from .block.forward import Weights, layout, pointers, refusal, vectors
 
 COST = constants("norm/ring")
 
@@ -116,39 +117,139 @@ def seconds(problem, device, config):
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
+class Block(NamedTuple):
+    """A block: its number in the cluster, the vectors of a row that it has, from `begin` on, and the block of the cluster whose moments a
+    thread reads, with the elements that this one has."""
+    rank: i32
+    begin: i32
+    count: i32
+    other: i32
+    n_other: f32
+
+
+class Vector(NamedTuple):
+    """Arrays: the words of a vector, and its values."""
+    words: object
+    values: object
+
+
 @functools.cache
 def kernel(config):
     """y and the statistics."""
     ring, layout = config.ring, RowLayout(config.dtype, 16, config.ring.threads, config.ring.units)
-    vec, E, Real = make_row(layout), config.elements, f32
-    UNITS, ROWS, STAGES, STAGE, CLUSTER, WHOLE = ring.units, ring.rows, ring.stages, ring.stage_bytes, ring.cluster, ring.whole
-    BLOCK, BLOCKS, WARPS, CLUSTER_LOG = ring.threads, ring.resident, ring.threads // 32, ring.cluster.bit_length() - 1
-    LAYER, SCALED, SHIFTED, VALUES = config.layer, config.scaled, config.shifted, 1 + config.layer
-    GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
-    BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
-    GAMMAS, BETAS = UNITS * GAMMA_LENGTH, UNITS * BETA_LENGTH
-    SENT, LAST = VALUES * ROWS, BLOCK - 32
-    HALF, SLOTS = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER
-    SCRATCH = 2 * HALF
+    vec, E, Real, UNITS, ROWS, BLOCK = make_row(layout), config.elements, f32, ring.units, ring.rows, ring.threads
+    WARPS, CLUSTER, WHOLE, VALUES = ring.threads // 32, ring.cluster, ring.whole, 1 + config.layer
+    LAYER, SCALED, SHIFTED, SENT = config.layer, config.scaled, config.shifted, VALUES * ROWS
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, 4)
-    in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
-    row_offsets, join = make_row_offsets(config.dims, ("x", "y", "mean", "rstd")), make_join(Real, E, LAYER)
     inverse, inverse_root = make_inverses(Real)
-    hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
 
     @device_function
     def share_of(rank, vectors, share):
         """Vectors of a block."""
         return min(max(vectors - rank * share, 0), share)
 
+    # ---- weights
+
+    GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
+    BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
+    GAMMAS, BETAS = UNITS * GAMMA_LENGTH, UNITS * BETA_LENGTH
+    hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
+
+    @device_function
+    def load_weights(weights, block):
+        """Those of the thread's columns; how many elements it has of a row."""
+        n = 0
+        for c in range(UNITS):
+            i = cuda.threadIdx.x + c * BLOCK
+            inside = WHOLE or i < block.count
+            n = n + E if inside else n
+            if SCALED:
+                fetch_gamma(weights.gammas, c * GAMMA_LENGTH, weights.gamma, (block.begin + i) * E, weights.gamma_step, inside)
+            if SHIFTED:
+                fetch_beta(weights.betas, c * BETA_LENGTH, weights.beta, (block.begin + i) * E, weights.beta_step, inside)
+        return n
+
+    # ---- moments: of a thread, its warp, its block, the cluster
+
+    in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
+    join = make_join(Real, E, LAYER)
+
+    @device_function
+    def share_moments(scratch, half, vector, at, block, row, step, rows, elements):
+        """Mean, squared distances and count of each row, of each warp, to shared memory; `at` is the thread's first vector."""
+        for k in range(ROWS):
+            mean, squares, n = Real(0), Real(0), Real(elements)
+            if ROWS == 1 or row + k * step < rows:
+                for c in range(UNITS):
+                    if WHOLE or cuda.threadIdx.x + c * BLOCK < block.count:
+                        fetch(vector.words, 0, at, k, 0, c)
+                        vec.unpack(vector.values, vector.words, 0)
+                        mean, squares = join(vector.values, mean, squares, Real(E * c), Real(1) / Real(c + 1))
+            mean, squares, n = in_warp(mean, squares, n)
+            if cuda.threadIdx.x & 31 == 0:
+                slot = half + 3 * (WARPS * k) + 3 * (cuda.threadIdx.x >> 5)
+                scratch[slot] = mean
+                scratch[slot + 1] = squares
+                scratch[slot + 2] = n
+
+    @device_function
+    def send_moments(sums, scratch, half, slots, met, turn):
+        """The block's, to all blocks of the cluster."""
+        for k in range(ROWS):
+            slot = half + 3 * (WARPS * k) + 3 * (cuda.threadIdx.x & (WARPS - 1))
+            mean, squares, _ = in_block(scratch[slot], scratch[slot + 1], scratch[slot + 2])
+            sums[k * VALUES] = squares
+            if LAYER:
+                sums[k * VALUES + 1] = mean
+        send(sums, slots, met, turn)
+
+    @device_function
+    def receive_moments(slots, slot, k, block):
+        """Mean and squared distances of a row."""
+        mean, squares = Real(0), slots[slot + k * VALUES]
+        if LAYER:
+            mean = slots[slot + k * VALUES + 1]
+        mean, squares, _ = in_cluster(mean, squares, block.n_other)
+        return mean, squares
+
+    # ---- the result
+
+    @device_function
+    def store_row(to, vector, weights, at, k, block, mean, rstd):
+        """Normalise the k-th row of a step, whose vectors are still in the ring, and store it."""
+        for c in range(UNITS):
+            i = cuda.threadIdx.x + c * BLOCK
+            if WHOLE or i < block.count:
+                fetch(vector.words, 0, at, k, 0, c)
+                vec.unpack(vector.values, vector.words, 0)
+                if SCALED:
+                    unpack_gamma(weights.scales, weights.gammas, c * GAMMA_LENGTH)
+                if SHIFTED:
+                    unpack_beta(weights.shifts, weights.betas, c * BETA_LENGTH)
+                for e in range(E):
+                    value = (vector.values[e] - mean) * rstd if LAYER else vector.values[e] * rstd
+                    if SCALED:
+                        value = value * weights.scales[e]
+                    if SHIFTED:
+                        value += weights.shifts[e]
+                    vector.values[e] = value
+                vec.pack(vector.words, 0, vector.values)
+                store4_from(to, 4 * i, vector.words, 0)
+
+    # ---- the kernel
+
+    STAGES, STAGE, BLOCKS, CLUSTER_LOG, LAST = ring.stages, ring.stage_bytes, ring.resident, ring.cluster.bit_length() - 1, BLOCK - 32
+    HALF, SLOTS, row_offsets = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER, make_row_offsets(config.dims, ("x", "y", "mean", "rstd"))
+    SCRATCH = 2 * HALF
+
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, vectors, share, step, steps, gamma_step, beta_step, divisors,
                       strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
-        gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
-        values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        sums = cuda.local.array(SENT, Real)
+        weights = Weights(gamma, beta, gamma_step, beta_step, cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA),
+                          cuda.local.array(E, Real), cuda.local.array(E, Real))
+        vector, sums = Vector(cuda.local.array(4, u32), cuda.local.array(E, Real)), cuda.local.array(SENT, Real)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
         begin, count = rank * share, share_of(rank, vectors, share)
@@ -161,88 +262,41 @@ def kernel(config):
             for s in range(STAGES):
                 start(base, bars, state, x, x, first + s * stride, step, rows, begin, count, divisors, strides)
                 state = pipe.next(state)
-        n_mine = 0
-        for c in range(UNITS):
-            i = thread + c * BLOCK
-            inside = WHOLE or i < count
-            n_mine = n_mine + E if inside else n_mine
-            if SCALED:
-                fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, (begin + i) * E, gamma_step, inside)
-            if SHIFTED:
-                fetch_beta(betas, c * BETA_LENGTH, beta, (begin + i) * E, beta_step, inside)
         other = thread & (CLUSTER - 1)
-        n_other, n_inverse = Real(share_of(other, vectors, share) * E), inverse(Real(length))
+        block = Block(rank, begin, count, other, Real(share_of(other, vectors, share) * E))
+        elements, n_inverse = load_weights(weights, block), inverse(Real(length))
         cluster_wait()
         row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
-            was = mine + last.stage * STAGE
             if row < rows:
                 if WHOLE or count > 0:
                     pipe.consumer_wait(bars, state)
-                at, half = mine + state.stage * STAGE, (turn & 1) * HALF
-                for k in range(ROWS):
-                    a, b, n = Real(0), Real(0), Real(n_mine)
-                    if ROWS == 1 or row + k * step < rows:
-                        for c in range(UNITS):
-                            if WHOLE or thread + c * BLOCK < count:
-                                fetch(part, 0, at, k, 0, c)
-                                vec.unpack(values, part, 0)
-                                a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
-                    a, b, n = in_warp(a, b, n)
-                    if thread & 31 == 0:
-                        slot = half + 3 * (WARPS * k) + 3 * (thread >> 5)
-                        scratch[slot] = a
-                        scratch[slot + 1] = b
-                        scratch[slot + 2] = n
+                half = (turn & 1) * HALF
+                share_moments(scratch, half, vector, mine + state.stage * STAGE, block, row, step, rows, elements)
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
                     start(base, bars, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides)
                 if thread < 32:
-                    for k in range(ROWS):
-                        slot = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
-                        a, b, n = in_block(scratch[slot], scratch[slot + 1], scratch[slot + 2])
-                        sums[k * VALUES] = b
-                        if LAYER:
-                            sums[k * VALUES + 1] = a
-                    send(sums, slots, met, turn)
+                    send_moments(sums, scratch, half, slots, met, turn)
+            # the rows of the step before, whose moments have met meanwhile
             if turn > 0 and row - stride < rows:
                 slot = wait(met, turn - 1) + other * SENT
                 if SCALED:
-                    hold_gamma(gammas)
+                    hold_gamma(weights.gammas)
                 if SHIFTED:
-                    hold_beta(betas)
+                    hold_beta(weights.betas)
                 for k in range(ROWS):
                     line = row - stride + k * step
                     if ROWS == 1 or line < rows:
-                        a, b = Real(0), slots[slot + k * VALUES]
-                        if LAYER:
-                            a = slots[slot + k * VALUES + 1]
-                        a, b, n = in_cluster(a, b, n_other)
-                        scale = inverse_root(b * n_inverse + eps)
+                        row_mean, squares = receive_moments(slots, slot, k, block)
+                        row_rstd = inverse_root(squares * n_inverse + eps)
                         offsets = row_offsets(line, divisors, strides)
                         if thread == 0 and rank == 0:
                             if LAYER:
-                                mean[offsets.mean] = a
-                            rstd[offsets.rstd] = scale
-                        q = as_u32(advance(y, offsets.y + begin * i64(E)))
-                        for c in range(UNITS):
-                            i = thread + c * BLOCK
-                            if WHOLE or i < count:
-                                fetch(part, 0, was, k, 0, c)
-                                vec.unpack(values, part, 0)
-                                if SCALED:
-                                    unpack_gamma(scales, gammas, c * GAMMA_LENGTH)
-                                if SHIFTED:
-                                    unpack_beta(shifts, betas, c * BETA_LENGTH)
-                                for e in range(E):
-                                    value = (values[e] - a) * scale if LAYER else values[e] * scale
-                                    if SCALED:
-                                        value = value * scales[e]
-                                    if SHIFTED:
-                                        value += shifts[e]
-                                    values[e] = value
-                                vec.pack(part, 0, values)
-                                store4_from(q, 4 * i, part, 0)
+                                mean[offsets.mean] = row_mean
+                            rstd[offsets.rstd] = row_rstd
+                        to = as_u32(advance(y, offsets.y + begin * i64(E)))
+                        store_row(to, vector, weights, mine + last.stage * STAGE, k, block, row_mean, row_rstd)
             row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return norm_fwd_ring

@@ -13,6 +13,7 @@ At its end a block leaves one row of partial sums in the workspace; a second lau
 `cluster` differ in who has a row: the blocks of a cluster send their sums to each other's shared memory, and arrive at barriers there.
 """
 import functools
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.cluster import cluster_rank, cluster_sync
@@ -122,249 +123,323 @@ def _make_totals(config, Real):
     return turns, send, receive
 
 
+class Rows(NamedTuple):
+    """Which rows a group of threads has in a step: the first, how many rows apart they are, how many there are, vectors of each, and the
+    thread's lane; how rows are found."""
+    first: i32
+    groups: i32
+    rows: i32
+    vectors: i32
+    lane: i32
+    divisors: object
+    strides: object
+
+
+class Statistics(NamedTuple):
+    """mean and rstd, arrays: of a step's rows, of the next step's, and of the rows of the step before."""
+    mean: object
+    rstd: object
+    next_mean: object
+    next_rstd: object
+    last_mean: object
+    last_rstd: object
+
+
+class Held(NamedTuple):
+    """What a thread holds, arrays: words of dy, x and dsummed of its vectors, values of a vector of each, loaded gamma, that of a vector,
+    sums of the rows, and dgamma and dbeta of its columns."""
+    dy: object
+    x: object
+    dsummed: object
+    dy_values: object
+    x_values: object
+    dsummed_values: object
+    gammas: object
+    gamma_values: object
+    sums: object
+    dgamma: object
+    dbeta: object
+
+
 @functools.cache
 def kernel(config):
     """dx, and partial sums of dgamma and dbeta."""
     layout = config.layout
-    vec, Real = make_row(layout), layout.real
-    E, REGISTERS, ROWS, STAGES, KEPT = layout.elements, config.registers, config.rows, config.stages, config.kept
-    LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
-    GROUPS, LOG, CLUSTER_LOG, VALUES, SUMS = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1, 1 + config.layer, config.sums
-    WORDS, COLUMNS, TOTALS = layout.vector_words * (ROWS * REGISTERS if KEPT else 1), E * REGISTERS, ROWS * VALUES
-    SCRATCH, SLOTS, MEET, ACROSS = 2 * TOTALS * (BLOCK // 32), TURNS * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1, LANES * E
-    LAG, AHEAD = config.lag, max(0, STAGES - 1 - config.lag)
-    CHUNK, STAGE, RING = 16 * BLOCK, config.stage_bytes, config.shared_bytes
-    LAYER, SCALED, SHIFTED, DEPENDENT_NEXT = config.layer, config.scaled, config.shifted, config.dependent
+    vec, Real, E, REGISTERS, ROWS, KEPT = make_row(layout), layout.real, layout.elements, config.registers, config.rows, config.kept
+    LANES, BLOCK, CLUSTER, TOGETHER = config.lanes, config.threads, config.cluster, config.lanes * config.cluster
+    LAYER, SCALED, SHIFTED, ADDED, VALUES, LAG = (config.layer, config.scaled, config.shifted, config.added, 1 + config.layer, config.lag)
+    GROUPS, CHUNK, row_offsets = BLOCK // LANES, 16 * BLOCK, make_row_offsets(config.dims, _arrays(config))
+
+    # ---- from memory
+
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
-    GAMMAS = LENGTH * REGISTERS
-    ADDED = config.added
-    ADDED_FIRST, ADDED_LAST = ADDED and not LAG, ADDED and LAG > 0
-    MORE = layout.vector_words * ROWS * REGISTERS if ADDED else 1
-    hold, hold_gamma, row_offsets = pin(WORDS), pin(GAMMAS), make_row_offsets(config.dims, _arrays(config))
-    turns, send, receive = _make_totals(config, Real)
-    itemsize = 8 if config.dtype == "float64" else 4
-    put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
-    landed, all_landed = wait_copies(AHEAD), wait_copies(0)
+    AHEAD, GAMMAS, WORDS = max(0, config.stages - 1 - LAG), LENGTH * REGISTERS, layout.vector_words * (ROWS * REGISTERS if KEPT else 1)
+    hold, hold_gamma, landed = pin(WORDS), pin(GAMMAS), wait_copies(AHEAD)
 
     def for_each_unit(visit):
-        """Device function that calls ``visit(j, i, vectors, n, rows, offsets, *operands)`` for each vector of the thread in a step: the
-        j-th of these, vector i of `vectors` in row n of `rows`, with the offsets of the row in the arrays.
+        """Device function that calls ``visit(j, i, n, offsets, of, *operands)`` for each vector of the thread in a step: the j-th of these,
+        vector i of row n, with the offsets of the row in the arrays, of the `Rows` `of`.
 
         NOTE: `visit` checks whether the row and the vector exist. With a flag for that some kernels take two registers more.
         """
         @device_function
-        def step(row, groups, rows, vectors, lane, divisors, strides, *operands):
+        def step(of, *operands):
             for k in range(ROWS):
-                n = row + k * groups
-                offsets = row_offsets(n if n < rows else 0, divisors, strides)
+                n = of.first + k * of.groups
+                offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
                 for c in range(REGISTERS):
-                    i = lane + c * TOGETHER
-                    visit(k * REGISTERS + c, i, vectors, n, rows, offsets, *operands)
+                    i = of.lane + c * TOGETHER
+                    visit(k * REGISTERS + c, i, n, offsets, of, *operands)
         return step
 
     @for_each_unit
     @device_function
-    def start(j, i, vectors, n, rows, offsets, to, dy, x):
-        size, at = u32(16) if n < rows and i < vectors else u32(0), to + u32(2 * j * CHUNK)
+    def start(j, i, n, offsets, of, to, dy, x):
+        size, at = u32(16) if n < of.rows and i < of.vectors else u32(0), to + u32(2 * j * CHUNK)
         copy_async16(at, address(dy, offsets.dy), i64(i) * 16, size)
         copy_async16(at + CHUNK, address(x, offsets.x), i64(i) * 16, size)
 
     @for_each_unit
     @device_function
-    def read_rows(j, i, vectors, n, rows, offsets, a, dy, dy_step, b, x, x_step):
-        vec.load_vector(a, j, advance(dy, offsets.dy), i, dy_step, n < rows and i < vectors)
-        vec.load_vector(b, j, advance(x, offsets.x), i, x_step, n < rows and i < vectors)
+    def read_rows(j, i, n, offsets, of, a, dy, dy_step, b, x, x_step):
+        vec.load_vector(a, j, advance(dy, offsets.dy), i, dy_step, n < of.rows and i < of.vectors)
+        vec.load_vector(b, j, advance(x, offsets.x), i, x_step, n < of.rows and i < of.vectors)
 
     @for_each_unit
     @device_function
-    def read_added(j, i, vectors, n, rows, offsets, more, dsummed, dsummed_step):
-        vec.load_vector(more, j, advance(dsummed, offsets.dsummed), i, dsummed_step, n < rows and i < vectors)
+    def read_added(j, i, n, offsets, of, more, dsummed, dsummed_step):
+        vec.load_vector(more, j, advance(dsummed, offsets.dsummed), i, dsummed_step, n < of.rows and i < of.vectors)
 
     @device_function
-    def fetch(a, b, j, at, vector_bytes):
-        """Unit number `vector` of a stage, as words from 4 * j on."""
-        at_vector = at + u32(2 * vector_bytes * CHUNK)
+    def load_statistics(own, mean, rstd, of):
+        """Those of the next step's rows."""
+        for k in range(ROWS):
+            n = of.first + k * of.groups
+            offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
+            if LAYER:
+                own.next_mean[k] = load1_nc_if(mean, offsets.mean, i32(n < of.rows))
+            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, i32(n < of.rows))
+
+    @device_function
+    def next_statistics(own, mean, rstd, of):
+        """The next step's become this one's, and those after them are in flight."""
+        for k in range(ROWS):
+            n = of.first + k * of.groups
+            offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
+            if LAYER:
+                own.mean[k] = own.next_mean[k]
+                own.next_mean[k] = load1_nc_if(mean, offsets.mean, i32(n < of.rows))
+            own.rstd[k] = own.next_rstd[k]
+            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, i32(n < of.rows))
+
+    @device_function
+    def load_gammas(gammas, gamma, gamma_step, lane, length):
+        if SCALED:
+            for c in range(REGISTERS):
+                i = (lane + c * TOGETHER) * E
+                fetch_gamma(gammas, c * LENGTH, gamma, i, gamma_step, i < length)
+
+    @device_function
+    def fetch(a, b, j, at, unit):
+        """Vector number `unit` of a stage, as words from 4 * j on."""
+        at_vector = at + u32(2 * unit * CHUNK)
         a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(at_vector)
         b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(at_vector + CHUNK)
 
     @device_function
-    def gather(meet, left, some, c, length):
+    def await_stage(held, at):
+        """Wait for a stage, and hold it where registers have room for it."""
+        landed()
+        if KEPT:
+            for j in range(ROWS * REGISTERS):
+                fetch(held.dy, held.x, j, at, j)
+
+    @device_function
+    def unpack(held, k, c, at):
+        """Vector c of row k, and its gamma, as values; where they are among the words held."""
+        j = k * REGISTERS + c if KEPT else 0
+        if not KEPT:
+            fetch(held.dy, held.x, 0, at, k * REGISTERS + c)
+        vec.unpack(held.dy_values, held.dy, j)
+        vec.unpack(held.x_values, held.x, j)
+        if SCALED:
+            unpack_gamma(held.gamma_values, held.gammas, c * LENGTH)
+        return j
+
+    # ---- a step
+
+    @device_function
+    def add_rows(held, own, at):
+        """The rows' sums of the thread's columns, and what they add to dgamma and dbeta."""
+        hold_gamma(held.gammas)
+        for k in range(ROWS):
+            average, slope = Real(0), Real(0)
+            for c in range(REGISTERS):
+                unpack(held, k, c, at)
+                for e in range(E):
+                    d, n = held.dy_values[e], held.x_values[e]
+                    if LAYER:
+                        n = n - own.mean[k]
+                    n = n * own.rstd[k]
+                    held.dgamma[c * E + e] += d * n
+                    if SHIFTED:
+                        held.dbeta[c * E + e] += d
+                    if SCALED:
+                        d = d * held.gamma_values[e]
+                    if LAYER:
+                        average += d
+                    slope += d * n
+            held.sums[k * VALUES] = slope
+            if LAYER:
+                held.sums[k * VALUES + 1] = average
+
+    @device_function
+    def store_rows(held, own, at, dx, dx_step, inverse, of):
+        """dx of a step's rows, from their sums."""
+        if not LAG:
+            hold(held.dy)
+            hold(held.x)
+        hold_gamma(held.gammas)
+        for k in range(ROWS):
+            n = of.first + k * of.groups
+            offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
+            slope, average, scale = held.sums[k * VALUES] * inverse, Real(0), own.last_rstd[k] if LAG else own.rstd[k]
+            if LAYER:
+                average = held.sums[k * VALUES + 1] * inverse
+            for c in range(REGISTERS):
+                j = unpack(held, k, c, at)
+                if ADDED:
+                    vec.unpack(held.dsummed_values, held.dsummed, k * REGISTERS + c)
+                for e in range(E):
+                    d, v = held.dy_values[e], held.x_values[e]
+                    if SCALED:
+                        d = d * held.gamma_values[e]
+                    if LAYER:
+                        v = v - (own.last_mean[k] if LAG else own.mean[k])
+                        d = d - average
+                    v = v * scale
+                    held.dy_values[e] = (d - v * slope) * scale
+                    if ADDED:
+                        held.dy_values[e] += held.dsummed_values[e]
+                vec.pack(held.dy, j, held.dy_values)
+                i = of.lane + c * TOGETHER
+                if n < of.rows and i < of.vectors:
+                    vec.store_vector(advance(dx, offsets.dx), i, dx_step, held.dy, j)
+
+    # ---- dgamma and dbeta
+
+    SUMS, ACROSS, itemsize = config.sums, LANES * E, 8 if config.dtype == "float64" else 4
+    put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
+
+    @device_function
+    def gather(meet, to, own, c, length):
         """The sums of vector c that the groups of a block have, added."""
         thread = cuda.threadIdx.x
         for e in range(E):
-            meet[thread * E + e] = some[c * E + e]
+            meet[thread * E + e] = own[c * E + e]
         cuda.syncthreads()
         for j in range(thread, ACROSS, BLOCK):
             total = meet[j]
             for g in range(1, GROUPS):
                 total += meet[j + g * ACROSS]
             if j + c * ACROSS < length:
-                left[j + c * ACROSS] = total
+                to[j + c * ACROSS] = total
         cuda.syncthreads()
+
+    @device_function
+    def leave_columns(held, meet, partial, slot, length, lane):
+        """To the workspace."""
+        to = advance(partial, slot * i64(length * SUMS))
+        for c in range(REGISTERS):
+            if GROUPS == 1:
+                i = (lane + c * TOGETHER) * E
+                if i < length:
+                    put(to, i, held.dgamma, c * E)
+                    if SHIFTED:
+                        put(advance(to, length), i, held.dbeta, c * E)
+            else:
+                gather(meet, to, held.dgamma, c, length)
+                if SHIFTED:
+                    gather(meet, advance(to, length), held.dbeta, c, length)
+
+    # ---- the kernel
+
+    STAGES, STAGE, RING = config.stages, config.stage_bytes, config.shared_bytes
+    COLUMNS, TOTALS = E * REGISTERS, ROWS * VALUES
+    SCRATCH, SLOTS, MEET = 2 * TOTALS * (BLOCK // 32), TURNS * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1
+    MORE, ADDED_FIRST, ADDED_LAST = layout.vector_words * ROWS * REGISTERS if ADDED else 1, ADDED and not LAG, ADDED and LAG > 0
+    LOG, CLUSTER_LOG, BLOCKS, DEPENDENT_NEXT = LANES.bit_length() - 1, CLUSTER.bit_length() - 1, config.blocks, config.dependent
+    all_landed, (turns, send, receive) = wait_copies(0), _make_totals(config, Real)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, vectors, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, room, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
-        a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
-        gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
-        values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        sums = cuda.local.array(TOTALS, Real)
-        more, added = cuda.local.array(MORE, u32), cuda.local.array(E, Real)
-        m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
-                                cuda.local.array(ROWS, Real))
-        last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
+        held = Held(cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32), cuda.local.array(E, Real),
+                    cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(GAMMAS, GAMMA), cuda.local.array(E, Real),
+                    cuda.local.array(TOTALS, Real), cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real))
+        own = Statistics(cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
+                         cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real))
         thread, bars = cuda.threadIdx.x, turns.barriers(shared_address(room, 0))
         lane, slot = thread & (LANES - 1), cuda.blockIdx.x
-        first = slot * GROUPS + (thread >> LOG)
+        row = slot * GROUPS + (thread >> LOG)
         if CLUSTER > 1:
             slot = slot >> CLUSTER_LOG
-            first = slot
+            row = slot
             lane += cluster_rank() * LANES
             if thread == 0:
                 turns.init(bars)
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):
-            gains[j], shifts[j] = Real(0), Real(0)
-        stride = groups * ROWS
-        base = u32(0)
+            held.dgamma[j], held.dbeta[j] = Real(0), Real(0)
+        stride, base = groups * ROWS, u32(0)
         if STAGES:
             base = shared_address(dynamic, 0) + 16 * u32(thread)
             for q in range(AHEAD):
-                at = base + u32(q * STAGE)
-                start(first + q * stride, groups, rows, vectors, lane, divisors, strides, at, dy, x)
+                start(Rows(row + q * stride, groups, rows, vectors, lane, divisors, strides), base + u32(q * STAGE), dy, x)
                 commit_copies()
-        for k in range(ROWS):
-            n = first + k * groups
-            offsets = row_offsets(n if n < rows else 0, divisors, strides)
-            if LAYER:
-                next_m[k] = load1_nc_if(mean, offsets.mean, i32(n < rows))
-            next_r[k] = load1_nc_if(rstd, offsets.rstd, i32(n < rows))
-        if SCALED:
-            for c in range(REGISTERS):
-                i = (lane + c * TOGETHER) * E
-                fetch_gamma(gammas, c * LENGTH, gamma, i, gamma_step, i < length)
-        here, there, at, last, row = u32(0), u32(AHEAD * STAGE), u32(0), u32(0), first
+        load_statistics(own, mean, rstd, Rows(row, groups, rows, vectors, lane, divisors, strides))
+        load_gammas(held.gammas, gamma, gamma_step, lane, length)
+        here, there, at, last = u32(0), u32(AHEAD * STAGE), u32(0), u32(0)
         for step in range(steps + LAG):
+            of = Rows(row, groups, rows, vectors, lane, divisors, strides)
             if not LAG or step < steps:
                 if STAGES:
                     at = base + there
-                    start(row + AHEAD * stride, groups, rows, vectors, lane, divisors, strides, at, dy, x)
+                    start(Rows(row + AHEAD * stride, groups, rows, vectors, lane, divisors, strides), at, dy, x)
                     commit_copies()
                     there = there + STAGE
                     there = u32(0) if there == RING else there
                 else:
-                    read_rows(row, groups, rows, vectors, lane, divisors, strides, a, dy, dy_step, b, x, x_step)
-                for k in range(ROWS):
-                    n = row + stride + k * groups
-                    offsets = row_offsets(n if n < rows else 0, divisors, strides)
-                    if LAYER:
-                        m[k] = next_m[k]
-                        next_m[k] = load1_nc_if(mean, offsets.mean, i32(n < rows))
-                    r[k] = next_r[k]
-                    next_r[k] = load1_nc_if(rstd, offsets.rstd, i32(n < rows))
+                    read_rows(of, held.dy, dy, dy_step, held.x, x, x_step)
+                next_statistics(own, mean, rstd, Rows(row + stride, groups, rows, vectors, lane, divisors, strides))
                 at = base + here
                 if STAGES:
-                    landed()
+                    await_stage(held, at)
                     here = here + STAGE
                     here = u32(0) if here == RING else here
-                    if KEPT:
-                        for j in range(ROWS * REGISTERS):
-                            fetch(a, b, j, at, j)
-                hold_gamma(gammas)
-                for k in range(ROWS):
-                    average, slope = Real(0), Real(0)
-                    for c in range(REGISTERS):
-                        j = k * REGISTERS + c if KEPT else 0
-                        if not KEPT:
-                            fetch(a, b, 0, at, k * REGISTERS + c)
-                        vec.unpack(values, a, j)
-                        vec.unpack(others, b, j)
-                        if SCALED:
-                            unpack_gamma(scales, gammas, c * LENGTH)
-                        for e in range(E):
-                            d, n = values[e], others[e]
-                            if LAYER:
-                                n = n - m[k]
-                            n = n * r[k]
-                            gains[c * E + e] += d * n
-                            if SHIFTED:
-                                shifts[c * E + e] += d
-                            if SCALED:
-                                d = d * scales[e]
-                            if LAYER:
-                                average += d
-                            slope += d * n
-                    sums[k * VALUES] = slope
-                    if LAYER:
-                        sums[k * VALUES + 1] = average
+                add_rows(held, own, at)
                 if ADDED_FIRST:
-                    # in flight while the sums meet
-                    read_added(row, groups, rows, vectors, lane, divisors, strides, more, dsummed, dsummed_step)
-                send(sums, scratch, slots, bars, step)
+                    read_added(of, held.dsummed, dsummed, dsummed_step)  # in flight while the sums meet
+                send(held.sums, scratch, slots, bars, step)
             if not LAG or step > 0:
+                done = Rows(row - LAG * stride, groups, rows, vectors, lane, divisors, strides)
                 if ADDED_LAST:
-                    last_row = row - LAG * stride
-                    read_added(last_row, groups, rows, vectors, lane, divisors, strides, more, dsummed, dsummed_step)
-                receive(sums, slots, bars, step - LAG)
-                if not LAG:
-                    hold(a)
-                    hold(b)
-                hold_gamma(gammas)
-                for k in range(ROWS):
-                    n = row - LAG * stride + k * groups
-                    offsets = row_offsets(n if n < rows else 0, divisors, strides)
-                    slope, average, scale = sums[k * VALUES] * inverse, Real(0), last_r[k] if LAG else r[k]
-                    if LAYER:
-                        average = sums[k * VALUES + 1] * inverse
-                    for c in range(REGISTERS):
-                        j = k * REGISTERS + c if KEPT else 0
-                        if not KEPT:
-                            fetch(a, b, 0, last if LAG else at, k * REGISTERS + c)
-                        vec.unpack(values, a, j)
-                        vec.unpack(others, b, j)
-                        if SCALED:
-                            unpack_gamma(scales, gammas, c * LENGTH)
-                        if ADDED:
-                            vec.unpack(added, more, k * REGISTERS + c)
-                        for e in range(E):
-                            d, v = values[e], others[e]
-                            if SCALED:
-                                d = d * scales[e]
-                            if LAYER:
-                                v = v - (last_m[k] if LAG else m[k])
-                                d = d - average
-                            v = v * scale
-                            values[e] = (d - v * slope) * scale
-                            if ADDED:
-                                values[e] += added[e]
-                        vec.pack(a, j, values)
-                        i = lane + c * TOGETHER
-                        if n < rows and i < vectors:
-                            vec.store_vector(advance(dx, offsets.dx), i, dx_step, a, j)
+                    read_added(done, held.dsummed, dsummed, dsummed_step)
+                receive(held.sums, slots, bars, step - LAG)
+                store_rows(held, own, last if LAG else at, dx, dx_step, inverse, done)
             if LAG:
                 last = at
                 for k in range(ROWS):
-                    last_m[k], last_r[k] = m[k], r[k]
+                    own.last_mean[k], own.last_rstd[k] = own.mean[k], own.rstd[k]
             row = row + stride
         if DEPENDENT_NEXT:
             launch_dependent_grids()
         if STAGES:
             all_landed()
-        left = advance(partial, slot * i64(length * SUMS))
-        for c in range(REGISTERS):
-            if GROUPS == 1:
-                i = (lane + c * TOGETHER) * E
-                if i < length:
-                    put(left, i, gains, c * E)
-                    if SHIFTED:
-                        put(advance(left, length), i, shifts, c * E)
-            else:
-                gather(meet, left, gains, c, length)
-                if SHIFTED:
-                    gather(meet, advance(left, length), shifts, c, length)
+        leave_columns(held, meet, partial, slot, length, lane)
         if CLUSTER > 1:
             cluster_sync()
     return norm_bwd_rows

@@ -18,8 +18,9 @@ they have the same phase as the rows, else element by element. Where rows are sh
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...device import cuda, device_function, jit, u32
+from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
@@ -228,39 +229,198 @@ def make_merge_row(config, Real):
     return merge_row
 
 
+class Weights(NamedTuple):
+    """gamma and beta: pointers, steps, arrays of what is loaded of them, and arrays of those of a vector."""
+    gamma: object
+    beta: object
+    gamma_step: i64
+    beta_step: i64
+    gammas: object
+    betas: object
+    scales: object
+    shifts: object
+
+
+class Line(NamedTuple):
+    """A row: elements of its unaligned prologue, vectors, elements of it, and a thread's lane in it."""
+    prologue: i32
+    vectors: i32
+    size: i32
+    lane: i32
+
+
+class Held(NamedTuple):
+    """What a thread holds of its rows, arrays: words of x and of the residual, edges of both, values of a vector; where its vectors that
+    registers have no room for lie in shared memory, and the words of one."""
+    words: object
+    residual: object
+    edges: object
+    residual_edges: object
+    values: object
+    smem: u32
+    part: object
+
+
 @functools.cache
 def kernel(config):
-    """y, the statistics, and the sum with row_mean residual."""
-    layout, x_type = config.layout, element(config.dtype)
-    vec = make_row(layout, config.threads)
-    SHARED, PART = config.shared, layout.vector_words
-    widen, narrow, load_gamma, load_beta = x_type.widen, x_type.narrow, element(config.gamma).load, element(config.beta).load
-    Real = layout.real
-    E, EDGE_SLOTS, EDGES, REGISTERS, ROWS = layout.elements, layout.edge_slots, layout.edges, config.registers, config.rows
-    WORDS, MORE = ROWS * layout.words, ROWS * layout.words if config.residual else 1
-    LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
-    GROUPS, LOG, CLUSTER_LOG, TOGETHER_LOG = (BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1,
-                                              TOGETHER.bit_length() - 1)
-    SCRATCH, SLOTS = 3 * (BLOCK // 32), 3 * CLUSTER
-    LAYER, SCALED, SHIFTED, RESIDUAL, EARLY = config.layer, config.scaled, config.shifted, config.residual, ROWS > 1
+    """y, the statistics, and the sum with a residual."""
+    layout, x_type, Real = config.layout, element(config.dtype), config.layout.real
+    vec, E, EDGES, REGISTERS, ROWS = make_row(layout, config.threads), layout.elements, layout.edges, config.registers, config.rows
+    LANES, BLOCK, CLUSTER, TOGETHER = config.lanes, config.threads, config.cluster, config.lanes * config.cluster
+    LAYER, SCALED, SHIFTED, RESIDUAL, SHARED, EARLY = (config.layer, config.scaled, config.shifted, config.residual, config.shared > 0,
+                                                       ROWS > 1)
+
+    # ---- from memory
+
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
-    GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
-    hold, (inverse, inverse_root), merge_row = pin(WORDS), make_inverses(Real), make_merge_row(config, Real)
-    merge_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
     row_offsets = make_row_offsets(config.dims, OFFSETS)
+
+    @device_function
+    def load_row(held, k, x_row, x_step, residual_row, residual_step, line):
+        """The k-th row of a thread."""
+        if SHARED:
+            vec.copy_overflow(held.smem, x_row, line.prologue, line.vectors, line.lane)
+        for c in range(REGISTERS):
+            i = line.lane + c * TOGETHER
+            vec.load_vector(held.words, k * REGISTERS + c, advance(x_row, line.prologue), i, x_step, i < line.vectors)
+            if RESIDUAL:
+                vec.load_vector(held.residual, k * REGISTERS + c, advance(residual_row, line.prologue), i, residual_step, i < line.vectors)
+        vec.load_edges(held.edges, x_row, line.prologue, line.vectors, line.size, line.lane)
+        if RESIDUAL:
+            vec.load_edges(held.residual_edges, residual_row, line.prologue, line.vectors, line.size, line.lane)
+
+    @device_function
+    def load_weights(weights, lane, length):
+        """Those of all vectors of a thread."""
+        for c in range(REGISTERS):
+            i = (lane + c * TOGETHER) * E
+            if SCALED:
+                fetch_gamma(weights.gammas, c * GAMMA_LENGTH, weights.gamma, i, weights.gamma_step, i < length)
+            if SHIFTED:
+                fetch_beta(weights.betas, c * BETA_LENGTH, weights.beta, i, weights.beta_step, i < length)
+
+    # ---- the moments of a row
+
+    hold, widen, narrow = pin(ROWS * layout.words), x_type.widen, x_type.narrow
+    inverse, inverse_root = make_inverses(Real)
+    merge, join, TOGETHER_LOG = make_merge(Real), make_join(Real, E, LAYER), TOGETHER.bit_length() - 1
+
+    @device_function
+    def add_residual(held, others, k, summed_row, summed_step, line):
+        """x + residual, which is stored, too."""
+        for c in range(REGISTERS):
+            vec.unpack(held.values, held.words, k * REGISTERS + c)
+            vec.unpack(others, held.residual, k * REGISTERS + c)
+            for e in range(E):
+                held.values[e] += others[e]
+            vec.pack(held.words, k * REGISTERS + c, held.values)
+            i = line.lane + c * TOGETHER
+            if i < line.vectors:
+                vec.store_vector(advance(summed_row, line.prologue), i, summed_step, held.words, k * REGISTERS + c)
+        for s in range(EDGES):
+            held.edges[s] = Real(widen(narrow(held.edges[s] + held.residual_edges[s])))
+        vec.store_edges(summed_row, held.edges, line.prologue, line.vectors, line.size, line.lane)
+        hold(held.words)
+
+    @device_function
+    def moments_of(held, k, line):
+        """(mean, squared distances, count) of what a thread has of a row, and how many of its vectors are in shared memory."""
+        row_mean, squares, overflow = Real(0), Real(0), 0
+        own = max((line.vectors - line.lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
+        for c in range(REGISTERS):
+            if c < own:
+                vec.unpack(held.values, held.words, k * REGISTERS + c)
+                row_mean, squares = join(held.values, row_mean, squares, Real(E * c), Real(1) / Real(c + 1))
+        if SHARED:
+            overflow = vec.wait_overflow(line.vectors, line.lane)
+            for c in range(overflow):
+                vec.load_overflow(held.part, held.smem, c)
+                vec.unpack(held.values, held.part, 0)
+                before = c + REGISTERS
+                row_mean, squares = join(held.values, row_mean, squares, Real(E * before), inverse(Real(before + 1)))
+        n = Real(own * E)
+        for s in range(EDGES):
+            j = line.lane + s * TOGETHER
+            if (j if j < line.prologue else j + line.vectors * E) < line.size:
+                if LAYER:
+                    row_mean, squares, n = merge(row_mean, squares, n, held.edges[s], Real(0), Real(1))
+                else:
+                    squares += held.edges[s] * held.edges[s]
+        return row_mean, squares, n, overflow
+
+    # ---- the result
+
+    load_gamma, load_beta = element(config.gamma).load, element(config.beta).load
+
+    @device_function
+    def normalise(values, weights, c, j, loaded, row_mean, row_rstd):
+        """A vector, whose elements begin with the j-th of the row; its weights are those of vector c where they are `loaded`."""
+        if SCALED:
+            if not loaded:
+                fetch_gamma(weights.gammas, 0, weights.gamma, j, weights.gamma_step, True)
+            unpack_gamma(weights.scales, weights.gammas, c * GAMMA_LENGTH if loaded else 0)
+        if SHIFTED:
+            if not loaded:
+                fetch_beta(weights.betas, 0, weights.beta, j, weights.beta_step, True)
+            unpack_beta(weights.shifts, weights.betas, c * BETA_LENGTH if loaded else 0)
+        for e in range(E):
+            value = (values[e] - row_mean) * row_rstd
+            if SCALED:
+                value = value * weights.scales[e]
+            if SHIFTED:
+                value += weights.shifts[e]
+            values[e] = value
+
+    @device_function
+    def store_row(held, weights, k, y_row, y_step, line, overflow, row_mean, row_rstd):
+        """Normalise the k-th row of a thread and store it."""
+        for c in range(REGISTERS):
+            i = line.lane + c * TOGETHER
+            if i < line.vectors:
+                vec.unpack(held.values, held.words, k * REGISTERS + c)
+                normalise(held.values, weights, c, line.prologue + i * E, EARLY, row_mean, row_rstd)
+                vec.pack(held.words, k * REGISTERS + c, held.values)
+                vec.store_vector(advance(y_row, line.prologue), i, y_step, held.words, k * REGISTERS + c)
+        if SHARED:
+            for c in range(overflow):
+                vec.load_overflow(held.part, held.smem, c)
+                vec.unpack(held.values, held.part, 0)
+                j = line.prologue + (line.lane + (c + REGISTERS) * TOGETHER) * E
+                normalise(held.values, weights, 0, j, False, row_mean, row_rstd)
+                vec.pack(held.part, 0, held.values)
+                vec.store_overflow(y_row, held.part, c, line.prologue, line.vectors, line.lane)
+        for s in range(EDGES):
+            j = line.lane + s * TOGETHER
+            i = j if j < line.prologue else j + line.vectors * E
+            if i < line.size:
+                value = (held.edges[s] - row_mean) * row_rstd
+                if SCALED:
+                    value = value * load_gamma(weights.gamma, i * weights.gamma_step)
+                if SHIFTED:
+                    value += load_beta(weights.beta, i * weights.beta_step)
+                held.edges[s] = value
+        vec.store_edges(y_row, held.edges, line.prologue, line.vectors, line.size, line.lane)
+
+    # ---- the kernel
+
+    GROUPS, LOG, CLUSTER_LOG = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
+    SCRATCH, SLOTS, WORDS, MORE = 3 * (BLOCK // 32), 3 * CLUSTER, ROWS * layout.words, ROWS * layout.words if RESIDUAL else 1
+    GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
+    EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
+    merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER), make_merge_row(config, Real)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
                       gamma_step, beta_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
-        part, smem, overflow = cuda.local.array(PART, u32), u32(0), 0
-        words, residual_words = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
-        gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
-        values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        edges, residual_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         thread = cuda.threadIdx.x
+        smem = shared_address(dynamic, 0) + 16 * u32(thread) if SHARED else u32(0)
+        held = Held(cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32), cuda.local.array(EDGE_SLOTS, Real),
+                    cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(E, Real), smem, cuda.local.array(PART, u32))
+        weights = Weights(gamma, beta, gamma_step, beta_step, cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA),
+                          cuda.local.array(E, Real), cuda.local.array(E, Real))
         lane = thread & (LANES - 1)
         first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
         if CLUSTER > 1:
@@ -274,67 +434,20 @@ def kernel(config):
             offsets = row_offsets(row if row < rows else 0, divisors, strides)
             x_row, residual_row = advance(x, offsets.x), advance(residual, offsets.residual)
             prologue, vectors = vec.split(x_row, size)
-            if SHARED:
-                smem = shared_address(dynamic, 0) + 16 * u32(thread)
-                vec.copy_overflow(smem, x_row, prologue, vectors, lane)
-            for c in range(REGISTERS):
-                i = lane + c * TOGETHER
-                vec.load_vector(words, k * REGISTERS + c, advance(x_row, prologue), i, x_step, i < vectors)
-                if RESIDUAL:
-                    vec.load_vector(residual_words, k * REGISTERS + c, advance(residual_row, prologue), i, residual_step, i < vectors)
-            vec.load_edges(edges, x_row, prologue, vectors, size, lane)
-            if RESIDUAL:
-                vec.load_edges(residual_edges, residual_row, prologue, vectors, size, lane)
+            load_row(held, k, x_row, x_step, residual_row, residual_step, Line(prologue, vectors, size, lane))
         if EARLY:
-            for c in range(REGISTERS):
-                i = (lane + c * TOGETHER) * E
-                if SCALED:
-                    fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
-                if SHIFTED:
-                    fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
+            load_weights(weights, lane, length)
         for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
             offsets = row_offsets(row if row < rows else 0, divisors, strides)
             y_row, summed_row = advance(y, offsets.y), advance(summed, offsets.summed)
             prologue, vectors = vec.split(y_row, size)
-            # add the residual
+            line = Line(prologue, vectors, size, lane)
             if RESIDUAL:
-                for c in range(REGISTERS):
-                    vec.unpack(values, words, k * REGISTERS + c)
-                    vec.unpack(scales, residual_words, k * REGISTERS + c)
-                    for e in range(E):
-                        values[e] += scales[e]
-                    vec.pack(words, k * REGISTERS + c, values)
-                    i = lane + c * TOGETHER
-                    if i < vectors:
-                        vec.store_vector(advance(summed_row, prologue), i, summed_step, words, k * REGISTERS + c)
-                for s in range(EDGES):
-                    edges[s] = Real(widen(narrow(edges[s] + residual_edges[s])))
-                vec.store_edges(summed_row, edges, prologue, vectors, size, lane)
-                hold(words)
+                add_residual(held, weights.scales, k, summed_row, summed_step, line)
             # mean and squared distances, of the thread, of the warp and of the row
-            row_mean, squares = Real(0), Real(0)
-            own = max((vectors - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
-            for c in range(REGISTERS):
-                if c < own:
-                    vec.unpack(values, words, k * REGISTERS + c)
-                    row_mean, squares = join(values, row_mean, squares, Real(E * c), Real(1) / Real(c + 1))
-            if SHARED:
-                overflow = vec.wait_overflow(vectors, lane)
-                for c in range(overflow):
-                    vec.load_overflow(part, smem, c)
-                    vec.unpack(values, part, 0)
-                    before = c + REGISTERS
-                    row_mean, squares = join(values, row_mean, squares, Real(E * before), inverse(Real(before + 1)))
-            n = Real(own * E)
-            for s in range(EDGES):
-                j = lane + s * TOGETHER
-                if (j if j < prologue else j + vectors * E) < size:
-                    if LAYER:
-                        row_mean, squares, n = merge(row_mean, squares, n, edges[s], Real(0), Real(1))
-                    else:
-                        squares += edges[s] * edges[s]
+            row_mean, squares, n, overflow = moments_of(held, k, line)
             row_mean, squares, n = merge_warp(row_mean, squares, n)
             row_mean, squares = merge_row(row_mean, squares, n, scratch, slots)
             row_rstd = Real(0)
@@ -344,61 +457,8 @@ def kernel(config):
                     if LAYER:
                         mean[offsets.mean] = row_mean
                     rstd[offsets.rstd] = row_rstd
-            # normalise and store
-            hold(words)
-            for c in range(REGISTERS):
-                i = lane + c * TOGETHER
-                if i < vectors:
-                    vec.unpack(values, words, k * REGISTERS + c)
-                    j = prologue + i * E
-                    if SCALED:
-                        if not EARLY:
-                            fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
-                        unpack_gamma(scales, gammas, c * GAMMA_LENGTH if EARLY else 0)
-                    if SHIFTED:
-                        if not EARLY:
-                            fetch_beta(betas, 0, beta, j, beta_step, True)
-                        unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
-                    for e in range(E):
-                        value = (values[e] - row_mean) * row_rstd
-                        if SCALED:
-                            value = value * scales[e]
-                        if SHIFTED:
-                            value += shifts[e]
-                        values[e] = value
-                    vec.pack(words, k * REGISTERS + c, values)
-                    vec.store_vector(advance(y_row, prologue), i, y_step, words, k * REGISTERS + c)
-            if SHARED:
-                for c in range(overflow):
-                    vec.load_overflow(part, smem, c)
-                    vec.unpack(values, part, 0)
-                    j = prologue + (lane + (c + REGISTERS) * TOGETHER) * E
-                    if SCALED:
-                        fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
-                        unpack_gamma(scales, gammas, 0)
-                    if SHIFTED:
-                        fetch_beta(betas, 0, beta, j, beta_step, True)
-                        unpack_beta(shifts, betas, 0)
-                    for e in range(E):
-                        value = (values[e] - row_mean) * row_rstd
-                        if SCALED:
-                            value = value * scales[e]
-                        if SHIFTED:
-                            value += shifts[e]
-                        values[e] = value
-                    vec.pack(part, 0, values)
-                    vec.store_overflow(y_row, part, c, prologue, vectors, lane)
-            for s in range(EDGES):
-                j = lane + s * TOGETHER
-                i = j if j < prologue else j + vectors * E
-                if i < size:
-                    value = (edges[s] - row_mean) * row_rstd
-                    if SCALED:
-                        value = value * load_gamma(gamma, i * gamma_step)
-                    if SHIFTED:
-                        value += load_beta(beta, i * beta_step)
-                    edges[s] = value
-            vec.store_edges(y_row, edges, prologue, vectors, size, lane)
+            hold(held.words)
+            store_row(held, weights, k, y_row, y_step, line, overflow, row_mean, row_rstd)
     return norm_fwd_rows
 
 
