@@ -43,8 +43,8 @@ class Bug(NamedTuple):
 BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("matmul/matmul_split_k.py", "(i64(s) * batch + z) * m * pitch", "(i64(z) * batch + s) * m * pitch",
      "partial sums of a batch in the wrong order"),
-    ("engine/ampere.py", "        commit_copies()\n        wait()\n        cuda.syncthreads()\n",
-     "        commit_copies()\n        wait()\n", "no barrier between a stage's readers and its next copies"),
+    ("engine/ampere.py", "        commit(copies, write)\n        wait()\n        cuda.syncthreads()\n",
+     "        commit(copies, write)\n        wait()\n", "no barrier between a stage's readers and its next copies"),
     ("engine/hopper.py", "wait_older(acc)\n                    pipe.consumer_release(bars, before, thread)",
      "wait_older(acc)\n                    pipe.consumer_release(bars, state, thread)", "the stage in use is released"),
     ("matmul/matmul_gemv.py", "if 4 * w + j < left:", "if 4 * w + j <= left:", "one byte past the end of a row"),
