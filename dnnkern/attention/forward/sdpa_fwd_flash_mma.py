@@ -14,12 +14,12 @@ Every option, packed sequences too; rows of 16 bytes are copied asynchronously, 
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i32, jit, u32
+from ...device import cuda, device_function, f32, i32, jit, u32, u64
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import rcp
-from ...device.index import Divisor, divide_remainder, divisor
-from ...device.vec import advance, shared_address
+from ...device.index import Divisor, divisor
+from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -29,7 +29,9 @@ from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_p
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
 from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import LOG2E, NEG_INF, make_extent, make_terms, make_tile
+from .._scores import LOG2E, NEG_INF, make_terms
+from ._parts import Outputs, Softmax
+from ._tiles import Grid, make_locate, rows_of
 
 COST = constants("attention/mma")
 
@@ -128,13 +130,13 @@ def estimate(problem, device, config):
 def kernel(config):
     """A tile of rows of one head a block."""
     kind, t = config.kind, config.threads
-    terms, extent, tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
+    terms, (locate, keys_of) = make_terms(kind), make_locate(kind, t.height, 8 if kind.dropout else 1)
     WIDTH, HEIGHT, THREADS = t.width, t.height, t.count
     Q_PITCH, V_PITCH, STEPS, E = config.q.pitch, config.v.pitch, config.q.width // 16, config.v.width
     K_AT = HEIGHT * Q_PITCH
     V_AT = K_AT + WIDTH * Q_PITCH
     SCORES, SUMS, WORDS = WIDTH // 2, E // 2, WIDTH // 4
-    PACKED, SINK, WITH_LSE, ADJUSTED, DROPOUT = kind.packed, bool(kind.sink), config.lse, config.adjusted, kind.dropout
+    SINK, WITH_LSE, ADJUSTED, DROPOUT = bool(kind.sink), config.lse, config.adjusted, kind.dropout
     load_q, load_k, load_v = (make_loader(s, n, THREADS) for s, n in ((config.q, HEIGHT), (config.k, WIDTH), (config.v, WIDTH)))
     multiply, weigh = make_gemm(kind.dtype, STEPS, WIDTH, Q_PITCH), make_gemm_rs(kind.dtype, WIDTH // 16, E, V_PITCH)
     online_softmax, normalize_rows = make_online_softmax(WIDTH, WIDTH // 2), make_normalize_rows(SINK)
@@ -145,20 +147,22 @@ def kernel(config):
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
 
     @device_function
-    def finish(sums, ref_max, row_sum, rescale, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at, column):
+    def finish(acc, softmax, row, column, outputs, tile, sink, sink_at):
         """The thread's rows are divided by their sums and stored."""
         sink_logit = f32(0)
         if SINK:
             sink_logit = f32(load_sink(sink, sink_at))
-        normalize_rows(ref_max, row_sum, rescale, sink_logit)
+        normalize_rows(softmax.ref_max, softmax.row_sum, softmax.rescale, sink_logit)
         for h in range(2):
-            if row + 8 * h >= rows:
-                rescale[h], row_sum[h] = f32(0), f32(NEG_INF)
-        store(sums, rescale, of_o, o_strides, row, written, column)
+            if row + 8 * h >= tile.rows:
+                softmax.rescale[h], softmax.row_sum[h] = f32(0), f32(NEG_INF)
+        o = rows_of(outputs.o, outputs.o_strides, tile.image, tile.h, tile.first_row)
+        store(acc, softmax.rescale, o, outputs.o_strides, row, tile.written, column)
         if WITH_LSE and column == 0:
+            lse = rows_of(outputs.lse, outputs.lse_strides, tile.image, tile.h, tile.first_row)
             for h in range(2):
-                if row + 8 * h < written:
-                    lse[lse_at + (row + 8 * h) * lse_strides.row] = row_sum[h]
+                if row + 8 * h < tile.written:
+                    lse[(row + 8 * h) * outputs.lse_strides.row] = softmax.row_sum[h]
 
     @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
@@ -169,89 +173,71 @@ def kernel(config):
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, h = divide_remainder(place, heads_of)
-        g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
-
-        # the rows of this block, and the keys that any of them sees
-        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
-        if PACKED and b == batch:
-            first_key, keys = i32(0), i32(0)
-        written = rows if PACKED else all_rows
-        if i0 >= 0 and i0 < written:
-            first, first_end = terms.key_range(i0, rows, keys, bounds)
-            last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
-            if i0 >= rows:
-                last = first
-            if DROPOUT:
-                first = first & -8
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
-            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+        tile = locate(Grid(lines, heads_of, tiles, group_of_heads, sizes), Sequences(of_rows, of_keys, row_step, key_step))
+        if tile.i0 >= 0 and tile.i0 < tile.written:
+            span, rows, keys = keys_of(tile, bounds), tile.rows, tile.keys
+            slope = terms.slope(tile.h, i32(heads_of.d))
+            of_q = rows_of(q, q_strides, tile.image, tile.h, tile.first_row)
+            of_k = rows_of(k, k_strides, tile.image, tile.kv_head, tile.first_key)
+            of_v = rows_of(v, v_strides, tile.image, tile.kv_head, tile.first_key)
             q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
             v_steps = v_strides.row, v_strides.column
-            bias_at = image * bias_strides.batch + h * bias_strides.head
-            mask_at = image * mask_strides.batch + h * mask_strides.head
-            a = base + u32(warp * 16 * Q_PITCH) + left_offset(lane, Q_PITCH)
-            of_keys_at = base + K_AT + right_offset(lane, Q_PITCH)
-            of_values_at = base + V_AT + right_offset_transposed(lane, V_PITCH)
-            row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
-            own = row + shift
+            bias_at = tile.image * bias_strides.batch + tile.h * bias_strides.head
+            mask_at = tile.image * mask_strides.batch + tile.h * mask_strides.head
+            q_at = base + u32(warp * 16 * Q_PITCH) + left_offset(lane, Q_PITCH)
+            k_at = base + K_AT + right_offset(lane, Q_PITCH)
+            v_at = base + V_AT + right_offset_transposed(lane, V_PITCH)
+            row, column = tile.i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            position = row + tile.shift
             softmax_scale = f32(LOG2E) if ADJUSTED else scale
             slack = SLACK * rcp(softmax_scale)
 
-            x, sums, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
+            x, acc, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
             left, right = cuda.local.array(4, u32), cuda.local.array(4, u32)
-            row_max, ref_max, row_sum = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-            rescale, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+            softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
+                              cuda.local.array(2, f32))
             for c in range(SUMS):
-                sums[c] = f32(0)
+                acc[c] = f32(0)
             for r in range(2):
-                row_max[r], ref_max[r], row_sum[r] = f32(NEG_INF), f32(0), f32(0)
-            if first < last:
-                load_q(base, of_q, i0, rows, q_steps, thread)
-                load_k(base + K_AT, of_k, first, keys, k_steps, thread)
+                softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r] = f32(NEG_INF), f32(0), f32(0)
+            if span.begin < span.end:
+                load_q(base, of_q, tile.i0, rows, q_steps, thread)
+                load_k(base + K_AT, of_k, span.begin, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(base + V_AT, of_v, first, keys, v_steps, thread)
+                load_v(base + V_AT, of_v, span.begin, keys, v_steps, thread)
                 commit_copies()
-            for at in range(first, last, WIDTH):
+            for key in range(span.begin, span.end, WIDTH):
                 for c in range(SCORES):
                     x[c] = f32(0)
-                multiply(x, left, right, a, of_keys_at)
+                multiply(x, left, right, q_at, k_at)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = at + WIDTH
-                if following < last:
+                following = key + WIDTH
+                if following < span.end:
                     load_k(base + K_AT, of_k, following, keys, k_steps, thread)
                 commit_copies()
 
                 if ADJUSTED:
-                    adjust(x, row, own, at, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+                    adjust(x, row, position, key, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
                 if MASK:
-                    apply_boolean_mask(x, row, i32(at), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
-                if following > first_end or at < last_begin:
-                    apply_mask(x, own, at, column, keys, bounds)
-                if online_softmax(x, most, row_max, ref_max, row_sum, rescale, softmax_scale, slack):
-                    scale_rows(sums, E // 8, rescale)
+                    apply_boolean_mask(x, row, i32(key), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+                if following > span.full_end or key < span.full_begin:
+                    apply_mask(x, position, key, column, keys, bounds)
+                if online_softmax(x, softmax.most, softmax.row_max, softmax.ref_max, softmax.row_sum, softmax.rescale, softmax_scale,
+                                  slack):
+                    scale_rows(acc, E // 8, softmax.rescale)
                 if DROPOUT:
-                    apply_dropout(x, seed, head, row, at, lane, threshold, factor)
+                    apply_dropout(x, seed, tile.head, row, key, lane, threshold, factor)
                 pack(words, x)
-                weigh(sums, words, right, of_values_at)
+                weigh(acc, words, right, v_at)
                 landed()
                 cuda.syncthreads()  # k has come, v is free
-                if following < last:
+                if following < span.end:
                     load_v(base + V_AT, of_v, following, keys, v_steps, thread)
                 commit_copies()
-
-            of_o = advance(o, image * o_strides.batch + h * o_strides.head + first_row * o_strides.row)
-            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
-            finish(sums, ref_max, row_sum, rescale, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink,
-                   h * sink_step, column)
+            finish(acc, softmax, row, column, Outputs(u64(0), o, o_strides, lse, lse_strides), tile, sink, tile.h * sink_step)
     return sdpa_fwd_flash_mma
 
 

@@ -16,12 +16,13 @@ part in it.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, i32, i64, jit, u32, u64
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import maximum
-from ...device.index import Divisor, divide_remainder, divisor
+from ...device.index import Divisor, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...device.warp import add, make_reduce
@@ -32,8 +33,10 @@ from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
 from .._flash import blocks_seconds, fits, lines_arguments, make_powers, tiles_of
 from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
+from .._scores import NEG_INF, make_attends, make_terms
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
+from ._parts import Dropout, Outputs
+from ._tiles import Grid, make_locate, rows_of
 
 COST = constants("attention/simt")
 
@@ -125,84 +128,114 @@ def estimate(problem, device, config):
     return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
 
+class Rows(NamedTuple):
+    """A thread's rows, arrays: accumulators, row_max, the reference maxima of exponentials, row_sum."""
+    acc: object
+    row_max: object
+    ref_max: object
+    row_sum: object
+
+
+class Scoring(NamedTuple):
+    """What products become scores with, and where the head's bias and mask begin."""
+    scale: object
+    softcap: object
+    slope: object
+    bias: object
+    bias_at: object
+    bias_strides: Strides
+    mask: object
+    mask_at: object
+    mask_strides: Strides
+    bounds: object
+
+
 @functools.cache
 def kernel(config):
     """A tile of rows of one head a block."""
     kind, t, T = config.kind, config.threads, config.kind.real
     terms, powers, attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
-    extent, tile_of = make_extent(kind), make_tile(kind.packed, t.height)
+    locate, keys_of = make_locate(kind, t.height)
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
     G, ITEM, DEPTH, PITCH, VALUES, P_PITCH = (group_of(kind.dtype), item_of(kind.dtype), config.depth, config.pitch, config.width,
                                               config.p_pitch)
     K_AT, GROUPS, SUMS, SCORES = HEIGHT * PITCH, DEPTH // G, ROWS * VALUES // LANES, ROWS * COLUMNS
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * VALUES
-    OWN, WITH_LSE, PACKED, BIAS, MASK = VALUES // LANES, config.lse, kind.packed, bool(kind.bias), kind.mask
+    OWN, WITH_LSE, BIAS, MASK = VALUES // LANES, config.lse, bool(kind.bias), kind.mask
     load_q = make_loader(config.q, HEIGHT, DEPTH, PITCH, THREADS)
     load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS)
     load_v = make_loader(config.v, WIDTH, VALUES, VALUES, THREADS)
     transposed, straight = make_products(t, kind.dtype)
-    scores, weigh = transposed(0), straight(VALUES)
+    multiply, weigh = transposed(0), straight(VALUES)
     most, total = make_reduce(maximum, LANES), make_reduce(add, LANES)
     store, landed = make_row_store(kind.dtype, config.v.elements, config.put, LANES, OWN), wait_copies(0)
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @device_function
+    def mask_score(x, i, j, whole, tile, scoring):
+        """The score of a product of row i and key j; -inf where the row does not attend to the key."""
+        attended = whole or attends(i, j, tile.shift, tile.keys, scoring.bounds)
+        value = T(NEG_INF)
+        if MASK and attended:
+            at = scoring.mask_at + i * scoring.mask_strides.row + j * scoring.mask_strides.column
+            attended = i < tile.rows and terms.permits(scoring.mask, at)
+        if attended:
+            at = i64(0)
+            if BIAS:  # rows beyond the last are computed, too
+                row_at = scoring.bias_at + i * scoring.bias_strides.row
+                at = row_at + j * scoring.bias_strides.column if i < tile.rows else i64(0)
+            value = terms.score(x, j - i - tile.shift, scoring.slope, scoring.bias, at, scoring.scale, scoring.softcap)
+        return value
+
+    @device_function
     def online_softmax(r, s):
         """Scores of a row of the thread, their maximum, the rescaled accumulators, probabilities."""
-        (x, sums, row_max, row_sum, levels, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at,
-         bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        i, top, row_at = i0 + r, row_max[r], bias_at + (i0 + r) * bias_strides.row
+        x, rows, memory, p_at, i0, j0, whole, lane, tile, scoring, dropout = s
+        i, row_max = i0 + r, rows.row_max[r]
         for c in range(COLUMNS):
-            j, value = j0 + c * LANES, T(NEG_INF)
-            visible = whole or attends(i, j, shift, keys, bounds)
-            if MASK and visible:
-                visible = i < rows and terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
-            if visible:
-                at = row_at
-                if BIAS:  # rows beyond the last are computed, too
-                    at = row_at + j * bias_strides.column if i < rows else i64(0)
-                value = terms.score(x[r * COLUMNS + c], j - i - shift, slope, bias, at, scale, softcap)
+            value = mask_score(x[r * COLUMNS + c], i, j0 + c * LANES, whole, tile, scoring)
             x[r * COLUMNS + c] = value
-            top = maximum(top, value)
-        top = most(top)
-        level = powers.level(top)
-        if row_max[r] != T(NEG_INF):
-            fall = powers.fall(levels[r], level)
-            row_sum[r] = T(row_sum[r] * fall)
+            row_max = maximum(row_max, value)
+        row_max = most(row_max)
+        ref_max = powers.level(row_max)
+        if rows.row_max[r] != T(NEG_INF):
+            fall = powers.fall(rows.ref_max[r], ref_max)
+            rows.row_sum[r] = T(rows.row_sum[r] * fall)
             for c in range(OWN):
-                sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
-        row_max[r], levels[r] = top, level
+                rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] * fall)
+        rows.row_max[r], rows.ref_max[r] = row_max, ref_max
         for c in range(COLUMNS):
-            p = powers.rise(x[r * COLUMNS + c], level)
-            row_sum[r] = T(row_sum[r] + p)
-            memory[p_at + r * P_PITCH + lane + c * LANES] = terms.kept(p, seed, head, i, j0 + c * LANES, threshold, factor)
+            p = powers.rise(x[r * COLUMNS + c], ref_max)
+            rows.row_sum[r] = T(rows.row_sum[r] + p)
+            memory[p_at + r * P_PITCH + lane + c * LANES] = terms.kept(p, dropout.seed, tile.head, i, j0 + c * LANES, dropout.threshold,
+                                                                       dropout.factor)
 
     @device_function
     def finish(r, s):
         """A row of the thread is divided by its sum and stored."""
-        sums, row_max, row_sum, levels, i0, lane, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at = s
-        i, level, sum_ = i0 + r, levels[r], total(row_sum[r])
-        if SINK and row_max[r] != T(NEG_INF):
-            own = T(load_sink(sink, sink_at))
-            level = powers.level(maximum(row_max[r], own))
-            fall = powers.fall(levels[r], level)
-            sum_ = T(T(sum_ * fall) + powers.rise(own, level))
+        rows, i0, lane, tile, outputs, o, lse, sink, sink_at = s
+        i, ref_max, row_sum = i0 + r, rows.ref_max[r], total(rows.row_sum[r])
+        if SINK and rows.row_max[r] != T(NEG_INF):
+            sink_logit = T(load_sink(sink, sink_at))
+            ref_max = powers.level(maximum(rows.row_max[r], sink_logit))
+            fall = powers.fall(rows.ref_max[r], ref_max)
+            row_sum = T(T(row_sum * fall) + powers.rise(sink_logit, ref_max))
             for c in range(OWN):
-                sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
-        exists = i < rows and sum_ != T(0)
+                rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] * fall)
+        exists = i < tile.rows and row_sum != T(0)
         share = T(0)
         if exists:
-            share = powers.inverse(sum_)
+            share = powers.inverse(row_sum)
         for c in range(OWN):
-            sums[r * OWN + c] = T(sums[r * OWN + c] * share) if exists else T(0)
-        if i < written:
-            store(advance(of_o, i * o_strides.row), o_strides.column, lane, sums, r * OWN)
+            rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] * share) if exists else T(0)
+        if i < tile.written:
+            store(advance(o, i * outputs.o_strides.row), outputs.o_strides.column, lane, rows.acc, r * OWN)
             if WITH_LSE and lane == 0:
                 value = T(NEG_INF)
                 if exists:
-                    value = powers.total(level, sum_)
-                lse[lse_at + i * lse_strides.row] = value
+                    value = powers.total(ref_max, row_sum)
+                lse[i * outputs.lse_strides.row] = value
     online_softmax_all, finish_all = unrolled(ROWS, online_softmax), unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -213,78 +246,61 @@ def kernel(config):
         base = shared_address(memory, 0)
         thread = cuda.threadIdx.x
         lane, line = thread % LANES, thread // LANES
-        seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, h = divide_remainder(place, heads_of)
-        g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
-
-        # the rows of this block, and the keys that any of them sees
-        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
-        first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
-        if PACKED and b == batch:
-            first_key, keys = i32(0), i32(0)
-        written = rows if PACKED else all_rows
-        if i0 >= 0 and i0 < written:
-            last_row = min(i0 + HEIGHT, rows) - 1
-            first, first_end = terms.key_range(i0, rows, keys, bounds)
-            last_begin, last = terms.key_range(last_row, rows, keys, bounds)
-            if i0 >= rows:
-                last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
-            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
+        tile = locate(Grid(lines, heads_of, tiles, group_of_heads, sizes), Sequences(of_rows, of_keys, row_step, key_step))
+        if tile.i0 >= 0 and tile.i0 < tile.written:
+            span, keys = keys_of(tile, bounds), tile.keys
+            of_q = rows_of(q, q_strides, tile.image, tile.h, tile.first_row)
+            of_k = rows_of(k, k_strides, tile.image, tile.kv_head, tile.first_key)
+            of_v = rows_of(v, v_strides, tile.image, tile.kv_head, tile.first_key)
             q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
             v_steps = v_strides.row, v_strides.column
-            bias_at = image * bias_strides.batch + h * bias_strides.head
-            mask_at = image * mask_strides.batch + h * mask_strides.head
-            a = base + u32(line * ROWS * PITCH * ITEM)
-            b_at = base + u32((K_AT + lane * PITCH) * ITEM)
+            scoring = Scoring(scale, softcap, terms.slope(tile.h, i32(heads_of.d)), bias,
+                              tile.image * bias_strides.batch + tile.h * bias_strides.head, bias_strides, mask,
+                              tile.image * mask_strides.batch + tile.h * mask_strides.head, mask_strides, bounds)
+            q_at = base + u32(line * ROWS * PITCH * ITEM)
+            k_at = base + u32((K_AT + lane * PITCH) * ITEM)
             v_at = base + u32((V_AT + lane * G) * ITEM)
-            p_at = P_AT + line * ROWS * P_PITCH
+            p_at, i0 = P_AT + line * ROWS * P_PITCH, tile.i0 + line * ROWS
 
-            sums, row_max, row_sum = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
-            levels, x = cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
+            rows = Rows(cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T))
+            x = cuda.local.array(SCORES, T)
             for c in range(SUMS):
-                sums[c] = T(0)
+                rows.acc[c] = T(0)
             for r in range(ROWS):
-                row_max[r], row_sum[r], levels[r] = T(NEG_INF), T(0), T(0)
-            if first < last:
-                load_q(base, of_q, i0, rows, q_steps, thread)
-                load_k(base + K_AT * ITEM, of_k, first, keys, k_steps, thread)
+                rows.row_max[r], rows.row_sum[r], rows.ref_max[r] = T(NEG_INF), T(0), T(0)
+            if span.begin < span.end:
+                load_q(base, of_q, tile.i0, tile.rows, q_steps, thread)
+                load_k(base + K_AT * ITEM, of_k, span.begin, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(base + V_AT * ITEM, of_v, first, keys, v_steps, thread)
+                load_v(base + V_AT * ITEM, of_v, span.begin, keys, v_steps, thread)
                 commit_copies()
-            for j0 in range(first, last, WIDTH):
+            for key in range(span.begin, span.end, WIDTH):
                 for c in range(SCORES):
                     x[c] = T(0)
-                scores(x, a, b_at, PITCH, GROUPS)
+                multiply(x, q_at, k_at, PITCH, GROUPS)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = j0 + WIDTH
-                if following < last:
+                following = key + WIDTH
+                if following < span.end:
                     load_k(base + K_AT * ITEM, of_k, following, keys, k_steps, thread)
                 commit_copies()
 
-                whole = following <= first_end and j0 >= last_begin
-                online_softmax_all(0, (x, sums, row_max, row_sum, levels, memory, p_at, i0 + line * ROWS, j0 + lane, whole, lane, shift,
-                                       rows, keys, bounds, slope, bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap,
-                                       seed, head, threshold, factor))
+                whole = following <= span.full_end and key >= span.full_begin
+                online_softmax_all(0, (x, rows, memory, p_at, i0, key + lane, whole, lane, tile, scoring, dropout))
                 cuda.syncwarp()
-                weigh(sums, base + u32(p_at * ITEM), P_PITCH, v_at, VALUES, WIDTH)
+                weigh(rows.acc, base + u32(p_at * ITEM), P_PITCH, v_at, VALUES, WIDTH)
                 landed()
                 cuda.syncthreads()  # k has come, v and the probabilities are free
-                if following < last:
+                if following < span.end:
                     load_v(base + V_AT * ITEM, of_v, following, keys, v_steps, thread)
                 commit_copies()
 
-            of_o = advance(o, image * o_strides.batch + h * o_strides.head + first_row * o_strides.row)
-            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
-            finish_all(0, (sums, row_max, row_sum, levels, i0 + line * ROWS, lane, rows, written, of_o, o_strides, lse, lse_at,
-                           lse_strides, sink, h * sink_step))
+            finish_all(0, (rows, i0, lane, tile, Outputs(u64(0), o, o_strides, lse, lse_strides),
+                           rows_of(o, o_strides, tile.image, tile.h, tile.first_row),
+                           rows_of(lse, lse_strides, tile.image, tile.h, tile.first_row), sink, tile.h * sink_step))
     return sdpa_fwd_flash_simt
 
 
