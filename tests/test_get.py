@@ -1,6 +1,7 @@
 """What `get` asks before it answers: bounds are never above estimates, nothing that could win is passed over, and few are estimated."""
 import dataclasses
 import statistics
+import sys
 
 import cases
 import pytest
@@ -13,6 +14,8 @@ from dnnkern import dispatch
 from dnnkern.algorithm import ROUNDING, Algorithm, cheapest
 from dnnkern.dispatch import Note
 from dnnkern.engine import embed
+from dnnkern.engine.cost import LAUNCH, Cost
+from dnnkern.engine.plan import Plan
 from dnnkern.host import memo
 from dnnkern.host.device import _SIMULATOR as H200
 
@@ -149,6 +152,49 @@ def test_facts_are_remembered_until_choices_change():
     assert [number(1), number(1)] == [1, 1] and thing.asked == 12
     dispatch.choices_changed()
     assert fact(thing, 5) == 18 and number(1) == 1 and thing.asked == 23
+
+
+# ---- plans
+
+def test_parts_that_are_alike_are_estimated_once():
+    """And their launches stand in the order of the parts."""
+    called = []
+
+    def body(plan, part):
+        called.append(part)
+        plan.add(Cost(math=part % 2 + 1.0), lambda: (f"product {part}",))
+        plan.add(LAUNCH, lambda: (f"sum {part}",))
+    plan = Plan(H200)
+    plan.add(Cost(pack=0.5), lambda: ("pack",))
+    plan.repeat([4, 3, 2, 8], body, lambda part: part % 2)
+    assert called == [4, 3] and plan.seconds == pytest.approx(0.5 + 3 * 1.0 + 2.0 + 4 * LAUNCH)
+    assert plan.cost.terms == {"pack": 0.5, "math": 5.0, "launch": pytest.approx(4 * LAUNCH)}
+    assert plan.launches() == ("pack", *(f"{what} {part}" for part in (4, 3, 2, 8) for what in ("product", "sum")))
+    assert called == [4, 3, 4, 3, 2, 8]
+    plan.repeat([], body)
+    assert plan.launches()[-1] == "sum 8"
+
+
+@pytest.mark.parametrize("op", ["rnn_fwd", "rnn_bwd_data"])
+def test_a_long_chain_is_estimated_as_fast_as_a_short_one(op):
+    """Of a recurrent network, whose launches exist once they are asked for."""
+    for name in ("step", "fused_step"):
+        algorithm, calls = dispatch.named(op, name), []
+        for steps in (5, 5, 500):  # the first fills caches
+            problem = bench.shapes.of(op).parse(f"{steps}x16 64x64 lstm {{}}", ("float16",), ())[0].problem
+            config = algorithm.configured(problem, H200).config
+            dispatch.choices_changed()
+            calls.append(0)
+
+            def count(_frame, event, _):
+                calls[-1] += event == "call"
+            before = sys.getprofile()
+            sys.setprofile(count)
+            try:
+                algorithm.estimate(problem, H200, config)
+            finally:
+                sys.setprofile(before)
+        assert 100 < calls[2] < 1.2 * calls[1], f"{algorithm}: {calls}"
 
 
 # ---- what is asked of a shape never seen

@@ -1,4 +1,4 @@
-"""Which algorithms were chosen, kept from one process to the next: a choice rests on the problem, the device and the package's files alone.
+"""Which algorithms were chosen, kept from one process to the next: they depend on the problem, the device and the package's files alone.
 
 There is one file for each operation and device, whose first line is the `manifest.stamp` of the files that chose; one that is of other
 files begins anew. Every other line is a choice. It is added by a single write, so that processes need no lock, and begins with a checksum:

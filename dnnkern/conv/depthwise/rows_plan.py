@@ -6,6 +6,7 @@ from ...device.index import Divisor, ceil_div, divisor
 from ...engine.constants import constants
 from ...engine.cost import Cost, contend
 from ...host.launch import Argument, Launch
+from ...host.memo import remembered
 from ...host.tensormap import TensorMap
 from .._taps import make_axis, roles
 from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
@@ -109,6 +110,7 @@ def _registers(p, body):
     return body.depth * tile + kept + body.columns.groups * VECTOR + 16
 
 
+@remembered
 def row_configs(p, device):
     """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more."""
     if not _supports(p, device):
