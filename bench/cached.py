@@ -4,6 +4,7 @@ No GPU is needed, nor used. Beside the time stands a number that depends on no m
 The arrays are those of `tests/calls.py`, and the lists of an optimiser's step on ResNet-50.
 """
 import argparse
+import contextlib
 import functools
 import itertools
 import sys
@@ -48,15 +49,19 @@ def microseconds(call, bursts=25, seconds=2e-3) -> float:
     return 1e6 * best / count
 
 
-def _arrays_of(framework):
-    """array(*shape, dtype=, value=) of a framework."""
+def _arrays_of(framework, real=False):
+    """array(*shape, dtype=, value=) of a framework; `real` ones lie on a GPU."""
+    if framework == "numba" and real:
+        import numpy as np
+        from numba import cuda
+        return lambda *shape, dtype="float32", value=1: cuda.to_device(np.full(shape, value, dtype))
     if framework == "numba":
         return lambda *shape, dtype="float32", value=1: numba_array(shape, dtype)
     import torch
-    return lambda *shape, dtype="float32", value=1: torch.full(shape, value, dtype=getattr(torch, dtype))
+    return lambda *shape, dtype="float32", value=1: torch.full(shape, value, dtype=getattr(torch, dtype), device="cuda" if real else "cpu")
 
 
-def public_arguments(framework):
+def public_arguments(framework, real=False):
     """{public function: its keyword arguments} of all whose arrays need no call to make them."""
     import inspect
 
@@ -67,7 +72,7 @@ def public_arguments(framework):
     finally:
         sys.path.remove(str(TESTS))
     found = {}
-    before, calls.array = calls.array, _arrays_of(framework)
+    before, calls.array = calls.array, _arrays_of(framework, real)
     try:
         for name in calls.CALLS.keys() - _NOT_MADE:
             arrays, keywords = calls.CALLS[name]()
@@ -78,11 +83,11 @@ def public_arguments(framework):
     return dict(sorted(found.items()))
 
 
-def public_calls(framework):
+def public_calls(framework, real=False):
     """[(what is called, a callable)]: every public function, with `out` where it has one, and without."""
     import dnnkern
     found = []
-    for name, given in public_arguments(framework).items():
+    for name, given in public_arguments(framework, real).items():
         call = functools.partial(getattr(dnnkern, name), **given)
         if not name.endswith("_step"):
             found.append((f"{name}, out=", functools.partial(call, out=call())))
@@ -90,10 +95,10 @@ def public_calls(framework):
     return found
 
 
-def list_calls(framework, count=161):
+def list_calls(framework, count=161, real=False):
     """The same for steps on lists of so many arrays."""
     import dnnkern
-    make = _arrays_of(framework)
+    make = _arrays_of(framework, real)
     params, grads, m, v = ([make(64, 3) for _ in range(count)] for _ in range(4))
     others = itertools.cycle([[make(64, 3) for _ in range(count)] for _ in range(8)])
     return [(f"sgd_step, {count} arrays", lambda: dnnkern.sgd_step(params, grads, m, lr=1e-3, momentum=0.9)),
@@ -101,27 +106,48 @@ def list_calls(framework, count=161):
             (f"adamw_step, {count} arrays, new gradients", lambda: dnnkern.adamw_step(params, next(others), m, v, lr=1e-3, step=7))]
 
 
-def cached_calls(frameworks=FRAMEWORKS, only="") -> list:
-    """[{"function", "framework", "us", "calls"}]: host time and calls of Python of cached calls whose name has the word `only`."""
+def cached_calls(frameworks=FRAMEWORKS, only=("",), real=False) -> list:
+    """[{"function", "framework", "us", "calls"}]: host time and calls of Python of cached calls.
+
+    Parameters
+    ----------
+    frameworks : sequence of str
+    only : sequence of str
+        Beginnings of the functions' names.
+    real : bool
+        Whether kernels are launched on a GPU. Otherwise the driver's functions do nothing.
+    """
     rows = []
-    with pretended_gpu():
+    with contextlib.nullcontext() if real else pretended_gpu():
         for framework in frameworks:
-            for name, call in (*public_calls(framework), *list_calls(framework)):
-                if only in name:
+            for name, call in (*public_calls(framework, real), *list_calls(framework, real=real)):
+                if name.startswith(tuple(only)):
                     for _ in range(3):
                         call()
-                    rows.append({"function": name, "framework": framework, "us": microseconds(call), "calls": calls_of(call)})
+                    rows.append({"function": name, "framework": framework, "us": _real_microseconds(call) if real else microseconds(call),
+                                 "calls": calls_of(call)})
     return rows
+
+
+def _real_microseconds(call):
+    from dnnkern.host.device import check
+    from dnnkern.host.timing import host_seconds
+
+    def wait():
+        from cuda.bindings import driver
+        check(driver.cuCtxSynchronize())
+    return 1e6 * host_seconds(call, wait)
 
 
 def main(argv=None) -> int:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.cached", description="Time cached calls up to the driver.")
-    parser.add_argument("--only", default="", metavar="WORD", help="functions whose name has this word")
+    parser.add_argument("--only", default="", metavar="WORD", help="functions whose name begins so")
+    parser.add_argument("--gpu", action="store_true", help="launch the kernels, on this machine's GPU")
     parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="default: each")
     words = parser.parse_args(argv)
     print("| function | framework | µs | calls of Python |\n|---|---|--:|--:|")
-    for row in cached_calls(words.framework or FRAMEWORKS, words.only):
+    for row in cached_calls(words.framework or FRAMEWORKS, (words.only,), words.gpu):
         print(f"| {row['function']} | {row['framework']} | {row['us']:.2f} | {row['calls']} |")
     return 0
 

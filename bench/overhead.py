@@ -1,8 +1,8 @@
 """What the host spends: ``python -m bench.overhead [--json FILE]``.
 
-On a GPU: a cached ``matmul(a, b, out=y)`` on torch tensors and on Numba arrays beside ``torch.matmul(a, b, out=y)``, and the first call of
-a process, compiled fresh and from the disk cache. Anywhere: the time to import dnnkern, and in the simulator a tiled product of 64x64x64
-and one of 256x256x256 on tensor cores.
+Anywhere: the time to import dnnkern; the first call of a process, compiled, from the disk cache, and on a GPU from a kernel pack; choosing
+an algorithm for a shape never seen (`bench.get`); cached calls on each framework's arrays (`bench.cached`), on a GPU beside PyTorch's own,
+else up to the driver; and in the simulator a tiled product and one on tensor cores. Counts beside the times depend on no machine.
 """
 import argparse
 import importlib.util
@@ -17,6 +17,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CHOSEN = "matmul", "conv_fwd", "conv_bwd_filter", "rnn_fwd", "softmax_fwd"  # operations whose choices are timed
+CACHED = ("matmul", "conv_fwd", "batch_norm_train_fwd", "layer_norm_bwd", "rnn_fwd", "sgd_step, 161 arrays", "adamw_step, 161 arrays",
+          "adamw_step, 161 arrays, new gradients")
 
 _IMPORT = """
 import time, {before}
@@ -25,22 +28,32 @@ import {what}
 print(time.perf_counter() - start)
 """
 
+# Of a process: seconds of its first call and of the second; files opened in the first, modules imported, whether a compiler is among them.
 _FIRST_CALL = """
-import time
+import sys, time
+{arrays}
+opened, before = [], len(sys.modules)
+sys.addaudithook(lambda event, about: opened.append(about[0]) if event == "open" else None)
 start = time.perf_counter()
-import numpy as np
-from numba import cuda
-a, b, y = (cuda.to_device(np.ones((1024, 1024), np.float32)) for _ in range(3))
-cuda.synchronize()
-numba = time.perf_counter()
 import dnnkern
 dnnkern.matmul(a, b, out=y)
-cuda.synchronize()
+wait()
 first = time.perf_counter()
+count, modules, compiler = len(opened), len(sys.modules) - before, "numba" in sys.modules
 dnnkern.matmul(a, b, out=y)
-cuda.synchronize()
-print(numba - start, first - numba, time.perf_counter() - first)
+wait()
+print(first - start, time.perf_counter() - first, count, modules, int(compiler))
 """
+_ARRAYS = {"cuda": """
+import torch
+a, b, y = (torch.ones(1024, 1024, device="cuda") for _ in range(3))
+wait = torch.cuda.synchronize
+wait()
+""", "cpu": """
+import numpy as np
+a, b, y = (np.ones((256, 256), np.float32) for _ in range(3))
+wait = bool
+"""}
 
 _SIMULATED = """
 from bench.overhead import simulated_product, simulated_tensor_cores
@@ -123,37 +136,69 @@ def simulated_tensor_cores(size=256) -> float:
     return statistics.median(times[1:])
 
 
-def call_times() -> dict:
-    """Microseconds of host time of one cached call; 64x64x64 float32, so that the device keeps up."""
-    import numpy as np
-    from numba import cuda
-
-    import dnnkern
-    from dnnkern.host.timing import host_seconds
-    found = {}
-    a, b, y = (cuda.to_device(np.ones((64, 64), np.float32)) for _ in range(3))
-    found["matmul(a, b, out=y), Numba arrays"] = host_seconds(lambda: dnnkern.matmul(a, b, out=y), cuda.synchronize)
-    found["matmul(a, b), Numba arrays"] = host_seconds(lambda: dnnkern.matmul(a, b), cuda.synchronize)
-    try:
-        import torch
-    except ImportError:
-        torch = None
-    if torch is not None:
-        p, q, r = (torch.ones(64, 64, device="cuda") for _ in range(3))
-        wait = torch.cuda.synchronize
-        found["matmul(a, b, out=y), torch tensors"] = host_seconds(lambda: dnnkern.matmul(p, q, out=r), wait)
-        found["matmul(a, b), torch tensors"] = host_seconds(lambda: dnnkern.matmul(p, q), wait)
-        found["torch.matmul(a, b, out=y)"] = host_seconds(lambda: torch.matmul(p, q, out=r), wait)
-        found["torch.matmul(a, b)"] = host_seconds(lambda: torch.matmul(p, q), wait)
-    return {name: 1e6 * seconds for name, seconds in found.items()}
-
-
-def first_call_times() -> dict:
-    """Milliseconds of the first matmul of a process, with an empty cache and with what that run left; Numba's import and context apart."""
+def first_call_times(device) -> dict:
+    """{what: (milliseconds, counts)} of a process's first matmul: with an empty cache, with what that run left, on a GPU from a pack."""
+    code, found = _FIRST_CALL.format(arrays=_ARRAYS[device]), {}
     with tempfile.TemporaryDirectory() as folder:
-        fresh, cached = (python(_FIRST_CALL, DNNKERN_CACHE_DIR=folder) for _ in range(2))
-    return {"import of Numba, context, upload": 1e3 * cached[0], "first call, compiled": 1e3 * fresh[1],
-            "first call, from the disk cache": 1e3 * cached[1], "second call": 1e3 * cached[2]}
+        ways = {"compiled": folder, "from the disk cache": folder}
+        if device == "cuda":
+            ways["from a pack"] = os.path.join(folder, "other")
+            _import_pack(ways["from a pack"])
+        for way, cache in ways.items():
+            first, again, files, modules, compiler = python(code, DNNKERN_CACHE_DIR=cache, DNNKERN_DEVICE=device)
+            counts = f"{files:.0f} files, {modules:.0f} modules, {'with' if compiler else 'without'} Numba"
+            found[f"first call, {way}"] = 1e3 * first, counts
+            found["second call"] = 1e3 * again, ""
+    return found
+
+
+def _import_pack(cache):
+    """Make a pack of the kernel of `_FIRST_CALL`'s product, and import it into this cache directory."""
+    code = """
+import sys
+from pathlib import Path
+import dnnkern
+from dnnkern import _pack
+from dnnkern.host import packs
+from dnnkern.host.compile import cache_dir
+from dnnkern.host.compiler import Job
+from dnnkern.host.device import device
+operand = (1024, 1024), "float32"
+problem = dnnkern.problem("matmul", a=operand, b=operand, out=operand)
+kernels = Job(problem.op, problem, device(0)).kernels()
+for kernel in kernels:
+    kernel.compile()
+made = cache_dir() / "one.pack"
+packs.write(made, {bytes.fromhex(kernel.pack_key): (cache_dir() / kernel.file).read_bytes() for kernel in kernels}, archs=[device(0).arch],
+            versions={}, sources=_pack.sources())
+print(len(kernels))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        python(code, DNNKERN_CACHE_DIR=folder)
+        subprocess.run([sys.executable, "-m", "dnnkern", "cache", "import", os.path.join(folder, "one.pack")], check=True, cwd=ROOT,
+                       capture_output=True, env={**os.environ, "DNNKERN_CACHE_DIR": cache})
+
+
+def choice_times() -> dict:
+    """{what: (milliseconds, counts)} of choosing for shapes never seen, medians."""
+    from . import get
+    return {f"get, {row.operation}": (row.ms, f"{row.estimated:g} estimates") for row in get.get_cold(CHOSEN)}
+
+
+def call_times(device) -> dict:
+    """{what: (microseconds, counts)} of cached calls, on each framework; on a GPU of PyTorch's product too."""
+    from . import cached
+    frameworks, found = [name for name in cached.FRAMEWORKS if importlib.util.find_spec(name)], {}
+    for row in cached.cached_calls(frameworks, CACHED, real=device == "cuda"):
+        found[f"{row['function']} ({row['framework']})"] = row["us"], f"{row['calls']} calls of Python"
+    if device == "cuda" and "torch" in frameworks:
+        import torch
+
+        from dnnkern.host.timing import host_seconds
+        p, q, r = (torch.ones(64, 64, device="cuda") for _ in range(3))
+        for name, call in (("torch.matmul, out=", lambda: torch.matmul(p, q, out=r)), ("torch.matmul", lambda: torch.matmul(p, q))):
+            found[name] = 1e6 * host_seconds(call, torch.cuda.synchronize), ""
+    return found
 
 
 def main(argv=None) -> int:
@@ -162,18 +207,18 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description="Measure what the host spends.")
     parser.add_argument("--json", metavar="FILE", help="append the numbers as one JSON line")
     args = parser.parse_args(argv)
-    tables = [("ms", import_times())]
+    tables = [("ms", {name: (value, "") for name, value in import_times().items()})]
     if importlib.util.find_spec("greenlet"):  # the simulator's scheduler, which a machine with a GPU need not have
         first, again, tensor_cores = python(_SIMULATED, NUMBA_ENABLE_CUDASIM="1")
-        tables[0][1].update({"simulator: tiled 64x64x64 float32, first launch": 1e3 * first,
-                             "simulator: tiled 64x64x64 float32, again": 1e3 * again,
-                             "simulator: matmul, wgmma, 256x256x256 bfloat16": 1e3 * tensor_cores})
-    if DEVICE == "cuda":
-        tables += [("ms", first_call_times()), ("µs", call_times())]
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}\n\n| what | time |\n|---|--:|")
+        tables[0][1].update({"simulator: tiled 64x64x64 float32, first launch": (1e3 * first, ""),
+                             "simulator: tiled 64x64x64 float32, again": (1e3 * again, ""),
+                             "simulator: matmul, wgmma, 256x256x256 bfloat16": (1e3 * tensor_cores, "")})
+    if DEVICE != "simulator":
+        tables += [("ms", first_call_times(DEVICE)), ("ms", choice_times()), ("µs", call_times(DEVICE))]
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}\n\n| what | time | counts |\n|---|--:|---|")
     for unit, found in tables:
-        for name, value in found.items():
-            print(f"| {name} | {value:.4g} {unit} |")
+        for name, (value, counts) in found.items():
+            print(f"| {name} | {value:.4g} {unit} | {counts} |")
     if args.json:
         from dnnkern.host.device import device
 

@@ -94,3 +94,13 @@ def test_a_device_of_no_described_architecture():
     with pytest.raises(ValueError, match="arch is 'sm_1'; expected one of sm_70, "):
         described("sm_1")
     assert all(described(arch).arch == arch for arch in ("sm_80", "sm_90a", "sm_100a"))
+
+
+@pytest.mark.parametrize("op, most", [("conv_bwd_bias", 17), ("softmax_fwd", 70), ("adamw_step", 13), ("rope_fwd", 18), ("transpose", 40)])
+def test_a_set_needs_no_more_kernels_than_it_did(op, most):
+    """A size that becomes a constant of a kernel makes a kernel of each problem."""
+    from bench import sets
+    target, found = described("sm_90a"), set()
+    for problem in sets.problems("common", op):
+        found |= {(kernel.kernel, kernel.signature) for kernel in Job(op, problem, target, choice=(("prefer", "device"),)).kernels()}
+    assert len(found) <= most
