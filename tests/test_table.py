@@ -103,6 +103,26 @@ def test_only_the_stream_of_the_call_frees(monkeypatch, simulated):
     assert device.freed[2:] == [(1004, 7), (1002, 7)] and not device.left[0]
 
 
+def test_what_a_thread_has_in_its_storage_is_not_freed(monkeypatch, simulated):
+    """It launches with it again without asking."""
+    from dnnkern.host.table import REMEMBERED, Slot
+    device, table, storage = Device(monkeypatch), _table(), bytearray(8)
+    idle, busy = Slot(0, table), Slot(0, table)
+    idle.set(bytearray(8), (9, 1, 2), 6)
+    for k in range(3 * REMEMBERED):
+        busy.set(storage, (9, 100 + k, 2), 7)
+    assert len(device.freed) == 2 * REMEMBERED and (1001, 7) not in device.freed and 1001 not in device.left[0]
+    idle.renew(bytearray(8), 6)
+    assert device.sent.count((1, 2)) == 1
+    idle.set(bytearray(8), (9, 200, 2), 6)
+    busy.set(storage, (9, 300, 2), 7)
+    assert 1001 in [at for at, _ in device.freed] + list(device.left[0])
+    del idle
+    for k in range(REMEMBERED + 1):
+        busy.set(storage, (9, 400 + k, 2), 7)
+    assert (200, 2) not in table.known and len(table.known) == REMEMBERED
+
+
 def test_nothing_is_freed_while_a_graph_is_captured(monkeypatch, simulated):
     from dnnkern.host.table import REMEMBERED
     device, table = Device(monkeypatch), _table()

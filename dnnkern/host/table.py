@@ -51,8 +51,17 @@ class Table:
         return Addresses(Pointer(self.filled([p.address for p in pointers])), pointers)
 
 
+class _Sent:
+    """A table on the device: its address, the streams that have read it, and the slots (their identities) that hold it."""
+    __slots__ = "at", "streams", "slots"
+
+    def __init__(self, at):
+        self.at, self.streams, self.slots = at, set(), set()
+
+
 class DeviceTable:
-    """A `Table` on a device, once for each of the sets of addresses it was made for last. What a CUDA graph has captured is never freed.
+    """A `Table` on a device, once for each of the sets of addresses it was made for last. What a slot holds, and what a CUDA graph has
+    captured, is not freed.
 
     `order` tells which of an execution's values an operand is.
     """
@@ -61,19 +70,21 @@ class DeviceTable:
         self.table, self.index, self.lock = table, index, threading.Lock()
         positions = [order[name] for name in table.names]
         self.addresses_in = operator.itemgetter(*positions) if len(positions) > 1 else lambda values: tuple(values[p] for p in positions)
-        self.known, self.captured = {}, set()  # {addresses: (table, streams that have read it)}, the one used last at the end
+        self.known, self.captured = {}, set()  # {addresses: _Sent}, the one used last at the end
 
-    def of(self, addresses, stream) -> int:
-        """Address of the table for these addresses, complete whatever stream reads it."""
+    def of(self, addresses, stream, slot=None) -> int:
+        """Address of the table for these addresses, complete whatever stream reads it; `slot` holds it from now on."""
         with self.lock, on_device(self.index):
             known = self.known.pop(addresses, None)
-            found = self.known[addresses] = known or (self._send(addresses), set())
-            found[1].add(stream)
+            found = self.known[addresses] = known or _Sent(self._send(addresses))
+            found.streams.add(stream)
+            if slot is not None:
+                slot.hold(found)
             if is_capturing(stream):
                 self.captured.add(addresses)
             elif known is None:
                 self._forget(stream)
-            return found[0]
+            return found.at
 
     def is_new_to_a_graph(self, addresses, stream):
         """Whether the stream is being captured, and no graph has this table yet."""
@@ -96,17 +107,19 @@ class DeviceTable:
         """Free the least recently used tables, after their readers. This call's stream is there; others, that have read a
         table, may have been destroyed, and nothing can be enqueued on them."""
         for old in [a for a in self.known if a not in self.captured][:-REMEMBERED]:
-            at, streams = self.known.pop(old)
-            if streams == {stream}:
-                free(at, self.index, stream)
+            if self.known[old].slots:
+                continue
+            sent = self.known.pop(old)
+            if sent.streams == {stream}:
+                free(sent.at, self.index, stream)
             else:
-                _LEFT[self.index].append(at)
+                _LEFT[self.index].append(sent.at)
         _release(self.index, stream)
 
     def __del__(self):
-        for addresses, (at, _) in self.known.items():
+        for addresses, sent in self.known.items():
             if addresses not in self.captured:
-                _LEFT[self.index].append(at)
+                _LEFT[self.index].append(sent.at)
 
 
 def _release(index, stream):
@@ -149,7 +162,18 @@ class Slot:
     """A table's slot in one thread's argument storage."""
 
     def __init__(self, offset, table):
-        self.offset, self.table, self.addresses, self.at, self.stream = offset, table, None, 0, None
+        self.offset, self.table, self.addresses, self.sent, self.stream = offset, table, None, None, None
+
+    def hold(self, sent):
+        """Keep this table, and no longer the one before."""
+        sent.slots.add(id(self))
+        if self.sent is not None and self.sent is not sent:
+            self.sent.slots.discard(id(self))
+        self.sent = sent
+
+    def __del__(self):
+        if self.sent is not None:
+            self.sent.slots.discard(id(self))
 
     def set(self, storage, values, stream):
         """Put the address of the table for an execution's values into the storage."""
@@ -162,5 +186,6 @@ class Slot:
     def _put(self, storage, addresses, stream):
         if addresses is not self.addresses and addresses != self.addresses or stream != self.stream or \
                 self.table.is_new_to_a_graph(addresses, stream):
-            self.at, self.addresses, self.stream = self.table.of(addresses, stream), addresses, stream
-            struct.pack_into("<Q", storage, self.offset, self.at)
+            at = self.table.of(addresses, stream, self)
+            self.addresses, self.stream = addresses, stream
+            struct.pack_into("<Q", storage, self.offset, at)
