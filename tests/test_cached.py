@@ -400,6 +400,24 @@ def test_in_place_and_beside(seen):
         assert seen.values[-1][3:5] == (c.data_ptr(), out.data_ptr())
 
 
+def test_what_was_in_place_by_another_object_is_looked_at(seen):
+    """Of out, which began as a view of c, the next one may be elsewhere, or overlap c."""
+    from dnnkern.matmul import OPERATION
+    (a, b), memory = tensors((4, 8), (8, 3)), torch.ones(40)
+    c = memory[:12].view(4, 3)
+    for _ in range(4):
+        product(a, b, memory[:12].view(4, 3), c=c)
+    (bound,) = OPERATION.calls.values()
+    for _ in range(3):
+        product(a, b, memory[16:28].view(4, 3), c=c)
+        with pytest.raises(ValueError, match="matmul: out partly overlaps c"):
+            product(a, b, memory[4:16].view(4, 3), c=c)
+        product(a, b, c, c=c)
+        product(a, b, memory[:12].view(4, 3), c=c)
+        assert seen.values[-1][3:5] == (c.data_ptr(), c.data_ptr())
+    assert len(OPERATION.calls) == 2
+
+
 def test_overlap_is_noticed(abc, seen):
     memory = torch.ones(200)
     a, b = memory[:32].view(4, 8), memory[32:56].view(8, 3)
@@ -414,6 +432,26 @@ def test_overlap_is_noticed(abc, seen):
             product(a, b, a.view(-1)[:12].view(4, 3))
 
 
+def test_ranges_that_overlap_without_a_common_element(seen):
+    """Looked at element by element, once for each place; then known."""
+    x, places = torch.ones(4, 8), [torch.ones(4, 16) for _ in range(3)]
+    for _ in range(3):
+        for memory in places:
+            product(memory[:, :8], torch.ones(8, 8), memory[:, 8:])
+    seen.clear()
+    b = torch.ones(8, 8)
+    for memory in places:
+        product(memory[:, :8], b, memory[:, 8:])
+    for memory in places:
+        product(memory[:, :8], b, memory[:, 8:])
+        assert now(seen, memory, b, memory[:, 8:])
+    assert seen.described <= len(places)
+    for memory in places:
+        with pytest.raises(ValueError, match="matmul: out partly overlaps a"):
+            product(memory[:, :8], b, memory[:, 4:12])
+        product(x, b, memory[:, 8:])
+
+
 def test_streams_and_the_choice(abc, seen, monkeypatch):
     from dnnkern.host import raw
     a, b, y = abc
@@ -426,6 +464,11 @@ def test_streams_and_the_choice(abc, seen, monkeypatch):
         for stream in (None, 5, Stream(), 9, None):
             product(a, b, y, stream=stream)
     assert streams == [None, 5, 7, 9, None] * 3
+    seen.clear()
+    product(a, b, y, stream=Stream())
+    assert not seen.described
+    from dnnkern.matmul import OPERATION
+    assert [len(sites) for sites in OPERATION.sites.values()] == [1]
     with pytest.raises(TypeError, match="matmul: stream is 'x'"):
         product(a, b, y, stream="x")
     for _ in range(4):

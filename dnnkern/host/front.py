@@ -3,6 +3,7 @@
 A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call
 never seen before becomes a problem, is validated, dispatched and compiled.
 """
+import functools
 import inspect
 import math
 import threading
@@ -19,11 +20,13 @@ from .device import on_device
 from .executable import make_executable
 from .memory import introduce
 from .scalars import integer, shown
-from .sites import MISS, make_site
+from .sites import MISS, new_site
 from .tensor import share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
-_SITES = 8  # of one form of a call, or one binding; the latest first
+_FORMS = 1 << 12  # forms of one operation's calls that have sites
+_SITES = 8  # of one form of a call, the latest first
+_ATTEMPTS = 64  # calls of one binding through the general path, each of which is a site's afterwards where there can be one
 _LARGEST = 3.4028235677973366e38  # of the doubles that float32 rounds to a finite number
 _KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in CHOICE.items())
 
@@ -221,7 +224,7 @@ class Operation:
                 raise
         if kind.finishes:
             results = tuple([kind.finish(r, stream) for r in results])
-        if bound.sites < _SITES and form is not None:
+        if bound.sites < _ATTEMPTS and form is not None:
             self._add_site(form, bound, operands, out, outs, addresses)
         return results[0] if len(results) == 1 else results
 
@@ -230,10 +233,10 @@ class Operation:
         bound.sites += 1
         if HOST_MEMORY or CHECKS or not bound.sites:
             return
-        site = make_site(bound, operands, out, outs, addresses)
+        site = new_site(bound, operands, out, outs, addresses, self.sites.get(form, ()), functools.partial(stream_handle, self.function))
         if site is not None:
             with self.lock:
-                if len(self.sites) >= _LIMIT:
+                if len(self.sites) >= _FORMS:
                     self.sites.clear()
                 self.sites[form] = (site, *self.sites.get(form, ())[:_SITES - 1])
 

@@ -18,7 +18,7 @@ each form of a call: which operands there are, which of them are the same object
         if stream is None:
             stream = current(device)
         elif type(stream) is not int:
-            return MISS
+            stream = handle(stream)
         try:
             frame = local.frame
         except AttributeError:
@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from .dtypes import STORAGE, numpy_dtype
 from .memory import numba_array, numba_classes
+from .tensor import packed_strides
 
 MISS = object()
 """What a site returns for a call that is not its own."""
@@ -52,6 +53,10 @@ class Framework:
 
     def match(self, names):
         """Whether the arrays of these names are like those of `values`, but for their addresses."""
+        raise NotImplementedError
+
+    def accepts(self, values, arrays):
+        """`match`, of arrays."""
         raise NotImplementedError
 
     def address(self, name):
@@ -74,12 +79,16 @@ class Torch(Framework):
     def match(self, names):
         return f"guard({', '.join(names)})"
 
+    def accepts(self, values, arrays):
+        return values["guard"](*arrays)
+
     def address(self, name):
         return f"{name}.data_ptr()"
 
     def allocator(self, kind, shape, dtype, device):
-        torch = kind.torch
-        return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device(kind.where, device))
+        torch = kind.torch  # whose empty takes a third longer
+        return functools.partial(torch.empty_strided, tuple(shape), packed_strides(shape), dtype=getattr(torch, dtype),
+                                 device=torch.device(kind.where, device))
 
 
 class Numba(Framework):
@@ -98,6 +107,10 @@ class Numba(Framework):
         each = ("type({x}) is plain and {x}.shape == shape{k} and {x}.strides == strides{k} and {x}.gpu_data.context is context "
                 "and ({x}.dtype is dtype{k} or {x}.dtype == dtype{k})")
         return " and ".join(each.format(x=x, k=k) for k, x in enumerate(names))
+
+    def accepts(self, values, arrays):
+        return all(type(x) is values["plain"] and x.shape == values[f"shape{k}"] and x.strides == values[f"strides{k}"]
+                   and x.dtype == values[f"dtype{k}"] for k, x in enumerate(arrays))
 
     def address(self, name):
         return f"int({name}.gpu_data.device_pointer)"
@@ -161,27 +174,37 @@ class Form:
         return [k for k, first in enumerate(self.first) if first == k]
 
 
-def make_site(bound, operands, out, outs, addresses):
-    """The site of a binding for calls like this one; None where there can be none."""
+def new_site(bound, operands, out, outs, addresses, sites, handle):
+    """A site of a binding for calls like this one, which the general path has made. None where there can be none, or one of `sites` has
+    come to know these addresses: arrays whose ranges overlap but whose elements do not are for the general path to judge.
+
+    ``handle(stream)`` makes a handle of a stream's object.
+    """
     kind, plan, arrays, count = bound.kind, bound.executable, (*operands, *outs), len(operands)
     given = [k for k, a in enumerate(arrays) if a is not None]
     if plan is None or kind.name not in FRAMEWORKS or any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
         return None
+    if any(addresses[o] == addresses[k] and arrays[o] is not arrays[k] for o in given if o >= count for k in given):
+        return None  # in place by another object, which the next one may not be
     first = tuple(None if a is None else next(i for i in given if arrays[i] is a) for a in arrays)
     own = [k for k, same in enumerate(first) if same == k]
-    framework = FRAMEWORKS[kind.name]
-    values = framework.values(kind, [arrays[k] for k in own])
-    if values is None:
-        return None
+    framework, own_arrays, at = FRAMEWORKS[kind.name], [arrays[k] for k in own], tuple(addresses[k] for k in own)
     low = [addresses[k] & -addresses[k] & 15 for k in own]
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
                 is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain)
+    for site in sites:
+        if site.bound is bound and site.form == form and framework.accepts(site.values, own_arrays):
+            _remember(site.values["known"], at)
+            return None
+    values = framework.values(kind, own_arrays)
+    if values is None:
+        return None
     if plan.is_plain:
         values.update(local=plan.local, new_frame=plan.frame, pack=plan.pack, enqueue=plan.enqueue)
     else:
         values["execute"] = plan.execute
-    values.update(device=bound.device, MISS=MISS, known=set(), remember=_remember)
+    values.update(device=bound.device, MISS=MISS, known={at}, remember=_remember, handle=handle)
     for k, (_, _, below, above) in enumerate(bound.apart):
         values[f"below{k}"], values[f"above{k}"] = below, above
     for k, bit in zip(own, low):
@@ -192,7 +215,9 @@ def make_site(bound, operands, out, outs, addresses):
         values["scratch"] = framework.allocator(kind, (bound.workspace,), "uint8", bound.device)
     if None in values.values():
         return None
-    return _maker(form, tuple(values))(**values)
+    site = _maker(form, tuple(values))(**values)
+    site.bound, site.form, site.values = bound, form, values
+    return site
 
 
 def _remember(known, at):
@@ -238,7 +263,7 @@ def source(form):
     yield "if stream is None:"
     yield f"    stream = {framework.stream}"
     yield "elif type(stream) is not int:"
-    yield "    return MISS"
+    yield "    stream = handle(stream)"
     for k in range(form.results):
         yield f"r{k} = empty{k}()"
     if form.has_workspace:
