@@ -1,30 +1,30 @@
-"""The bias's gradient where operands have 16 bits: its launches behind those of the other gradients (`_dbias_wgmma`, `_dbias_mma`).
+"""The bias's gradient where operands have 16 bits: its launches after those of the other gradients (`_dbias_wgmma`, `_dbias_mma`).
 
-dbias is the sum of ds = p (do v' - delta) over what the bias is the same for, and all of ds comes again from q, k, do and v: nothing of the
-size rows x keys is kept. A block sums up a tile. Where there are fewer tiles than a device holds blocks, each one's items are split into
-ranges, whose sums, float32, a second launch adds up; there are a few tiles of them for each multiprocessor, however long sequences are.
+dbias is the sum of ds = p (do v' - delta) over what shares an element of the bias, and all of ds is computed again from q, k, do and v:
+nothing of the size queries x keys is kept. A block has a tile of the gradient. Where there are fewer tiles than a device holds blocks, each
+one's items are split into ranges, whose sums, float32, a second launch adds up; there are a few tiles of them for each multiprocessor,
+however long sequences are.
 """
 import functools
 import math
 from dataclasses import dataclass, replace
 
-from ...device import cuda, device_function, f32, i64, jit
+from ...device import cuda, f32, i64, jit
 from ...device.convert import element
 from ...device.groups import access_words
 from ...device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
-from ...device.vec import advance
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import packed_strides
 from .._checks import broadcast_strides
-from .._mma import STEP, Source, make_loader, mma_rate, source_of
+from .._mma import STEP, Source, mma_rate, source_of
 from .._modifiers import is_adjusted
 from .._parameters import Kind, RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..sdpa_naive import bias_launch
 from . import _dbias_wgmma as hopper
-from ._dbias_mma import GROUP, kernel
+from ._dbias_mma import GROUP, Extent, Items, kernel
 from ._delta import Sizes, delta_launch
 
 COST = constants("attention/dbias")
@@ -56,7 +56,7 @@ class Shape:
 
     @property
     def blocks(self):
-        """That a multiprocessor is to hold."""
+        """Of a multiprocessor."""
         return 256 // self.count
 
     @property
@@ -99,7 +99,7 @@ class Parts:
 @dataclass(frozen=True)
 class Config:
     """The options, how arrays are read, whether the window has a left and a right bound, whether scores are more than scaled products and
-    the bias; a shape and the stages of its ring; where levels and deltas lie (`_dbias_kernel.make_numbers`); what the result is: its dtype,
+    the bias; a shape and the stages of its ring; where lse and deltas are (`_dbias_mma.make_stats`); what the result is: its dtype,
     the 32-bit words of stores to it, and whether it is a sum over rows and over keys."""
     kind: Kind
     q: Source
@@ -132,15 +132,8 @@ class Config:
 
     @property
     def masked(self):
-        """Whether there may be tiles of which no row sees a key."""
+        """Whether there may be tiles in which no query attends to a key."""
         return self.left or self.right or self.kind.limits_rows or self.kind.limits_keys
-
-    @property
-    def loaders(self):
-        """Of parts of q, k, do and v."""
-        s = self.shape
-        return tuple(make_part_loader(source, parts, height, s.count) for source, parts, height in (
-            (self.q, self.of_x, s.height), (self.k, self.of_x, s.width), (self.do, self.of_y, s.height), (self.v, self.of_y, s.width)))
 
     @property
     def stage(self):
@@ -163,27 +156,9 @@ class Config:
         return self.bias_at + 2 * self.bias_bytes
 
 
-@functools.cache
-def make_part_loader(source, parts, height, threads):
-    """Device function ``load(to, p, part, first, left, strides, thread)``: a part of rows first, ... of those at p (`_mma`)."""
-    WIDTH, LAST = parts.width, parts.count - 1
-    load_whole = make_loader(Source(WIDTH, source.wide), height, threads)
-    load_last = make_loader(Source(parts.rest, source.wide, WIDTH), height, threads) if parts.rest < WIDTH else load_whole
-    SAME = load_last is load_whole
-
-    @device_function
-    def load(to, p, part, first, left, strides, thread):
-        at, steps = advance(p, part * WIDTH * strides.column), (strides.row, strides.column)
-        if not SAME and part == LAST:
-            load_last(to, at, first, left, steps, thread)
-        else:
-            load_whole(to, at, first, left, steps, thread)
-    return load
-
-
 @dataclass(frozen=True)
 class Work:
-    """What there is to do for a problem: the gradient's shape in four dimensions, its tiles along them, the items of a tile along images,
+    """The work of a problem: the gradient's shape in four dimensions, its tiles along them, the items of a tile along images,
     heads, rows and keys, `each` of which a block takes, in `parts` ranges."""
     shape: tuple
     tiles: tuple
@@ -295,7 +270,7 @@ def dbias_launches(problem, device, stats):
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
                  Argument("float32*", "workspace", stats.begin), Argument(Sizes, (p.rows, p.keys, p.heads, stats.rows)),
-                 Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
+                 Argument(Extent, work.shape[2:]), Argument(Items, (work.each, work.count)),
                  *(Argument(Divisor, divisor(n)) for n in divisors), Argument("int64", work.elements),
                  *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),
                  Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))

@@ -1,12 +1,12 @@
-"""The bias's gradient on tensor cores (mma.sync): a block a tile of the gradient, which the pairs of tiles that share it pass.
+"""The bias's gradient on tensor cores (mma.sync): one tile of the gradient per block, which the pairs of tiles that share it pass.
 
-    q, k; do, v, in parts --> x = q k', y = do v' --> p = exp(x + bias - level), sums += p (y - delta), in registers --> the tile
+    q, k; do, v, in parts --> x = q k', y = do v' --> p = exp(x + bias - lse), acc += p (y - delta), in registers --> the tile
 
-- A warp has 32 rows and 48 keys, as two fragments (`_fragments`), one 16 rows below the other: x, y and the sums, 144 registers. The same
-  bias belongs to all that passes, so each thread reads its part once and keeps it in shared memory, for itself alone.
-- *Items* are the pairs of a tile of rows and a tile of keys, of the images and heads that share the tile; with a bias that is the same for
-  all rows, or keys, of all tiles of rows, or keys, too. Those of which no row sees a key are left out. An item is a few *steps*: parts of
-  some columns of q and k, then of do and v. Steps pass a ring in shared memory (cp.async) without a stop between items.
+- A warp has 32 queries and 48 keys, as two fragments (`_fragments`), one 16 rows below the other: x, y and acc, 144 registers. All that
+  passes has the same bias, so each thread reads its part once and keeps it in shared memory, for itself alone.
+- *Items* are the pairs of a tile of queries and a tile of keys, of the images and heads that share the tile; with a bias that is the same
+  for all queries, or keys, of all tiles of queries, or keys, too. Those in which no query attends to a key are left out. An item has a few
+  *steps*: parts of some columns of q and k, then of do and v. Steps pass a ring in shared memory (cp.async) without a stop between items.
 - The tile leaves through shared memory, in whole rows, or summed over its rows or keys. Each sum has one order.
 """
 import functools
@@ -22,12 +22,30 @@ from ...device.ldmatrix import ldmatrix_x4
 from ...device.mma import make_mma
 from ...device.vec import (advance, load_shared_4f32, load_shared_4u32, load_shared_f32, shared_address, store_shared_2f32,
                            store_shared_4f32, store_shared_4u32, store_shared_f32)
-from .._mma import left_offset, right_offset
+from .._mma import Source, left_offset, make_loader, right_offset
 from .._modifiers import make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
 from .._parameters import Sequences
 from .._scores import LOG2E, NEG_INF, load_row_lse, make_terms
 
 GROUP = 8  # neighbours of a row that a thread stores
+
+
+@functools.cache
+def make_part_loader(source, parts, height, threads):
+    """Device function ``load(to, p, part, first, left, strides, thread)``: a part of rows first, ... of those at p (`_mma`)."""
+    WIDTH, LAST = parts.width, parts.count - 1
+    load_whole = make_loader(Source(WIDTH, source.wide), height, threads)
+    load_last = make_loader(Source(parts.rest, source.wide, WIDTH), height, threads) if parts.rest < WIDTH else load_whole
+    SAME = load_last is load_whole
+
+    @device_function
+    def load(to, p, part, first, left, strides, thread):
+        at, steps = advance(p, part * WIDTH * strides.column), (strides.row, strides.column)
+        if not SAME and part == LAST:
+            load_last(to, at, first, left, steps, thread)
+        else:
+            load_whole(to, at, first, left, steps, thread)
+    return load
 
 
 @functools.cache
@@ -92,25 +110,26 @@ def make_bias(dtype, keys, threads):
 
 
 @functools.cache
-def make_leave_out(keys):
-    """Device function ``leave_out(x, row, rows)``: scores of rows that are not there become -inf, whatever the bias there is."""
+def make_mask_rows(keys):
+    """Device function ``mask_rows(x, row, rows)``: scores of rows past the last become -inf, whatever their bias is."""
     @device_function
-    def leave_out(x, row, rows):
+    def mask_rows(x, row, rows):
         for k in range(keys // 2):
             if row + 8 * (k // 2 % 2) >= rows:
                 x[k] = f32(NEG_INF)
-    return leave_out
+    return mask_rows
 
 
 @functools.cache
-def make_weigh(keys, dropout):
-    """Device functions of a fragment, of whose two rows `levels` and `deltas` begin at `first`: ``exponentials(x, levels, first)``, scores
-    become probabilities; ``begin(y, deltas, first)``, what products of do and v are added to; ``weigh(sums, p, y, deltas, first)`` adds the
-    derivatives by the scores. Dropout changes the products before deltas are taken off; otherwise they begin with these."""
+def make_gradient(keys, dropout):
+    """Device functions of a fragment, of whose two rows `row_lse` and `deltas` begin at `first`: ``exponentials(x, row_lse, first)``,
+    scores become probabilities; ``begin(y, deltas, first)``, what products of do and v are added to;
+    ``accumulate(acc, p, y, deltas, first)`` adds dS. Dropout changes the products before deltas are subtracted; otherwise they begin with
+    these."""
     @device_function
-    def exponentials(x, levels, first):
+    def exponentials(x, row_lse, first):
         for k in range(keys // 2):
-            x[k] = ex2(x[k] - levels[first + k // 2 % 2])
+            x[k] = ex2(x[k] - row_lse[first + k // 2 % 2])
 
     @device_function
     def begin(y, deltas, first):
@@ -118,33 +137,33 @@ def make_weigh(keys, dropout):
             y[k] = f32(0) if dropout else -deltas[first + k // 2 % 2]
 
     @device_function
-    def weigh(sums, p, y, deltas, first):
+    def accumulate(acc, p, y, deltas, first):
         for k in range(keys // 2):
-            sums[k] = fma(p[k], y[k] - deltas[first + k // 2 % 2] if dropout else y[k], sums[k])
-    return exponentials, begin, weigh
+            acc[k] = fma(p[k], y[k] - deltas[first + k // 2 % 2] if dropout else y[k], acc[k])
+    return exponentials, begin, accumulate
 
 
 @functools.cache
-def make_numbers(width):
-    """Device function ``read(levels, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows)``: those of a thread's four rows,
-    from lse and the deltas of `_delta`, `padded` a head, or, with a `width`, from the stats of `dq` by tiles of so many rows."""
+def make_stats(width):
+    """Device function ``load(row_lse, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows)``: those of a thread's four rows, from
+    lse and the deltas of `_delta`, `padded` per head, or, with a `width`, from the stats of `flash_wgmma.workspace`."""
     @device_function
-    def read(levels, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows):
+    def load(row_lse, deltas, lse, lse_at, lse_step, stats, line, padded, row, rows):
         for r in range(4):
             i = row + 8 * r
             if width:
                 at = (line * padded + (i & -width)) * 2 + (i & (width - 1))
-                levels[r], deltas[r] = stats[at], stats[at + width]
+                row_lse[r], deltas[r] = stats[at], stats[at + width]
             else:
-                levels[r], deltas[r] = load_row_lse(lse, lse_at + i * lse_step, i < rows), f32(0)
+                row_lse[r], deltas[r] = load_row_lse(lse, lse_at + i * lse_step, i < rows), f32(0)
                 if i < rows:
                     deltas[r] = stats[line * padded + i]
-    return read
+    return load
 
 
 @functools.cache
-def make_leave(out, words, shape, over_rows, over_keys):
-    """Device function ``leave(base, to, strides, i0, j0, rows, keys, thread)``: the tile in shared memory to a result of so many rows and
+def make_store_tile(out, words, shape, over_rows, over_keys):
+    """Device function ``store(base, to, strides, i0, j0, rows, keys, thread)``: the tile in shared memory to a result of so many rows and
     keys, summed up over what that is the same for."""
     HEIGHT, WIDTH, PITCH, COUNT = shape.height, shape.width, 4 * shape.pitch, shape.count
     put, store = make_writer(out, GROUP, words), element(out).store
@@ -158,7 +177,7 @@ def make_leave(out, words, shape, over_rows, over_keys):
         return total
 
     @device_function
-    def leave_sums(base, to, strides, i0, j0, rows, keys, thread):
+    def store_sums(base, to, strides, i0, j0, rows, keys, thread):
         if over_rows:
             if thread < WIDTH:
                 total = along(base + u32(thread * 4), HEIGHT, PITCH)
@@ -174,7 +193,7 @@ def make_leave(out, words, shape, over_rows, over_keys):
             store(to, i32(i0 + thread) * strides.row, along(base + u32(thread * PITCH), WIDTH, 4))
 
     @device_function
-    def leave_rows(base, to, strides, i0, j0, rows, keys, thread):
+    def store_rows(base, to, strides, i0, j0, rows, keys, thread):
         values = cuda.local.array(GROUP, f32)
         for index in range(thread, HEIGHT * GROUPS, COUNT):
             row, column = index // GROUPS, index % GROUPS * GROUP
@@ -189,135 +208,194 @@ def make_leave(out, words, shape, over_rows, over_keys):
                     for e in range(GROUP):
                         if j + e < keys:
                             store(at, (j + e) * strides.column, values[e])
-    return leave_sums if over_rows or over_keys else leave_rows
+    return store_sums if over_rows or over_keys else store_rows
 
 
-class Tile(NamedTuple):
-    """Of the gradient: the first image and head that share it, its tile of queries and of keys."""
+class Extent(NamedTuple):
+    """Rows and keys of the gradient."""
+    rows: i32
+    keys: i32
+
+
+class Items(NamedTuple):
+    """Of a tile: how many a block takes, and how many there are."""
+    each: i32
+    count: i32
+
+
+class Work(NamedTuple):
+    """What locates an item by its number: the first image and head that share the tile, its tile of queries and of keys; items along keys,
+    queries and heads, as divisors; lengths of sequences, queries and keys of an array, window."""
     batch: i32
     head: i32
-    row: i32
-    key: i32
+    row_tile: i32
+    key_tile: i32
+    key_items: object
+    row_items: object
+    head_items: object
+    sequences: object
+    rows: i32
+    keys: i32
+    bounds: object
+
+
+class Operands(NamedTuple):
+    """Arrays and their strides; query heads of a head of k and v, as a divisor."""
+    q: object
+    k: object
+    do: object
+    v: object
+    q_strides: object
+    k_strides: object
+    do_strides: object
+    v_strides: object
+    group: object
 
 
 @functools.cache
 def kernel(config):
-    """A tile of the gradient, or of a part of its sum, a block."""
+    """A tile of the gradient, or of a part of its sum, per block."""
     kind, shape, of_x, of_y = config.kind, config.shape, config.of_x, config.of_y
-    terms, find_hidden, KEYS = make_terms(kind), config.masked, shape.keys
-    FRAGMENT = KEYS // 2
-    load_q, load_k, load_do, load_v = config.loaders
-    score, value = (make_product(kind.dtype, KEYS, of.width // 16, of.pitch) for of in (of_x, of_y))
-    adjust, apply_mask, drop = make_adjust(config.plain, KEYS), make_apply_mask(KEYS, config.left, config.right), make_apply_dropout(KEYS)
-    apply_boolean_mask, MASK = make_apply_boolean_mask(KEYS), kind.mask
-    (keep, add), read_numbers = make_bias(kind.bias, KEYS, shape.count), make_numbers(config.stats)
-    (exponentials, begin, weigh), leave_out = make_weigh(KEYS, kind.dropout), make_leave_out(KEYS)
-    leave = make_leave(config.out, config.words, shape, config.over_rows, config.over_keys)
-    HEIGHT, WIDTH, PITCH, COLUMNS = shape.height, shape.width, 4 * shape.pitch, shape.columns
-    X_PARTS, PARTS, X_PITCH, Y_PITCH = of_x.count, of_x.count + of_y.count, of_x.pitch, of_y.pitch
-    STAGES, STAGE, BIAS_AT, BIAS_BYTES = config.stages, config.stage, config.bias_at, config.bias_bytes
-    ADJUSTED, DROPOUT = config.adjusted, kind.dropout
-    landed, all_landed = wait_copies(STAGES - 2), wait_copies(0)
+    terms, KEYS, HEIGHT, WIDTH, SKIPS = make_terms(kind), shape.keys, shape.height, shape.width, config.masked
+    X_PITCH, Y_PITCH, X_PARTS, PARTS = of_x.pitch, of_y.pitch, of_x.count, of_x.count + of_y.count
+    STAGES, STAGE = config.stages, config.stage
+
+    # ---- items
 
     @device_function
-    def place_of(item, tile, spread):
+    def locate(item, work):
         """(image, head, first row, first key) of an item."""
-        of_keys, of_rows, of_heads = spread
-        rest, kt = divide_remainder(item, of_keys)
-        rest, rt = divide_remainder(rest, of_rows)
-        b, h = divide_remainder(rest, of_heads)
-        return tile.batch + b, tile.head + h, (tile.row + rt) * HEIGHT, (tile.key + kt) * WIDTH
+        rest, key_tile = divide_remainder(item, work.key_items)
+        rest, row_tile = divide_remainder(rest, work.row_items)
+        b, h = divide_remainder(rest, work.head_items)
+        return work.batch + b, work.head + h, (work.row_tile + row_tile) * HEIGHT, (work.key_tile + key_tile) * WIDTH
 
     @device_function
-    def seen_of(i0, rows, keys, bounds):
-        """Keys that some row of a tile sees, first and last, and those that all of them see."""
+    def key_bounds(i0, rows, keys, bounds):
+        """Keys that some query of a tile attends to, first and end, and those that all of them attend to."""
         first, first_end = terms.key_range(i0, rows, keys, bounds)
         last_begin, last = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
         return first, min(last, keys), last_begin, first_end
 
     @device_function
-    def find(item, end, s):
-        """The first item from this one on in which a row sees a key."""
-        tile, spread, sequences, sizes, bounds = s
-        if find_hidden:
-            hidden = item < end
-            while hidden:
-                b, _, i0, j0 = place_of(item, tile, spread)
-                _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
-                first, last, _, _ = seen_of(i0, rows, keys, bounds)
-                hidden = i0 >= rows or max(first, j0) >= min(last, j0 + WIDTH)
-                if hidden:
+    def next_item(item, end, work):
+        """The first item from this one on in which a query attends to a key."""
+        if SKIPS:
+            masked = item < end
+            while masked:
+                b, _, i0, j0 = locate(item, work)
+                _, rows, _, keys = terms.lengths(b, work.sequences, work.rows, work.keys)
+                first, last, _, _ = key_bounds(i0, rows, keys, work.bounds)
+                masked = i0 >= rows or max(first, j0) >= min(last, j0 + WIDTH)
+                if masked:
                     item = item + 1
-                    hidden = item < end
+                    masked = item < end
         return item
 
+    # ---- the ring of parts of operands
+
+    load_q, load_k, load_do, load_v = (make_part_loader(source, parts, height, shape.count) for source, parts, height in (
+        (config.q, of_x, HEIGHT), (config.k, of_x, WIDTH), (config.do, of_y, HEIGHT), (config.v, of_y, WIDTH)))
+    landed, all_landed = wait_copies(STAGES - 2), wait_copies(0)
+
     @device_function
-    def issue(to, item, step, end, s, t):
-        """Brings a step of an item; gives the next one, and its item."""
-        q, k, do, v, q_strides, k_strides, do_strides, v_strides, group, thread = t
-        tile, spread, sequences, sizes, bounds = s
+    def load_step(to, item, step, end, work, arrays, thread):
+        """Issue the copies of a step of an item; gives the next one, and its item."""
         if item < end:
-            b, h, i0, j0 = place_of(item, tile, spread)
-            g, _ = divide_remainder(h, group)
-            _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
+            b, h, i0, j0 = locate(item, work)
+            kv_head, _ = divide_remainder(h, arrays.group)
+            _, rows, _, keys = terms.lengths(b, work.sequences, work.rows, work.keys)
             if step < X_PARTS:
-                load_q(to, advance(q, b * q_strides.batch + h * q_strides.head), step, i0, rows, q_strides, thread)
-                load_k(to + HEIGHT * X_PITCH, advance(k, b * k_strides.batch + g * k_strides.head), step, j0, keys,
-                       k_strides, thread)
+                of_q = advance(arrays.q, b * arrays.q_strides.batch + h * arrays.q_strides.head)
+                load_q(to, of_q, step, i0, rows, arrays.q_strides, thread)
+                of_k = advance(arrays.k, b * arrays.k_strides.batch + kv_head * arrays.k_strides.head)
+                load_k(to + HEIGHT * X_PITCH, of_k, step, j0, keys, arrays.k_strides, thread)
             else:
-                step_y = step - X_PARTS
-                load_do(to, advance(do, b * do_strides.batch + h * do_strides.head), step_y, i0, rows, do_strides, thread)
-                load_v(to + HEIGHT * Y_PITCH, advance(v, b * v_strides.batch + g * v_strides.head), step_y, j0, keys,
-                       v_strides, thread)
+                of_do = advance(arrays.do, b * arrays.do_strides.batch + h * arrays.do_strides.head)
+                load_do(to, of_do, step - X_PARTS, i0, rows, arrays.do_strides, thread)
+                of_v = advance(arrays.v, b * arrays.v_strides.batch + kv_head * arrays.v_strides.head)
+                load_v(to + HEIGHT * Y_PITCH, of_v, step - X_PARTS, j0, keys, arrays.v_strides, thread)
             step = step + 1
             if step == PARTS:
-                item, step = find(item + 1, end, s), i32(0)
+                item, step = next_item(item + 1, end, work), i32(0)
         commit_copies()
         return item, step
 
     @device_function
-    def turn(base, stage, item, step, end, s, t):
-        """Waits for the step in a stage of the ring, and brings one to the stage before it; gives what comes next there and here."""
+    def advance_ring(base, stage, item, step, end, work, arrays, thread):
+        """Wait for the step in a stage of the ring, and issue one to the stage before it; gives what comes next there and here."""
         landed()
         cuda.syncthreads()
         before = stage - 1 if stage > 0 else STAGES - 1
-        item, step = issue(base + u32(before * STAGE), item, step, end, s, t)
+        item, step = load_step(base + u32(before * STAGE), item, step, end, work, arrays, thread)
         return item, step, stage + 1 if stage < STAGES - 1 else 0
 
+    # ---- scores and their gradient
+
+    multiply_x, multiply_y = (make_product(kind.dtype, KEYS, of.width // 16, of.pitch) for of in (of_x, of_y))
+    adjust, apply_mask = make_adjust(config.plain, KEYS), make_apply_mask(KEYS, config.left, config.right)
+    apply_boolean_mask, mask_rows = make_apply_boolean_mask(KEYS), make_mask_rows(KEYS)
+    (keep_bias, add_bias), load_stats = make_bias(kind.bias, KEYS, shape.count), make_stats(config.stats)
+    (exponentials, begin, accumulate), apply_dropout = make_gradient(KEYS, kind.dropout), make_apply_dropout(KEYS)
+    FRAGMENT, ADJUSTED, MASK, DROPOUT = KEYS // 2, config.adjusted, kind.mask, kind.dropout
+
+    @device_function
+    def finish_scores(x, x_low, row, first_key, column, i0, j0, rows, keys, shift, slope, scale, softcap, softmax_scale, bias, bias_strides,
+                      bias_at, mask, mask_at, mask_strides, bounds):
+        """Products of both fragments become scores by powers of two."""
+        if ADJUSTED:
+            adjust(x, row, row + shift, first_key, column, 0, 0, scale, slope, softcap, bias, i64(0), bias_strides)
+            adjust(x_low, row + 16, row + shift + 16, first_key, column, 0, 0, scale, slope, softcap, bias, i64(0), bias_strides)
+        add_bias(x, softmax_scale, bias_at)
+        add_bias(x_low, softmax_scale, bias_at + BIAS_BYTES)
+        if MASK:
+            apply_boolean_mask(x, row, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+            apply_boolean_mask(x_low, row + 16, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
+        _, _, last_begin, first_end = key_bounds(i0, rows, keys, bounds)
+        if j0 + WIDTH > first_end or j0 < last_begin:
+            apply_mask(x, row + shift, first_key, column, keys, bounds)
+            apply_mask(x_low, row + shift + 16, first_key, column, keys, bounds)
+        if i0 + HEIGHT > rows:
+            mask_rows(x, row, rows)
+            mask_rows(x_low, row + 16, rows)
+
+    # ---- the kernel
+
+    PITCH, COLUMNS, BIAS_AT, BIAS_BYTES = 4 * shape.pitch, shape.columns, config.bias_at, config.bias_bytes
+    store_tile = make_store_tile(config.out, config.words, shape, config.over_rows, config.over_keys)
+
     @jit(launch_bounds=(shape.count, shape.blocks))
-    def sdpa_dbias_mma(q, k, v, do, to, lse, stats, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
-                       of_rows_tiles, of_heads, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides,
-                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,
-                       softcap, seed, offset, threshold, factor):
+    def sdpa_dbias_mma(q, k, v, do, to, lse, stats, sizes, extent, items, key_tiles, row_tiles, heads_of, batches_of, key_items, row_items,
+                       head_items, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides, of_rows, of_keys,
+                       row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
+                       threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = shared_address(memory, 0)
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rest, kt = divide_remainder(cuda.blockIdx.x, key_tiles)
-        rest, rt = divide_remainder(rest, row_tiles)
+        rest, key_tile = divide_remainder(cuda.blockIdx.x, key_tiles)
+        rest, row_tile = divide_remainder(rest, row_tiles)
         rest, h0 = divide_remainder(rest, heads_of)
         part, b0 = divide_remainder(rest, batches_of)
-        each, count = counts[0], counts[1]
-        item, end = part * each, min(part * each + each, count)
-        all_rows, all_keys, heads, padded = sizes
-        tile = Tile(b0, h0, rt, kt)
-        s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), Sequences(of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
-        t = (q, k, do, v, q_strides, k_strides, do_strides, v_strides, group, thread)
+        item, end = part * items.each, min(part * items.each + items.each, items.count)
+        work = Work(b0, h0, row_tile, key_tile, key_items, row_items, head_items, Sequences(of_rows, of_keys, row_step, key_step),
+                    sizes.rows, sizes.keys, bounds)
+        arrays = Operands(q, k, do, v, q_strides, k_strides, do_strides, v_strides, group)
 
-        item, stage = find(item, end, s), i32(0)
+        item, stage = next_item(item, end, work), i32(0)
         ahead, step = item, i32(0)
         for slot in range(STAGES - 1):
-            ahead, step = issue(base + u32(slot * STAGE), ahead, step, end, s, t)
+            ahead, step = load_step(base + u32(slot * STAGE), ahead, step, end, work, arrays, thread)
         own_row, own_column = warp // COLUMNS * 32, warp % COLUMNS * KEYS
         column = (lane & 3) * 2
         down, across = own_row + (lane >> 2), own_column + column
-        bias_here = base + BIAS_AT + u32(thread * 16)
+        own_bias = base + BIAS_AT + u32(thread * 16)
         if item < end:
             head_at = b0 * bias_strides.batch + h0 * bias_strides.head
             for f in range(2):
-                keep(bias_here + u32(f * BIAS_BYTES), bias, head_at, bias_strides, rt * HEIGHT + down + 16 * f,
-                     kt * WIDTH + across, all_rows - 1, all_keys - 1)
+                keep_bias(own_bias + u32(f * BIAS_BYTES), bias, head_at, bias_strides, row_tile * HEIGHT + down + 16 * f,
+                          key_tile * WIDTH + across, sizes.rows - 1, sizes.keys - 1)
         a, a_y = u32(own_row * X_PITCH) + left_offset(lane, X_PITCH), u32(own_row * Y_PITCH) + left_offset(lane, Y_PITCH)
         b_x = u32((HEIGHT + own_column) * X_PITCH) + right_offset(lane, X_PITCH)
         b_y = u32((HEIGHT + own_column) * Y_PITCH) + right_offset(lane, Y_PITCH)
@@ -325,57 +403,46 @@ def kernel(config):
 
         x, x_low, y, y_low = (cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32),
                               cuda.local.array(FRAGMENT, f32))
-        sums, sums_low = cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32)
+        acc, acc_low = cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32)
         left, right = cuda.local.array(8, u32), cuda.local.array(4, u32)
-        levels, deltas = cuda.local.array(4, f32), cuda.local.array(4, f32)
+        row_lse, deltas = cuda.local.array(4, f32), cuda.local.array(4, f32)
         for c in range(FRAGMENT):
-            sums[c], sums_low[c] = f32(0), f32(0)
+            acc[c], acc_low[c] = f32(0), f32(0)
         while item < end:
-            b, h, i0, j0 = place_of(item, s[0], s[1])
-            _, rows, _, keys = terms.lengths(b, s[2], all_rows, all_keys)
+            b, h, i0, j0 = locate(item, work)
+            _, rows, _, keys = terms.lengths(b, work.sequences, sizes.rows, sizes.keys)
             row, first_key, shift = i0 + down, j0 + own_column, terms.shift(rows, keys)
-            read_numbers(levels, deltas, lse, b * lse_strides.batch + h * lse_strides.head, lse_strides.row, stats,
-                         b * i64(heads) + h, padded, row, rows)
+            load_stats(row_lse, deltas, lse, b * lse_strides.batch + h * lse_strides.head, lse_strides.row, stats,
+                       b * i64(sizes.heads) + h, sizes.padded, row, rows)
+
+            # x = q k', and p = exp(x + bias - lse)
             for c in range(FRAGMENT):
                 x[c], x_low[c] = f32(0), f32(0)
             for _ in range(X_PARTS):
                 now = base + u32(stage * STAGE)
-                ahead, step, stage = turn(base, stage, ahead, step, end, s, t)
-                score(x, x_low, left, right, now + a, now + b_x)
-            if ADJUSTED:
-                slope = terms.slope(h, heads)
-                adjust(x, row, row + shift, first_key, column, 0, 0, scale, slope, softcap, bias, i64(0), bias_strides)
-                adjust(x_low, row + 16, row + shift + 16, first_key, column, 0, 0, scale, slope, softcap, bias,
-                       i64(0), bias_strides)
-            add(x, softmax_scale, bias_here)
-            add(x_low, softmax_scale, bias_here + BIAS_BYTES)
-            if MASK:
-                mask_at = b * mask_strides.batch + h * mask_strides.head
-                apply_boolean_mask(x, row, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
-                apply_boolean_mask(x_low, row + 16, first_key, column, rows - 1, keys - 1, mask, mask_at, mask_strides)
-            _, _, last_begin, first_end = seen_of(i0, rows, keys, bounds)
-            if j0 + WIDTH > first_end or j0 < last_begin:
-                apply_mask(x, row + shift, first_key, column, keys, bounds)
-                apply_mask(x_low, row + shift + 16, first_key, column, keys, bounds)
-            if i0 + HEIGHT > rows:
-                leave_out(x, row, rows)
-                leave_out(x_low, row + 16, rows)
-            exponentials(x, levels, 0)
-            exponentials(x_low, levels, 2)
+                ahead, step, stage = advance_ring(base, stage, ahead, step, end, work, arrays, thread)
+                multiply_x(x, x_low, left, right, now + a, now + b_x)
+            finish_scores(x, x_low, row, first_key, column, i0, j0, rows, keys, shift, terms.slope(h, sizes.heads), scale, softcap,
+                          softmax_scale, bias, bias_strides, own_bias, mask, b * mask_strides.batch + h * mask_strides.head, mask_strides,
+                          bounds)
+            exponentials(x, row_lse, 0)
+            exponentials(x_low, row_lse, 2)
+
+            # y = do v', acc += p (y - delta)
             for part_y in range(PARTS - X_PARTS):
                 now = base + u32(stage * STAGE)
-                ahead, step, stage = turn(base, stage, ahead, step, end, s, t)
+                ahead, step, stage = advance_ring(base, stage, ahead, step, end, work, arrays, thread)
                 if part_y == 0:
                     begin(y, deltas, 0)
                     begin(y_low, deltas, 2)
-                value(y, y_low, left, right, now + a_y, now + b_y)
+                multiply_y(y, y_low, left, right, now + a_y, now + b_y)
             if DROPOUT:
-                head = b * heads + h
-                drop(y, seed, head, row, first_key, lane, threshold, factor)
-                drop(y_low, seed, head, row + 16, first_key, lane, threshold, factor)
-            weigh(sums, x, y, deltas, 0)
-            weigh(sums_low, x_low, y_low, deltas, 2)
-            item = find(item + 1, end, s)
+                head = b * sizes.heads + h
+                apply_dropout(y, seed, head, row, first_key, lane, threshold, factor)
+                apply_dropout(y_low, seed, head, row + 16, first_key, lane, threshold, factor)
+            accumulate(acc, x, y, deltas, 0)
+            accumulate(acc_low, x_low, y_low, deltas, 2)
+            item = next_item(item + 1, end, work)
 
         all_landed()
         cuda.syncthreads()
@@ -383,9 +450,9 @@ def kernel(config):
         for j in range(KEYS // 8):
             for h in range(2):
                 k = 4 * j + 2 * h
-                store_shared_2f32(here + u32(8 * h * PITCH + 32 * j), sums[k], sums[k + 1])
-                store_shared_2f32(here + u32((8 * h + 16) * PITCH + 32 * j), sums_low[k], sums_low[k + 1])
+                store_shared_2f32(here + u32(8 * h * PITCH + 32 * j), acc[k], acc[k + 1])
+                store_shared_2f32(here + u32((8 * h + 16) * PITCH + 32 * j), acc_low[k], acc_low[k + 1])
         cuda.syncthreads()
-        leave(base, advance(to, part * part_step + b0 * to_strides.batch + h0 * to_strides.head), to_strides,
-              rt * HEIGHT, kt * WIDTH, shape_of[0], shape_of[1], thread)
+        store_tile(base, advance(to, part * part_step + b0 * to_strides.batch + h0 * to_strides.head), to_strides,
+                   row_tile * HEIGHT, key_tile * WIDTH, extent.rows, extent.keys, thread)
     return sdpa_dbias_mma
