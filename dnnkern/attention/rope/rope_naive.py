@@ -4,6 +4,7 @@ Any strides, any number of elements; each coordinate costs a division of 64-bit 
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, f32, f64, i64, jit
 from ...device.convert import element
@@ -30,6 +31,14 @@ class Config:
     forward: bool
     interleaved: bool
     dims: int
+
+
+class Steps(NamedTuple):
+    """Elements from one number of a row to the next."""
+    x: i64
+    cos: i64
+    sin: i64
+    y: i64
 
 
 def supports(problem):
@@ -66,19 +75,18 @@ def kernel(config):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divided(index, items)
-            offsets = row_offsets(row, sizes, strides)
-            x_at, y_at = offsets[0], offsets[3]
+            x_at, cos_at, sin_at, y_at = row_offsets(row, sizes, strides)
             if item < pairs:
                 first, second = item, item + pairs
                 if INTERLEAVED:
                     first, second = i64(2 * item), i64(2 * item + 1)
-                c = T(load_angle(cos, offsets[1] + item * steps[1]))
-                s = T(load_angle(sin, offsets[2] + item * steps[2]))
-                a, b = rotate(load(x, x_at + first * steps[0]), load(x, x_at + second * steps[0]), c, s)
-                store(y, y_at + first * steps[3], a)
-                store(y, y_at + second * steps[3], b)
+                c = T(load_angle(cos, cos_at + item * steps.cos))
+                s = T(load_angle(sin, sin_at + item * steps.sin))
+                a, b = rotate(load(x, x_at + first * steps.x), load(x, x_at + second * steps.x), c, s)
+                store(y, y_at + first * steps.y, a)
+                store(y, y_at + second * steps.y, b)
             else:
-                store(y, y_at + (item + pairs) * steps[3], load(x, x_at + (item + pairs) * steps[0]))
+                store(y, y_at + (item + pairs) * steps.y, load(x, x_at + (item + pairs) * steps.x))
     return rope_naive
 
 
@@ -91,7 +99,7 @@ def build(problem, device, config):
     arguments = (Argument(element(p.dtype).pointer, p.names[0]), *(Argument(element(p.cos.dtype).pointer, name) for name in ("cos", "sin")),
                  Argument(element(p.dtype).pointer, p.names[1]), Argument("int64", threads), Argument("int64", items_of(p)),
                  Argument("int64", p.pairs), Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides),
-                 Argument("int64x4", p.steps))
+                 Argument(Steps, Steps(*p.steps)))
     return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -118,8 +118,8 @@ def kernel(config):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divide_remainder(index, items)
-            offsets = row_offsets(row, divisors, strides)
-            x, y = advance(x, offsets[0]), advance(y, offsets[3])
+            x_at, cos_at, sin_at, y_at = row_offsets(row, divisors, strides)
+            x, y = advance(x, x_at), advance(y, y_at)
             if not REST or item < chunks:
                 raw, values = cuda.local.array(LENGTH, X), cuda.local.array(VALUES, T)
                 raw_cos, raw_sin = cuda.local.array(C_LENGTH, C), cuda.local.array(S_LENGTH, S)
@@ -127,8 +127,8 @@ def kernel(config):
                 first = item * WHOLE
                 for half in range(HALVES):
                     fetch(raw, half * X_LENGTH, x, first + half * pairs, 1)
-                fetch_cos(raw_cos, 0, advance(cos, offsets[1]), item * COUNT, 1)
-                fetch_sin(raw_sin, 0, advance(sin, offsets[2]), item * COUNT, 1)
+                fetch_cos(raw_cos, 0, advance(cos, cos_at), item * COUNT, 1)
+                fetch_sin(raw_sin, 0, advance(sin, sin_at), item * COUNT, 1)
                 for half in range(HALVES):
                     unpack(values, half * WHOLE, raw, half * X_LENGTH)
                 unpack_cos(c, 0, raw_cos, 0)
