@@ -1,4 +1,5 @@
 """What a process imports until its first call has run, where the kernel is on disk; and that the light objects stand for Numba's."""
+import json
 import os
 import pathlib
 import subprocess
@@ -11,12 +12,21 @@ from dnnkern.device import _light, cuda, device_function, f32, f64, i32, jit, u3
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_CALL = """
-import sys
+import json, sys
 import numpy as np
+before, opened = set(sys.modules), []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 import dnnkern
-before = set(sys.modules)
-assert np.allclose(dnnkern.softmax_fwd(np.zeros((2, 4), np.float32)), 0.25)
-print("numba" in sys.modules, "cuda.core" in sys.modules)
+from dnnkern.host import manifest
+manifest.SETTLED = 0
+x = np.ones((64, 64), np.float32)
+assert np.allclose(dnnkern.softmax_fwd(x), 1 / 64)
+assert np.allclose(dnnkern.matmul(x, x), 64)
+names = sorted(set(sys.modules) - before)
+print(json.dumps({"compilers": [name for name in ("numba", "llvmlite", "cuda.core") if name in sys.modules],
+                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(opened),
+                  "algorithms": [name for name in names if name.startswith(("dnnkern.softmax.softmax_", "dnnkern.softmax.rows.",
+                                                                            "dnnkern.matmul.matmul_", "dnnkern.matmul.grouped_"))]}))
 """
 
 
@@ -28,9 +38,20 @@ def python(code, **environment):
     return done.stdout.strip()
 
 
-def test_a_kernel_on_disk_needs_no_numba(tmp_path):
-    first, second = (python(FIRST_CALL, DNNKERN_CACHE_DIR=str(tmp_path)) for _ in range(2))
-    assert first.startswith("True") and second == "False False"
+def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
+    """Nor any algorithm but those that are chosen; what else it does is held to a budget."""
+    first, second = (json.loads(python(FIRST_CALL, DNNKERN_CACHE_DIR=str(tmp_path))) for _ in range(2))
+    assert first["compilers"] == ["numba", "llvmlite", "cuda.core"] and len(first["algorithms"]) > 8
+    assert second["compilers"] == [] and len(second["algorithms"]) == 2, second
+    assert second["own"] <= 100 and second["others"] <= 180 and second["opened"] <= 240, second
+
+
+def test_a_forced_algorithm_is_the_only_one_imported(tmp_path):
+    code = FIRST_CALL.replace("dnnkern.softmax_fwd(x)", "dnnkern.softmax_fwd(x, algo='naive')").replace("matmul(x, x)",
+                                                                                                        "matmul(x, x, algo='naive')")
+    for _ in range(2):
+        said = json.loads(python(code, DNNKERN_CACHE_DIR=str(tmp_path)))
+    assert said["compilers"] == [] and said["algorithms"] == ["dnnkern.matmul.matmul_naive", "dnnkern.softmax.softmax_naive"]
 
 
 def test_importing_kernels_imports_no_numba():

@@ -4,6 +4,7 @@ One `Kind` a framework. `describe` is on the path of every call: a hashable desc
 `tensor` turns the same array into a `Tensor`; it runs once for each new description.
 """
 import math
+import sys
 
 import numpy as np
 
@@ -113,7 +114,7 @@ class NumPy(Kind):
     def tensor(self, a):
         if not HOST_MEMORY:
             raise TypeError("got a NumPy array, which lives on the host; expected a device array (Numba, CuPy, PyTorch, JAX)")
-        if isinstance(a, np.ma.MaskedArray):
+        if "numpy.ma" in sys.modules and isinstance(a, np.ma.MaskedArray):  # importing it takes longer than all else of a call
             raise TypeError("got a masked array, whose mask would be ignored; expected a plain one (.filled(value) or .data)")
         return super().tensor(a)
 

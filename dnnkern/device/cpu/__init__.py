@@ -14,9 +14,8 @@ copy is done when it is issued. A kernel that cannot go on ends with a `Fault`.
 from dataclasses import dataclass
 
 from . import runtime
-from .report import BadAccess, Deadlock, Fault, StackOverflow
+from .report import BadAccess, Deadlock, Fault, Refused, StackOverflow
 from .switch import MACHINE, SWITCHES
-from .writer import Refused
 
 __all__ = ["ARCH", "BadAccess", "Code", "Deadlock", "Fault", "Refused", "StackOverflow", "compile_kernel", "ir_text"]
 

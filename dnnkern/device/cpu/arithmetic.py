@@ -1,6 +1,6 @@
 """Forms of one thread's arithmetic: PTX instructions, conversions, libdevice."""
 from .forms import DOUBLE, FLOAT, HALF, I1, I8, I16, I32, I64, form
-from .writer import Refused
+from .report import Refused
 
 _NAN16 = 0x7FFF  # the only NaN that conversions give
 

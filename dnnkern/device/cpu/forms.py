@@ -16,8 +16,9 @@ import re
 
 from llvmlite import ir
 
+from .report import Refused
 from .waits import KIND, NEVER
-from .writer import Refused, size, written
+from .writer import size, written
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 HALF, FLOAT, DOUBLE, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()

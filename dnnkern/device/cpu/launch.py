@@ -24,7 +24,7 @@ from ...host.scalars import shown
 from ...host.sources import PACKAGE, digest
 from .. import _environment, cpu
 from .._parameters import CODE, constant_type, flattened, is_mapped, kernel_name
-from . import machine, report, runtime, signals, tma
+from . import machine, maps, report, runtime, signals
 from .waits import IN_GRID
 
 _MOST_THREADS, _MOST_RESIDENT = runtime.THREADS, 1024
@@ -235,7 +235,7 @@ def address(value) -> int:
 
 def tensor_map(spec, at, keep) -> bytes:
     """A kernel's argument of the map of the array at an address: where its record is, which `keep` keeps until the launch has ended."""
-    keep.append(np.frombuffer(tma.encoded(spec, at), np.uint8))
+    keep.append(np.frombuffer(maps.encoded(spec, at), np.uint8))
     return scalar("uint64", address(keep[-1]))
 
 

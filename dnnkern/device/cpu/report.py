@@ -1,4 +1,4 @@
-"""Why a kernel has ended early, read from the records in the arenas that it has left."""
+"""Why a kernel cannot be compiled for this processor, or has ended early, read from the records in the arenas that it has left."""
 import ctypes
 
 from .._words import ranges
@@ -7,6 +7,10 @@ from .switch import CONTEXTS, MACHINE
 
 _BLOCKS = 4  # that are told of one by one
 _WORDS = {"i32": ctypes.c_uint32, "i64": ctypes.c_uint64, "ptr": ctypes.c_uint64}
+
+
+class Refused(NotImplementedError):
+    """Something in a kernel has no form for this processor."""
 
 
 class Fault(RuntimeError):

@@ -7,8 +7,11 @@ if it had called the switch to the main stack. If not, it is none of our busines
 """
 import ctypes
 import functools
+import hashlib
 import signal
+from dataclasses import dataclass
 
+from ...host.compile import kept
 from . import machine, runtime, switch
 from .waits import CAUSE
 
@@ -102,10 +105,18 @@ out:
 """
 
 
+@dataclass(frozen=True)
+class _Handler:
+    """Object code of the handler."""
+    code: bytes
+
+
 @functools.cache
 def install():
     """Take the signals, once a process and its children; gives the handler, which must live as long."""
-    handler = machine.Loaded(machine.assemble(_text()))
+    text = _text()
+    name = f"cpu/{machine.identity()}/signals-{hashlib.sha256(text.encode()).hexdigest()}.o"
+    handler = machine.Loaded(kept(_Handler, lambda: name, lambda: _Handler(machine.assemble(text))).code)
     action = _Action(handler.function("cpu.signal"), flags=_SIGINFO | _ONSTACK)
     for number in SIGNALS:
         _call("sigaction", number, ctypes.byref(action), ctypes.c_void_p(handler.variable("cpu.before") + number * _ACTION))

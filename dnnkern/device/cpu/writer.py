@@ -13,13 +13,11 @@ import functools
 
 from llvmlite import ir
 
+from .report import Refused
+
 SHARED_SPACE, SHARED_ALIGNMENT, DYNAMIC_ALIGNMENT = 3, 16, 1024
 _CONTRACTED = {"fadd", "fsub", "fmul"}
 _DROPPED = "llvm.used", "_ZN08NumbaEnv"  # globals that only keep others alive, or that Numba's CPU target would use
-
-
-class Refused(NotImplementedError):
-    """Something in a kernel has no form for this processor."""
 
 
 class External:
