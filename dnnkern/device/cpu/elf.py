@@ -41,18 +41,18 @@ class Image:
         if not ident.startswith(_MAGIC) or (kind, machine, size) != (_OBJECT, _X86_64, _SECTION.size) or platform.machine() != "x86_64":
             raise Unknown("no object code of this machine")
         sections = [_SECTION.unpack_from(code, at + k * size) for k in range(count)]
-        places = self._placed(code, sections)
-        symbols = self._resolved(code, sections, places)
+        addresses = self._allocated(code, sections)
+        symbols = self._resolved(code, sections, addresses)
         for _, kind, _, _, start, nbytes, _, target, _, _ in sections:
-            if kind == _ADDENDS and target in places:
+            if kind == _ADDENDS and target in addresses:
                 for offset, about, addend in _RELOCATION.iter_unpack(code[start:start + nbytes]):
-                    self._relocate(places[target] + offset, about & 0xFFFFFFFF, symbols[about >> 32] + addend)
+                    self._relocate(addresses[target] + offset, about & 0xFFFFFFFF, symbols[about >> 32] + addend)
         libc = ctypes.CDLL(None, use_errno=True)
         for first, end, access in self._regions:
             if libc.mprotect(ctypes.c_void_p(self._base + first), ctypes.c_size_t(end - first), access):
                 raise OSError(ctypes.get_errno(), "mprotect")
 
-    def _placed(self, code, sections):
+    def _allocated(self, code, sections):
         """{number of a section: its address}; sections of the same access lie together."""
         offsets, self._regions, end = {}, [], 0
         for access in (_EXECUTE, 0, _WRITE):
@@ -79,15 +79,15 @@ class Image:
                 self._memory[offset:offset + nbytes] = code[start:start + nbytes]
         return {k: self._base + offset for k, offset in offsets.items()}
 
-    def _resolved(self, code, sections, places):
+    def _resolved(self, code, sections, addresses):
         """Addresses of the symbols, by number; the named ones are kept."""
         (_, _, _, _, start, nbytes, names, *_), = (s for s in sections if s[1] == _SYMBOLS)
         texts, found, self._symbols = sections[names], [], {}
         for at, _, _, section, value, _ in _SYMBOL.iter_unpack(code[start:start + nbytes]):
             begin = texts[4] + at
             name = code[begin:code.index(b"\0", begin)].decode() if at else ""
-            if section in places:
-                found.append(places[section] + value)
+            if section in addresses:
+                found.append(addresses[section] + value)
                 self._symbols[name] = found[-1]
             else:  # of the process; what belongs to a section that is not loaded is never asked for
                 found.append(_external(name) if name and section == 0 else 0)
