@@ -29,20 +29,21 @@ def spread(things, count):
     return things[::max(1, len(things) // count)][:count]
 
 
-def measured(op):
+def measured(op, most=LARGE):
     """Problems of the bench's sets, of three types at most."""
     module = bench.shapes.of(op)
     dtypes = [d for d in ("float32", "float16", "float64") if d in module.DTYPES] or module.DTYPES[:1]
     found = []
     for name in module.SETS:
         for dtype in dtypes:
-            found += spread(module.cases(name, (dtype,), (), None), 6)
-    return [case.problem for case in spread(found, LARGE)]
+            found += spread(module.cases(name, (dtype,), (), None), most)
+    return [case.problem for case in spread(found, most)]
 
 
-def problems(op):
-    small = [case.problem() for case in spread(cases.modules()[op].CASES, SMALL)]
-    return [p for p in (*small, *measured(op)) if not p.is_empty]
+def problems(op, full=False):
+    """With `full` all that there are."""
+    small = [case.problem() for case in spread(cases.modules()[op].CASES, 9999 if full else SMALL)]
+    return [p for p in (*small, *measured(op, 9999 if full else LARGE)) if not p.is_empty]
 
 
 def able(op, problem, device):
@@ -50,8 +51,8 @@ def able(op, problem, device):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_bounds_are_below_estimates_and_choices_are_those_of_all_estimates(op):
-    for problem in problems(op):
+def test_bounds_are_below_estimates_and_choices_are_those_of_all_estimates(op, request):
+    for problem in problems(op, request.config.getoption("--full")):
         for target in DEVICES:
             found = []
             for algorithm in able(op, problem, target):
@@ -79,6 +80,16 @@ def test_the_fastest_product_is_below_every_estimate():
             fastest = embed.fastest_seconds(problem.a.dtype, problem.math, problem.y.size, problem.k, problem.bytes, target)
             for algorithm in able("matmul", problem, target):
                 assert fastest <= algorithm.least(problem, target)[1] * ROUNDING, f"{algorithm} for {problem} on {target.name}"
+
+
+def test_what_has_no_configuration_for_a_device_is_passed_over():
+    """Heads too wide for the tiles of tensor cores in 99 KiB of shared memory."""
+    (case,) = bench.shapes.of("sdpa_fwd").parse("4x16x2048x192 {} --causal", ("float16",), ())
+    for arch in ("sm_80", "sm_89", "sm_120a"):
+        rows = {c.algo: c for c in dispatch.explain("sdpa_fwd", case.problem, device=device(arch))}
+        assert any(c.chosen for c in rows.values())
+        assert (rows["flash_mma"].reason is None) == (arch == "sm_80"), rows["flash_mma"].reason
+    assert "heads of 192 and 192: no tile fits 101376 bytes" in rows["flash_mma"].reason
 
 
 # ---- the order

@@ -107,6 +107,13 @@ def configs(problem, device):
     return found
 
 
+def lack(problem, device):
+    """Why no shape fits, or None."""
+    if configs(problem, device):
+        return None
+    return f"heads of {problem.q.shape[-1]} and {problem.v.shape[-1]}: no tile fits {device.shared_per_block} bytes of shared memory"
+
+
 def workspace(problem, device, config):
     """None."""
     return 0
@@ -256,4 +263,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+")
+                      build=build, fits=lack, notes=Note.TENSOR_CORE, arch="sm_80+")
