@@ -72,15 +72,16 @@ def shapes(sizes, layers=0):
     mma, inner = ITEMSIZE[p.dtype] == 2, spec.hidden_size * spec.gates if back else spec.state_size
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
+    one = Config(spec.cell, p.dtype, mma, back, inner * (2 if layers else 1), 1, 1, 1, 1, 1, layers=layers)
     for u, n in itertools.product(units, samples):
         if n >= 2 * max(p.samples, samples[0]) or mma and back and u < 8:  # a copy is eight units
             continue
         ways = [(16, q) for q in (1, 2, 4, 8, 16)] if mma else [(q, 1) for q in (16, 8, 4, 2, 1)]
         parts = [n // q for q in (1, 2, 4, 8) if n // q >= samples[0]]
         if not spec.proj_size:
-            whole = [Config(spec.cell, p.dtype, mma, back, inner * (2 if layers else 1), u, n, n, *way, layers=layers) for way in ways]
+            whole = [one.having(units=u, samples=n, lines=lines, splits=splits) for lines, splits in ways]
             whole = [config for config in whole if config.threads <= MOST_THREADS]
-            yield from (config.by(part) for part in parts for config in whole)
+            yield from (config.having(part=part) for part in parts for config in whole)
             continue
         for part in parts:
             for lines, splits in ways:
@@ -96,9 +97,11 @@ def shapes(sizes, layers=0):
 
 def holds(config, device):
     """Whether a multiprocessor has what a block needs."""
+    threads = config.threads
+    if threads > MOST_THREADS or config.registers_needed > min(MOST_REGISTERS, REGISTERS // threads):
+        return False
     static = config.sums * (8 if config.dtype == "float64" else 4)
-    most = min(MOST_REGISTERS, REGISTERS // config.threads) if config.threads <= MOST_THREADS else 0
-    return config.registers_needed <= most and static <= STATIC and config.shared_bytes + static + 1024 <= device.shared_per_block
+    return static <= STATIC and config.shared_bytes + static + 1024 <= device.shared_per_block
 
 
 def blocks(sizes, config):
@@ -126,9 +129,9 @@ def _configs(sizes, device, how):
         across, groups, directions = blocks(sizes, config)
         if how == CLUSTERS:
             if across in SIZES:
-                found.append(config.meeting(cluster=across))
+                found.append(config.having(cluster=across))
         elif how == SINGLE:
-            found.append(config.meeting(single=True))
+            found.append(config.having(single=True))
         elif across * groups * directions <= device.sms:
             found.append(config)
     return tuple(sorted(found, key=lambda c: step_seconds(sizes, device, c))[:KEPT])
