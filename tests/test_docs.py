@@ -31,9 +31,9 @@ def test_examples(name):
 def test_there_are_examples():
     """And the finder finds them: a function without one would pass unnoticed, none at all must not."""
     finder = doctest.DocTestFinder(exclude_empty=True)
-    modules = [importlib.import_module(name) for name in ("dnnkern.matmul", "dnnkern.dispatch", "dnnkern.host.arrays")]
+    modules = [importlib.import_module(name) for name in ("dnnkern.matmul", "dnnkern.registry", "dnnkern.host.arrays")]
     found = {t.name for module in modules for t in finder.find(module) if t.examples}
-    assert {"dnnkern.matmul.matmul", "dnnkern.dispatch.register", "dnnkern.host.arrays.view"} <= found
+    assert {"dnnkern.matmul.matmul", "dnnkern.registry.register", "dnnkern.host.arrays.view"} <= found
 
 
 def test_every_public_name_is_documented():
