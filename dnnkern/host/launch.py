@@ -145,7 +145,7 @@ class _Frame:
 
 class _Map:
     """A tensor map in a frame: encoded when its array's address changes, and cached by address."""
-    _REMEMBERED = 16
+    _REMEMBERED = 256  # layers of the same shapes, which share a plan, and allocators that go in circles
 
     def __init__(self, position, offset, spec):
         self.position, self.offset, self.spec, self.address, self.known = position, offset, spec, None, {}
