@@ -258,7 +258,7 @@ class Executable:
     def execute(self, values, stream):
         """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
 
-        A plan that `is_plain` needs no more than its values in the thread's frame, `shifted` pointers behind them, and `enqueue`: `sites`
+        A plan that `is_plain` needs no more than its values in the thread's frame, `shifted` pointers after them, and `enqueue`: `sites`
         do it all.
         """
         try:
