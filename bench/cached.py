@@ -95,6 +95,24 @@ def public_calls(framework, real=False):
     return found
 
 
+def layer_calls(framework, real=False):
+    """The same for layers of a network on torch tensors: tensor maps, several launches, workspaces."""
+    if framework != "torch":
+        return []
+    import dnnkern
+    make = functools.partial(_arrays_of(framework, real), dtype="bfloat16")
+    a, y, layers = make(512, 1024), make(512, 512), itertools.cycle([make(1024, 512) for _ in range(24)])
+    b, (x, rows, scale) = next(layers), (make(32, 64, 28, 28), make(4096, 1024), make(1024))
+    channels = [_arrays_of(framework, real)(64) for _ in range(4)]
+    found, (_, *moments) = dnnkern.batch_norm_train_fwd(x, *channels), dnnkern.layer_norm_fwd(rows, scale, scale)
+    return [("matmul of layers, out=", lambda: dnnkern.matmul(a, b, out=y)),
+            ("matmul of layers, 24 weights in turn, out=", lambda: dnnkern.matmul(a, next(layers), out=y)),
+            ("batch_norm_train_fwd of layers, out=", lambda: dnnkern.batch_norm_train_fwd(x, *channels, out=found)),
+            ("batch_norm_train_fwd of layers", lambda: dnnkern.batch_norm_train_fwd(x, *channels)),
+            ("batch_norm_bwd of layers", lambda: dnnkern.batch_norm_bwd(x, x, channels[0], *found[1:])),
+            ("layer_norm_bwd of layers", lambda: dnnkern.layer_norm_bwd(rows, rows, scale, *moments))]
+
+
 def list_calls(framework, count=161, real=False):
     """The same for steps on lists of so many arrays."""
     import dnnkern
@@ -120,7 +138,7 @@ def cached_calls(frameworks=FRAMEWORKS, only=("",), real=False) -> list:
     rows = []
     with contextlib.nullcontext() if real else pretended_gpu():
         for framework in frameworks:
-            for name, call in (*public_calls(framework, real), *list_calls(framework, real=real)):
+            for name, call in (*public_calls(framework, real), *layer_calls(framework, real), *list_calls(framework, real=real)):
                 if name.startswith(tuple(only)):
                     for _ in range(3):
                         call()

@@ -1,6 +1,7 @@
 """Calls that were made before, as on a GPU (`bench.pretend`): nothing is described again, and all that has changed is noticed."""
 import functools
 import gc
+import struct
 import sys
 import threading
 import weakref
@@ -26,11 +27,14 @@ class Seen:
     """What launches were given, and how many arrays were described, since `clear`."""
 
     def __init__(self, monkeypatch):
-        self.values, self.by_thread, self.described = [], {}, 0
+        self.values, self.by_thread, self.described, self.shifted = [], {}, 0, 0
         enqueue = launch.Executable.enqueue
 
         def enqueued(plan, frame, stream):
             values = plan.layout.unpack_from(frame.storage)
+            behind = struct.unpack_from(f"<{len(plan.shifted)}Q", frame.storage, 8 * len(values))
+            assert behind == tuple(values[position] + offset for position, offset in plan.shifted)
+            self.shifted = len(behind)
             self.values.append(values)
             self.by_thread[threading.get_ident()] = values
             return enqueue(plan, frame, stream)
@@ -554,6 +558,21 @@ def test_a_workspace_of_its_own(seen):
     assert seen.values[-1][3] == room.data_ptr()
     with pytest.raises(ValueError, match="matmul: workspace has 16 bytes"):
         product(a, b, y, algo="split_k", workspace=room[:16])
+
+
+def test_pointers_into_a_workspace(seen):
+    """Several launches that share one: what `Seen` looks at."""
+    dy, x, gamma, mean, rstd = tensors((32, 64, 28, 28), (32, 64, 28, 28), (64,), (64,), (64,))
+    for _ in range(4):
+        out = dnnkern.batch_norm_bwd(dy, x, gamma, mean, rstd)
+    assert seen.shifted
+    seen.clear()
+    dnnkern.batch_norm_bwd(dy, x, gamma, mean, rstd)
+    for _ in range(3):
+        dnnkern.batch_norm_bwd(dy, x, gamma, mean, rstd, out=out)
+    seen.clear()
+    dnnkern.batch_norm_bwd(dy, x, gamma, mean, rstd, out=out)
+    assert not seen.described and seen.shifted
 
 
 def test_sites_are_few(seen):

@@ -145,7 +145,7 @@ class _Frame:
 
 class _Map:
     """A tensor map in a frame: encoded when its array's address changes, and cached by address."""
-    _REMEMBERED = 16
+    _REMEMBERED = 256  # layers of the same shapes, which share a plan, and allocators that go in circles
 
     def __init__(self, position, offset, spec):
         self.position, self.offset, self.spec, self.address, self.known = position, offset, spec, None, {}
@@ -190,6 +190,16 @@ def _positions(launches, parameters):
     return {name: k for k, name in enumerate(name for name, kind in parameters if kind != "null")}
 
 
+def _shifted_pointers(launches, order):
+    """[(index of a value, offset)] of the pointers at an offset that launches take."""
+    found = {}
+    for launch in launches:
+        for a in launch.arguments:
+            if a.is_dynamic and a.offset and a.type != "tensormap" and a.value in order and not isinstance(a.spec, Table):
+                found[order[a.value], a.offset] = None
+    return list(found)
+
+
 class Executable:
     """A plan's launches, compiled and loaded on one device. `execute` may be called from several threads at once."""
 
@@ -205,7 +215,8 @@ class Executable:
         with on_device(index):
             self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
         fields = ["Q" if kind == "pointer" else CODE[kind] for _, kind in self.parameters]
-        self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
+        self.shifted = _shifted_pointers(self.launches, order)  # they follow the dynamic values, each of which has eight bytes
+        self.slots, size = [], 8 * (len(fields) + len(self.shifted))
         self.tables, known = [], {}
         for launch in self.launches:
             slots = []
@@ -225,18 +236,16 @@ class Executable:
                 elif not a.offset:
                     slots.append(8 * order[a.value])
                 else:
-                    self.shifted.append((order[a.value], a.offset, size))
-                    slots.append(size)
-                    size += 8
+                    slots.append(8 * (len(fields) + self.shifted.index((order[a.value], a.offset))))
             self.slots.append(slots)
         self.storage_bytes = size
         self.pointers = sum(kind == "pointer" for _, kind in self.parameters)
-        self.layout, numbers = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some))
-                                for some in (fields, fields[self.pointers:]))
-        self.pack, self.pack_numbers = self.layout.pack_into, numbers.pack_into
+        self.layout, numbers, packed = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some))
+                                        for some in (fields, fields[self.pointers:], fields + ["Q"] * len(self.shifted)))
+        self.pack, self.pack_numbers = packed.pack_into, numbers.pack_into
         self.local = threading.local()
         maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
-        self.is_plain = not (self.shifted or maps or self.tables or len(self.launches) >= LEAST)
+        self.is_plain = not (maps or self.tables or len(self.launches) >= LEAST)
 
     def frame(self):
         """The thread's."""
@@ -249,12 +258,15 @@ class Executable:
     def execute(self, values, stream):
         """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
 
-        A plan that `is_plain` needs no more than its values in the thread's frame, and `enqueue`: `sites` do so themselves.
+        A plan that `is_plain` needs no more than its values in the thread's frame, `shifted` pointers after them, and `enqueue`: `sites`
+        do it all.
         """
         try:
             frame = self.local.frame
         except AttributeError:
             frame = self.frame()
+        if self.shifted:
+            values = (*values, *[values[position] + offset for position, offset in self.shifted])
         self.pack(frame.storage, 0, *values)
         frame.addresses = None
         if self.is_plain or not self._prepare(frame, values, stream):
@@ -263,8 +275,6 @@ class Executable:
     def _prepare(self, frame, values, stream):
         """Fill in what follows from the values; whether all launches were then enqueued as a graph."""
         storage = frame.storage
-        for position, offset, slot in self.shifted:
-            struct.pack_into("<Q", storage, slot, values[position] + offset)
         for tensor_map in frame.maps:
             if values[tensor_map.position] != tensor_map.address:
                 tensor_map.set(values[tensor_map.position])

@@ -146,6 +146,8 @@ class Form:
     has_workspace : bool
     is_plain : bool
         Whether the plan is; otherwise `Executable.execute` does the rest.
+    shifted : tuple of int
+        Indices of the values of which a plain plan takes pointers at an offset.
     """
     framework: str
     operands: tuple
@@ -156,6 +158,7 @@ class Form:
     is_aligned: bool
     has_workspace: bool
     is_plain: bool
+    shifted: tuple
 
     @property
     def names(self):
@@ -192,7 +195,8 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     low = [addresses[k] & -addresses[k] & 15 for k in own]
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
-                is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain)
+                is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain,
+                shifted=tuple(position for position, _ in plan.shifted) if plan.is_plain else ())
     for site in sites:
         if site.bound is bound and site.form == form and framework.accepts(site.values, own_arrays):
             _remember(site.values["known"], at)
@@ -202,6 +206,7 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
         return None
     if plan.is_plain:
         values.update(local=plan.local, new_frame=plan.frame, pack=plan.pack, enqueue=plan.enqueue)
+        values.update({f"offset{k}": offset for k, (_, offset) in enumerate(plan.shifted)})
     else:
         values["execute"] = plan.execute
     values.update(device=bound.device, MISS=MISS, known={at}, remember=_remember, handle=handle)
@@ -264,19 +269,20 @@ def source(form):
     yield f"    stream = {framework.stream}"
     yield "elif type(stream) is not int:"
     yield "    stream = handle(stream)"
-    for k in range(form.results):
-        yield f"r{k} = empty{k}()"
-    if form.has_workspace:
-        yield "w = scratch()"
+    made = [(f"r{k}", f"q{k}", f"empty{k}") for k in range(form.results)] + [("w", "room", "scratch")] * form.has_workspace
+    for name, pointer, make in made:
+        yield f"{name} = {make}()"
+        yield f"{pointer} = {framework.address(name)}"
     values = ["0" if first is None else f"p{first}" for first in form.first]
-    values += [framework.address(f"r{k}") for k in range(form.results)] + [framework.address("w") if form.has_workspace else "0"]
+    values += [f"q{k}" for k in range(form.results)] + ["room" if form.has_workspace else "0"]
+    shifted = [f"{values[position]} + offset{k}" for k, position in enumerate(form.shifted)]
     if form.is_plain:
         yield "try:"
         yield "    frame = local.frame"
         yield "except AttributeError:"
         yield "    frame = new_frame()"
     yield "try:"
-    values = f"{', '.join(values)}, *scalars"
+    values = ", ".join([*values, "*scalars", *shifted])
     yield f"    pack(frame.storage, 0, {values})" if form.is_plain else f"    execute(({values}), stream)"
     yield "except OverflowError:"
     yield "    return MISS"
