@@ -165,7 +165,7 @@ def kept_kernel(dtype, compute):
     def rnn_dropped_back(dx, kept, elements, factor):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
-            dx[i] = dx[i] * factor if load(kept, i64(i)) > T(0) else T(0)
+            dx[i] = dx[i] * factor if load(kept, i) > T(0) else T(0)
     return rnn_dropped_back
 
 

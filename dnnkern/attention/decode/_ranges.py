@@ -209,7 +209,7 @@ def merge_kernel(parts, warps, dependent):
             launch_dependent_grids()
         for u in range(AHEAD):
             s = warp + u * WARPS
-            fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, i32(s < splits and column < WIDTH))
+            fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, s < splits and column < WIDTH)
             own_max[u] = T(partial[max_at + i64(s if s < splits else 0) * ROWS])
 
         # the row's maximum and sum over all ranges, the same in every warp
@@ -233,7 +233,7 @@ def merge_kernel(parts, warps, dependent):
                     for e in range(VECTOR):
                         acc[e] = T(acc[e] + values[e] * fall)
                 s = start + u * WARPS + STEP
-                fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, i32(s < splits and column < WIDTH))
+                fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, s < splits and column < WIDTH)
                 own_max[u] = T(partial[max_at + i64(s if s < splits else 0) * ROWS])
         for e in range(VECTOR):
             scratch[warp * SPAN + lane * VECTOR + e] = acc[e]

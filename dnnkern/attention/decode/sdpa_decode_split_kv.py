@@ -205,7 +205,7 @@ def range_kernel(config, dependent):
         raw = cuda.local.array(Q_LENGTH, Q)
         for c in range(HELD):
             column = (lane + c * LANES_OF) * CHUNK
-            fetch_q(raw, 0, advance(q, at), column, i32(exists and column < D))
+            fetch_q(raw, 0, advance(q, at), column, exists and column < D)
             unpack_q(rows.queries, r * OWN + c * CHUNK, raw, 0)
 
     @device_function
@@ -279,9 +279,9 @@ def range_kernel(config, dependent):
         for c in range(HELD):
             column = (lane + c * LANES_OF) * CHUNK
             inside = exists and column < D
-            fetch_k(raw_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, i32(inside))
+            fetch_k(raw_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, inside)
             inside = exists and column < E
-            fetch_v(raw_v, (u * HELD + c) * V_LENGTH, advance(v, v_at), column, i32(inside))
+            fetch_v(raw_v, (u * HELD + c) * V_LENGTH, advance(v, v_at), column, inside)
 
     # ---- the kernel
 

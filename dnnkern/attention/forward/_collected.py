@@ -204,17 +204,17 @@ def kernel(config):
             while left >= 0:
                 if left > 0:
                     k_pipe.producer_acquire(shared.k, k_state)
-                    bar = k_pipe.producer_expect(shared.k, k_state, u32(K_BYTES))
+                    bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES)
                     load_tile(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
                     k_state = k_pipe.next(k_state)
                 if left == span.count:
                     q_pipe.producer_acquire(shared.q, q_state)
-                    bar = q_pipe.producer_expect(shared.q, q_state, u32(Q_BYTES))
+                    bar = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
                     load_tile(shared.base, K_BOXES, Q_BOX, maps.q, bar, i0, h, image, images)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
                     v_pipe.producer_acquire(shared.v, v_state)
-                    bar = v_pipe.producer_expect(shared.v, v_state, u32(V_BYTES))
+                    bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
                     to = shared.base + V_AT + v_state.stage * V_BYTES
                     if TRANSPOSED:
                         bulk_load(to, address(maps.transposed, values + i64(key + WIDTH) * E), V_BYTES, bar)

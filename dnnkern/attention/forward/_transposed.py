@@ -12,7 +12,7 @@ What lies past a sequence's last key, and beyond the array, is zero.
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, i64, jit, u32
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
@@ -59,11 +59,11 @@ def kernel(kind, elements, words):
         """Four neighbours of a row, zeros of one that is not there."""
         word = u32(0)
         if WORDS:
-            word = load1_nc_if(as_u32(advance(row, i64(column))), 0, i32(there))
+            word = load1_nc_if(as_u32(advance(row, column)), 0, there)
         else:
             for b in range(4):
-                if there and i32(column + b) < elements:
-                    word = word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b))
+                if there and column + b < elements:
+                    word = word | u32(row[(column + b) * step]) << u32(8 * b)
         return word
 
     @jit(launch_bounds=THREADS)
@@ -88,10 +88,10 @@ def kernel(kind, elements, words):
             turns = cuda.local.array(16, u32)
             for c in range(4):
                 a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
-                low, high = permute_bytes(a, b, u32(0x5140)), permute_bytes(d, e, u32(0x5140))
-                turns[c], turns[4 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
-                low, high = permute_bytes(a, b, u32(0x7362)), permute_bytes(d, e, u32(0x7362))
-                turns[8 + c], turns[12 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
+                low, high = permute_bytes(a, b, 0x5140), permute_bytes(d, e, 0x5140)
+                turns[c], turns[4 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
+                low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
+                turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
             to = advance(transposed, i64(index) * 16)
             for k in range(4):
                 store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))

@@ -217,8 +217,8 @@ def kernel(config):
             n = of.first + k * of.groups
             offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
             if LAYER:
-                own.next_mean[k] = load1_nc_if(mean, offsets.mean, i32(n < of.rows))
-            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, i32(n < of.rows))
+                own.next_mean[k] = load1_nc_if(mean, offsets.mean, n < of.rows)
+            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, n < of.rows)
 
     @device_function
     def next_statistics(own, mean, rstd, of):
@@ -228,9 +228,9 @@ def kernel(config):
             offsets = row_offsets(n if n < of.rows else 0, of.divisors, of.strides)
             if LAYER:
                 own.mean[k] = own.next_mean[k]
-                own.next_mean[k] = load1_nc_if(mean, offsets.mean, i32(n < of.rows))
+                own.next_mean[k] = load1_nc_if(mean, offsets.mean, n < of.rows)
             own.rstd[k] = own.next_rstd[k]
-            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, i32(n < of.rows))
+            own.next_rstd[k] = load1_nc_if(rstd, offsets.rstd, n < of.rows)
 
     @device_function
     def load_gammas(gammas, gamma, gamma_step, lane, length):

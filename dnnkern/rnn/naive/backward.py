@@ -42,23 +42,23 @@ def states_kernel(kind, inner):
         at = offsets.backwards if which else offsets.forwards
         length = steps
         if LENGTHS:
-            length = min(max(lengths[n], i64(0)), steps)
+            length = min(max(lengths[n], 0), steps)
         of, group = layer + which, which * samples + n
         first_h, first_c = advance(h0, of * s.h0.layer + n * s.h0.n), advance(c0, of * s.c0.layer + n * s.c0.n)
         of_h, of_c = advance(dh, group * states), advance(dc, group * units)
         out = advance(y, n * y_strides.n + which * states * y_strides.channel)
         given = advance(dy, n * dy_strides.n + which * states * dy_strides.channel)
-        for j in range(thread, states, i64(THREADS)):
+        for j in range(thread, states, THREADS):
             of_h[j] = load(dhn, of * s.dhn.layer + n * s.dhn.n + j * s.dhn.unit) if DHN else T(0)
         if LSTM:
-            for j in range(thread, units, i64(THREADS)):
+            for j in range(thread, units, THREADS):
                 of_c[j] = load(dcn, of * s.dcn.layer + n * s.dcn.n + j * s.dcn.unit) if DCN else T(0)
         for step in range(length):
             k = length - 1 - step
             t = step if which else k
             before = t + 1 if which else t - 1
             row, row_before = t * samples + n, before * samples + n
-            for j in range(thread, states, i64(THREADS)):
+            for j in range(thread, states, THREADS):
                 total = of_h[j] + load_dy(given, t * dy_strides.t + j * dy_strides.channel)
                 if PROJECTED:
                     store(reserve, at.projected + row * states + j, total)
@@ -66,7 +66,7 @@ def states_kernel(kind, inner):
                     of_h[j] = total
             if PROJECTED:
                 cuda.syncthreads()
-            for j in range(thread, units, i64(THREADS)):
+            for j in range(thread, units, THREADS):
                 d, d_state, state, old = T(0), T(0), T(0), T(0)
                 if PROJECTED:
                     for i in range(states):
@@ -94,7 +94,7 @@ def states_kernel(kind, inner):
                 if GRU:
                     of_h[j] = rest
             cuda.syncthreads()
-            for j in range(thread, states, i64(THREADS)):
+            for j in range(thread, states, THREADS):
                 total = of_h[j] if GRU else T(0)
                 for g in range(GATES):
                     slot = NEW_RECURRENT if GRU and g == NEW else g
@@ -102,10 +102,10 @@ def states_kernel(kind, inner):
                         total = T(total + load(weights, at.w_hh + (g * units + i) * states + j)
                                   * load(reserve, at.gates + (row * SLOTS + slot) * units + i))
                 of_h[j] = total
-        for j in range(thread, states, i64(THREADS)):
+        for j in range(thread, states, THREADS):
             store(dh0, of * s.dh0.layer + n * s.dh0.n + j * s.dh0.unit, of_h[j])
         if LSTM:
-            for j in range(thread, units, i64(THREADS)):
+            for j in range(thread, units, THREADS):
                 store(dc0, of * s.dc0.layer + n * s.dc0.n + j * s.dc0.unit, of_c[j])
     return rnn_bwd_naive
 

@@ -41,7 +41,7 @@ def forward_kernel(kind):
         at = offsets.backwards if which else offsets.forwards
         length = steps
         if LENGTHS:
-            length = min(max(lengths[n], i64(0)), steps)
+            length = min(max(lengths[n], 0), steps)
         of = layer + which
         first_h, first_c = advance(h0, of * s.h0.layer + n * s.h0.n), advance(c0, of * s.c0.layer + n * s.c0.n)
         own = advance(cells, (which * samples + n) * units)
@@ -50,7 +50,7 @@ def forward_kernel(kind):
             t = length - 1 - k if which else k
             before = t + 1 if which else t - 1
             line, row = advance(x, t * x_strides.t + n * x_strides.n), t * samples + n
-            for j in range(thread, units, i64(THREADS)):
+            for j in range(thread, units, THREADS):
                 for g in range(SLOTS):
                     sums[g] = T(0)
                 for g in range(GATES):
@@ -106,7 +106,7 @@ def forward_kernel(kind):
             if PROJECTED:
                 source = reserve if TRAINING else hidden
                 base = at.hidden + row * units if TRAINING else (which * samples + n) * units
-                for j in range(thread, states, i64(THREADS)):
+                for j in range(thread, states, THREADS):
                     total = T(0)
                     for i in range(units):
                         total += load(weights, at.w_hr + j * units + i) * load(source, base + i)
@@ -115,7 +115,7 @@ def forward_kernel(kind):
                         store(reserve, at.projected + row * states + j, total)
                 cuda.syncthreads()
         last = i64(0) if which else length - 1
-        for j in range(thread, states, i64(THREADS)):
+        for j in range(thread, states, THREADS):
             h = T(0)
             if length > 0:
                 h = load(out, last * y_strides.t + j * y_strides.channel)
@@ -123,7 +123,7 @@ def forward_kernel(kind):
                 h = load(first_h, j * s.h0.unit)
             store(hn, of * s.hn.layer + n * s.hn.n + j * s.hn.unit, h)
         if LSTM:
-            for j in range(thread, units, i64(THREADS)):
+            for j in range(thread, units, THREADS):
                 state = T(0)
                 if length > 0:
                     state = own[j]
@@ -132,12 +132,12 @@ def forward_kernel(kind):
                 store(cn, of * s.cn.layer + n * s.cn.n + j * s.cn.unit, state)
         for t in range(length, steps):
             row = t * samples + n
-            for j in range(thread, states, i64(THREADS)):
+            for j in range(thread, states, THREADS):
                 store(out, t * y_strides.t + j * y_strides.channel, T(0))
                 if TRAINING and PROJECTED:
                     store(reserve, at.projected + row * states + j, T(0))
             if TRAINING:
-                for j in range(thread, units, i64(THREADS)):
+                for j in range(thread, units, THREADS):
                     for g in range(SLOTS):
                         store(reserve, at.gates + (row * SLOTS + g) * units + j, T(0))
                     if LSTM:

@@ -1,7 +1,7 @@
 """Backward by steps: for each a kernel for the cells and a product of their gradients; those of inputs and weights over all steps."""
 import functools
 
-from ...device import cuda, i32, i64, jit
+from ...device import cuda, i64, jit
 from ...device.convert import element
 from ...device.index import divide_remainder, divisor
 from ...engine.dropout_bits import drawn
@@ -25,25 +25,25 @@ def state_gradient_kernel(kind, inner):
 
     @jit(launch_bounds=THREADS)
     def rnn_projected_back(dy, rests, products, out, lengths, reserve, elements, units, samples, steps, k, first, dy_strides, offsets):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, j = divide_remainder(i, units)
             which, n = divide_remainder(row, samples)
-            length = i32(steps)
+            length = steps
             if LENGTHS:
-                length = min(max(i32(lengths[n]), i32(0)), length)
+                length = min(max(lengths[n], 0), length)
             total, d = rests[i], T(0)
             if not first:
                 total += products[i]
             if k < length:
-                t = i32(length - 1 - k) if which else i32(k)
+                t = length - 1 - k if which else k
                 channel = which * i64(units[0]) + j
                 d = total + load_dy(dy, t * dy_strides.t + n * dy_strides.n + channel * dy_strides.channel)
                 total = T(0)
                 at = offsets.backwards.projected if which else offsets.forwards.projected
                 store(reserve, at + (t * i64(samples[0]) + n) * units[0] + j, d)
             rests[i] = total
-            store(out, i64(i), d)
+            store(out, i, d)
     return rnn_projected_back
 
 

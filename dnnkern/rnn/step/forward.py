@@ -1,7 +1,7 @@
 """Forward by steps: the input's products for all steps at once, then for each step a product of the states and a kernel for the cells."""
 import functools
 
-from ...device import cuda, i32, i64, jit
+from ...device import cuda, i64, jit
 from ...device.convert import element
 from ...device.index import divide_remainder, divisor
 from ...engine.embed import Place
@@ -60,7 +60,7 @@ def cell_kernel(kind):
                         slots[NEW_RECURRENT] = half
                     else:
                         slots[g] = first + half
-                state = cells[i] if LSTM else load(states, i64(i))
+                state = cells[i] if LSTM else load(states, i)
                 state, h = forward(slots, state)
                 if LSTM:
                     cells[i] = state
@@ -72,9 +72,9 @@ def cell_kernel(kind):
                     if PROJECTED:
                         store(reserve, begin.hidden + line * H + j, h)
                 if PROJECTED:
-                    store(hidden, i64(i), h)
+                    store(hidden, i, h)
                 else:
-                    store(states, i64(i), h)
+                    store(states, i, h)
                     store(y, to, h)
             else:
                 if TRAINING:
@@ -85,7 +85,7 @@ def cell_kernel(kind):
                     if PROJECTED:
                         store(reserve, begin.hidden + line * H + j, T(0))
                 if PROJECTED:
-                    store(hidden, i64(i), T(0))
+                    store(hidden, i, T(0))
                 else:
                     store(y, to, T(0))
     return rnn_cells
@@ -99,18 +99,18 @@ def projected_kernel(kind):
 
     @jit(launch_bounds=THREADS)
     def rnn_projected(products, states, y, lengths, reserve, elements, units, samples, steps, k, y_strides, offsets):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, j = divide_remainder(i, units)
             which, n = divide_remainder(row, samples)
-            length = i32(steps)
+            length = steps
             if LENGTHS:
-                length = min(max(i32(lengths[n]), i32(0)), length)
+                length = min(max(lengths[n], 0), length)
             has, h = k < length, T(0)
-            t = i32(length - 1 - k) if which and has else i32(k)
+            t = length - 1 - k if which and has else k
             if has:
-                h = load(products, i64(i))
-                store(states, i64(i), h)
+                h = load(products, i)
+                store(states, i, h)
             at = offsets.backwards.projected if which else offsets.forwards.projected
             store(y, t * y_strides.t + n * y_strides.n + (which * i64(units[0]) + j) * y_strides.channel, h)
             if TRAINING:

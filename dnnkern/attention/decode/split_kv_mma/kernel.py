@@ -113,7 +113,7 @@ def kernel(config, dependent):
                     inside = exists
                     if not K_WHOLE:
                         inside = exists and column + c * 4 * CHUNK < D
-                    fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, c * 4 * CHUNK, i32(inside))
+                    fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, c * 4 * CHUNK, inside)
 
     @device_function
     def load_values(raw, start, cache, cursor, span, shape):
@@ -134,7 +134,7 @@ def kernel(config, dependent):
                     inside = exists
                     if not V_WHOLE:
                         inside = exists and column + c * EIGHT * CHUNK < E
-                    fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, c * EIGHT * CHUNK, i32(inside))
+                    fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, c * EIGHT * CHUNK, inside)
 
     @device_function
     def share_queries(q, strides, to, raw, tile, b, g, shape, warp, key, quad):
@@ -145,7 +145,7 @@ def kernel(config, dependent):
             for c in range(KC):
                 column = (quad + c * 4) * CHUNK
                 if warp == 0:
-                    fetch_q(raw, 0, advance(q, at), column, i32(row < shape.rows and column < D))
+                    fetch_q(raw, 0, advance(q, at), column, row < shape.rows and column < D)
                     store_shared_4u32(to + u32((n * KC + c) * 16 * LANES), raw[0], raw[1], raw[2], raw[3])
         cuda.syncthreads()
 
@@ -274,8 +274,8 @@ def kernel(config, dependent):
                 for w in range(4):
                     for m in range(2):
                         x, y = v[u * V_TILE + (2 * m * VC + c) * 4 + w], v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
-                        left[2 * m] = permute_bytes(x, y, u32(0x5410))
-                        left[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
+                        left[2 * m] = permute_bytes(x, y, 0x5410)
+                        left[2 * m + 1] = permute_bytes(x, y, 0x7632)
                     for n in range(EIGHTS):
                         mma(acc, ((n * VC + c) * 4 + w) * 4, left, 0, fragments.high, (u * EIGHTS + n) * 2)
                         mma(acc, ((n * VC + c) * 4 + w) * 4, left, 0, fragments.low, (u * EIGHTS + n) * 2)

@@ -73,7 +73,7 @@ def kernel(config):
             if n < span.count:
                 for box in range(K_BOXES):
                     k_pipe.producer_acquire(shared.k, k_state)
-                    bar = k_pipe.producer_expect(shared.k, k_state, u32(BOX))
+                    bar = k_pipe.producer_expect(shared.k, k_state, BOX)
                     to = shared.base + K_AT + k_state.stage * BOX
                     for u in range(PAGES):
                         load_box(to + u32(u * K_ROWS * ROW), maps.k, bar, box * COLUMNS, key + u * K_ROWS, tile, ahead[u], paging)
@@ -81,7 +81,7 @@ def kernel(config):
             if n > 0:
                 for piece in range(WIDTH // PIECE):
                     v_pipe.producer_acquire(shared.v, v_state)
-                    bar = v_pipe.producer_expect(shared.v, v_state, u32(STAGE))
+                    bar = v_pipe.producer_expect(shared.v, v_state, STAGE)
                     to = shared.base + V_AT + v_state.stage * STAGE
                     for box in range(V_BOXES):
                         for u in range(PIECE // V_ROWS):
@@ -116,7 +116,7 @@ def kernel(config):
             source = advance(q, at)
             for box in range(K_BOXES):
                 column = piece * CHUNK + box * COLUMNS
-                fetch_q(raw, 4 * box, source, column, i32(row < shape.rows and column < D))
+                fetch_q(raw, 4 * box, source, column, row < shape.rows and column < D)
             to = shared.base + u32((line + r) * ROW) + u32(piece ^ (line & 7)) * 16
             for box in range(K_BOXES):
                 store_shared_4u32(to + u32(box * BOX), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
@@ -209,7 +209,7 @@ def kernel(config):
         p_pipe.producer_acquire(shared.p, state)
         line = thread.warp * 16 + (thread.lane & 15)
         for i in range(WIDTH // 16):
-            piece = u32(i32(i * 2 + (thread.lane >> 4)) ^ (line & 7)) * 16
+            piece = u32((i * 2 + (thread.lane >> 4)) ^ (line & 7)) * 16
             stmatrix_x4(shared.base + P_AT + u32(line * ROW) + piece, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3])
         publish(rescale, shared, state, thread)
         return p_pipe.next(state)
