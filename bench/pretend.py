@@ -10,7 +10,7 @@ import itertools
 import types
 from unittest import mock
 
-from dnnkern import dispatch
+from dnnkern import dispatch, warming
 from dnnkern.host import arrays, device, executable, front, launch, lists, memory, raw
 
 _CONTEXT = types.SimpleNamespace(device=types.SimpleNamespace(id=0))  # what an array asks Numba's
@@ -26,7 +26,7 @@ def pretended_gpu(index=0):
         def change(module, **names):
             for name, value in names.items():
                 stack.enter_context(mock.patch.object(module, name, value))
-        for module in (arrays, device, front, lists):
+        for module in (arrays, device, front, lists, warming):
             change(module, HOST_MEMORY=False)
         with contextlib.suppress(ImportError):
             *classes, _ = memory.numba_classes()

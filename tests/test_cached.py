@@ -685,3 +685,22 @@ def test_as_many_functions_are_called_for_long_lists():
             warm(mine)
             counts.append(calls_of(lambda: step(mine)))
         assert counts[0] == counts[1]
+
+
+def test_recorded_calls_are_not_run_before_or_after(seen):
+    """Nor taken for those that are."""
+    a, b, y = tensors((4, 8), (8, 3), (4, 3))
+    mine = lists()
+    for _ in range(2):
+        with dnnkern.recording() as recorded:
+            for _ in range(4):
+                product(a, b, y)
+                product(a, b)
+                step(mine)
+        assert not seen.values and {job.op for job in recorded.jobs} == {"matmul", "sgd_step"}
+        for _ in range(4):
+            product(a, b, y)
+            assert now(seen, a, b, y)
+            step(mine)
+            assert seen.addresses(9) == flat(mine)
+        seen.clear()

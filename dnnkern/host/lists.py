@@ -18,6 +18,7 @@ from ..preference import USED, of_context
 from .arrays import alignment, kind_of
 from .check import CHECKS
 from .front import Operation, choice_key, stream_handle
+from .launch import Executable
 from .table import REMEMBERED
 from .tensor import share_memory
 
@@ -227,7 +228,7 @@ class ListOperation(Operation):
     def _add_site(self, form, bound, arrays, addresses):
         """Let calls on such arrays be made by `_step_again`, where somebody can tell that they are."""
         bound.sites += 1
-        if bound.executable is None or bound.kind.data_ptr is None or bound.sites > _SITES or 0 in addresses:
+        if not isinstance(bound.executable, Executable) or bound.kind.data_ptr is None or bound.sites > _SITES or 0 in addresses:
             return
         guard = bound.kind.guard(arrays)
         if guard is None or not guard(*arrays):  # one comes twice

@@ -34,6 +34,7 @@ import functools
 from dataclasses import dataclass
 
 from .dtypes import STORAGE, numpy_dtype
+from .launch import Executable
 from .memory import numba_array, numba_classes
 from .tensor import packed_strides
 
@@ -185,7 +186,9 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     """
     kind, plan, arrays, count = bound.kind, bound.executable, (*operands, *outs), len(operands)
     given = [k for k, a in enumerate(arrays) if a is not None]
-    if plan is None or kind.name not in FRAMEWORKS or any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
+    if not isinstance(plan, Executable) or kind.name not in FRAMEWORKS:
+        return None
+    if any(bound.extents[k] == (0, 0) or not addresses[k] for k in given):
         return None
     if any(addresses[o] == addresses[k] and arrays[o] is not arrays[k] for o in given if o >= count for k in given):
         return None  # in place by another object, which the next one may not be
