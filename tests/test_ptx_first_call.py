@@ -1,0 +1,51 @@
+"""The first call of a process on a GPU whose kernels are on disk, with a driver that does nothing in the GPU's place."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIRST_CALL = """
+import json, sys
+import stub_gpu
+stub_gpu.install(compiling=len(sys.argv) > 1)
+before, opened, calls = set(sys.modules), [], [0]
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+import dnnkern
+from dnnkern.host import manifest
+manifest.SETTLED = 0
+a, b, y = (stub_gpu.Array(1024, 1024) for _ in range(3))
+sys.setprofile(lambda frame, event, arg: calls.__setitem__(0, calls[0] + (event == "call")))
+assert dnnkern.matmul(a, b, out=y) is y
+sys.setprofile(None)
+names = sorted(set(sys.modules) - before)
+print(json.dumps({"compilers": [name for name in ("numba", "llvmlite", "cuda.core") if name in sys.modules],
+                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(opened),
+                  "calls": calls[0],
+                  "algorithms": [name for name in names if name.startswith(("dnnkern.matmul.matmul_", "dnnkern.matmul.grouped_"))]}))
+"""
+
+
+def first_call(cache, *compiling):
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL, *compiling], capture_output=True, text=True, cwd=ROOT, env={
+        **{k: v for k, v in os.environ.items() if k != "DNNKERN_DEVICE"}, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_CACHE_DIR": str(cache)})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
+    """The second one meets no compiler at all, and is held to a budget."""
+    first, second = first_call(tmp_path, "compiling"), first_call(tmp_path)
+    assert first["compilers"] == ["numba", "llvmlite", "cuda.core"] and len(first["algorithms"]) > 8
+    assert second["compilers"] == [] and len(second["algorithms"]) == 1, second
+    assert second["own"] <= 85 and second["others"] <= 105 and second["opened"] <= 110 and second["calls"] <= 40000, second
+    assert len(list(tmp_path.glob("cubin/sm_90a/*.cubin"))) == 1
