@@ -136,26 +136,29 @@ class Checkout:
     @functools.cache
     def mentioned(self, path, top):
         """(file, definition) of what a definition names."""
-        (names, modules), methods, found = self.scope(path), self.methods(path.parts[:2]), set()
+        (_, imported), methods, found = self.scope(path), self.methods(path.parts[:2]), set()
         for node in ast.walk(top):
             if isinstance(node, ast.Name):
-                found.update(names.get(node.id, ()))
+                found.update(self.definitions(path, node.id))
             elif isinstance(node, ast.Attribute):
-                module = modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
-                found.update(self.scope(module)[0].get(node.attr, ()) if module else methods[node.attr])
+                module, name = imported.get(node.value.id, (None, "")) if isinstance(node.value, ast.Name) else (None, "")
+                found.update(self.definitions(module, node.attr) if module and name is None else methods[node.attr])
         return [pair for pair in found if pair[0].parts[:2] == path.parts[:2]]
 
     @functools.cache
+    def definitions(self, path, name, most=4):
+        """[(file, definition)] of a name of a module, which may have it from others."""
+        own, imported = self.scope(path)
+        if name in own:
+            return [(path, own[name])]
+        file, there = imported.get(name, (None, None))
+        return self.definitions(file, there, most - 1) if file and there and most else []
+
+    @functools.cache
     def scope(self, path):
-        """What names stand for in a module: {name: [(file, definition)]} and {name: file of a module}."""
-        names = {node.name: [(path, node)] for node in self.trees[path].body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        modules = {}
-        for own, name, file in self.imports(path):
-            if file and name is None:
-                modules[own] = file
-            elif file:
-                names.setdefault(own, self.scope(file)[0].get(name, ()))
-        return names, modules
+        """Of a module {name: definition} and {name: (file, name there or None for a module)} of what it imports."""
+        own = {node.name: node for node in self.trees[path].body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        return own, {name: (file, there) for name, there, file in self.imports(path)}
 
     @functools.cache
     def methods(self, family):

@@ -317,7 +317,7 @@ def kernel(config):
                 load_v(to + HEIGHT * Y_PITCH, of_v, step - X_PARTS, j0, keys, arrays.v_strides, thread)
             step = step + 1
             if step == PARTS:
-                item, step = next_item(item + 1, end, work), i32(0)
+                item, step = next_item(item + 1, end, work), 0
         commit_copies()
         return item, step
 
@@ -383,8 +383,8 @@ def kernel(config):
                     sizes.rows, sizes.keys, bounds)
         arrays = Operands(q, k, do, v, q_strides, k_strides, do_strides, v_strides, group)
 
-        item, stage = next_item(item, end, work), i32(0)
-        ahead, step = item, i32(0)
+        item, stage = next_item(item, end, work), 0
+        ahead, step = item, 0
         for slot in range(STAGES - 1):
             ahead, step = load_step(base + u32(slot * STAGE), ahead, step, end, work, arrays, thread)
         own_row, own_column = warp // COLUMNS * 32, warp % COLUMNS * KEYS

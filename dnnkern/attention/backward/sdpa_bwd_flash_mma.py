@@ -1,13 +1,13 @@
-"""The gradients on tensor cores from Ampere on, in `flash_simt`'s order: a block a tile of rows for dq, and one of keys for dk and dv.
+"""The gradients on tensor cores from Ampere on, in `flash_simt`'s order: one tile of queries per block for dq, one of keys for dk and dv.
 
-    rows:  q, do | k, v tile by tile --> x = q k', y = do v' (mma.sync) -- ds in registers --> dq += ds k
-    keys:  k, v | q, do tile by tile --> x = k q', y = v do' (mma.sync) -- p, ds in registers --> dv += p do, dk += ds q
+    queries:  q, do | k, v tile by tile --> x = q k', y = do v' (mma.sync) -- ds in registers --> dq += ds k
+    keys:     k, v | q, do tile by tile --> x = k q', y = v do' (mma.sync) -- p, ds in registers --> dv += p do, dk += ds q
 
-- A warp has 16 rows, or keys. p and ds, rounded to 16 bits in registers, are the left operands of the products that sum them up: nothing
-  but the operands' tiles passes through shared memory.
+- A warp has 16 queries, or keys. p and ds, rounded to 16 bits in registers, are the left operands of the products that accumulate them:
+  nothing but the operands' tiles passes through shared memory.
 - With delta = sum(do * o) of each row, which a launch leaves in the workspace, no sum goes over more than one block: no atomics, and each
   sum has one order, for seven products instead of five.
-- The bias's gradient is summed up by launches of its own (`_dbias`).
+- The bias's gradient is computed by launches of its own (`_dbias`).
 """
 import functools
 from dataclasses import dataclass
@@ -183,20 +183,20 @@ class _Parts:
                                                                 (config.v, heights[1]))]
         self.stores = [make_store(kind.dtype, s.width, s.elements, pairs) for s, pairs in zip((of_q, of_q, of_v), config.pairs)]
         first, second = t.height * of_q.pitch, t.height * of_v.pitch
-        self.places = first, first + second, first + second + t.width * of_q.pitch  # of the second resident tile, and those that pass
-        self.lse_at = self.places[2] + t.width * of_v.pitch
+        self.offsets = first, first + second, first + second + t.width * of_q.pitch  # of the second resident tile, and those that pass
+        self.lse_at = self.offsets[2] + t.width * of_v.pitch
 
 
 @functools.cache
 def rows_kernel(config):
-    """dq of a tile of rows of one head a block."""
+    """dq of a tile of queries of one head per block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, False)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
     adjust, gradient = parts.adjust, parts.gradient
     score, value, by_q, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
-    DO_AT, K_AT, V_AT = parts.places
+    DO_AT, K_AT, V_AT = parts.offsets
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
     CAPS = SCORES if kind.softcap else 1
 
@@ -209,14 +209,14 @@ def rows_kernel(config):
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, h = divide_remainder(place, heads_of)
+        rank, image_head = divide_remainder(cuda.blockIdx.x, lines)
+        image, h = divide_remainder(image_head, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        batch, all_rows, all_keys = sizes
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
-            first_key, keys = i32(0), i32(0)
+            first_key, keys = 0, 0
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             first, first_end = terms.key_range(i0, rows, keys, bounds)
@@ -232,7 +232,7 @@ def rows_kernel(config):
             bias_at = image * bias_strides.batch + h * bias_strides.head
             mask_at = image * mask_strides.batch + h * mask_strides.head
             lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
-            delta_at = place * i64(all_rows) + first_row
+            delta_at = image_head * i64(all_rows) + first_row
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
@@ -282,7 +282,7 @@ def rows_kernel(config):
 
 @functools.cache
 def keys_kernel(config):
-    """dk and dv of a tile of keys of one head of theirs a block."""
+    """dk and dv of a tile of keys of one head of k and v per block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, True)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
     adjust, gradient = parts.adjust, parts.gradient
@@ -290,7 +290,7 @@ def keys_kernel(config):
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     _, store_dk, store_dv = parts.stores
     HEIGHT, WIDTH, PITCH, V_PITCH = t.height, t.width, config.q.pitch, config.v.pitch
-    V_AT, Q_AT, DO_AT = parts.places
+    V_AT, Q_AT, DO_AT = parts.offsets
     LSE_AT, DELTA_AT = parts.lse_at, parts.lse_at + 4 * WIDTH
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, config.q.width // 2, config.v.width // 2, WIDTH // 4
     PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.softcap else 1
@@ -315,13 +315,13 @@ def keys_kernel(config):
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        tile, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, g = divide_remainder(place, heads_of)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        tile, image_head = divide_remainder(cuda.blockIdx.x, lines)
+        image, g = divide_remainder(image_head, heads_of)
+        batch, all_rows, all_keys = sizes
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
         first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
-            first_row, rows = i32(0), i32(0)
+            first_row, rows = 0, 0
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
             first, _ = terms.query_range(j0, rows, keys, bounds)

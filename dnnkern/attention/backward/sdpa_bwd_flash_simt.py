@@ -1,15 +1,18 @@
-"""A block a tile of rows for dq and a block a tile of keys for dk and dv: probabilities are computed again, in registers, from the scores.
+"""One tile of queries per block for dq and one tile of keys per block for dk and dv: probabilities are computed again, in registers.
 
-- With delta = sum(do * o) of each row, which a launch leaves in the workspace, ``ds = p * (do @ v.T - delta)``: nothing of the size rows x
-  keys exists, and no sum goes over more than one block. So there are no atomics, and each sum has one order.
-- For dq a block walks the keys that its rows see: two products of tiles make ds in registers, which passes through shared memory, by
-  warps alone, and is multiplied with k. For dk and dv it walks the heads of the group and the rows that see its keys, four products.
+    queries:  q, do | k, v tile by tile --> x = q k', y = do v' --> ds --> dq += ds k
+    keys:     k, v | q, do tile by tile --> x = k q', y = v do' --> p, ds --> dv += p do, dk += ds q
+
+- With delta = sum(do * o) of each row, which a launch leaves in the workspace, ``ds = p * (do @ v.T - delta)``: nothing of the size queries
+  x keys exists, and no sum goes over more than one block. So there are no atomics, and each sum has one order.
+- ds and p are computed in registers and pass through shared memory, by warps alone, to be multiplied.
 - Scores are computed twice, seven products instead of five; what is saved is the order of adding dq, which blocks of keys would share.
 - The bias's gradient is `naive`'s launch.
 """
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
@@ -22,6 +25,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, tiles_of
+from .._modifiers import Dropout, Scoring
 from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
@@ -57,7 +61,7 @@ class Config:
 
     @property
     def pitches(self):
-        """Of q and k, of v and do, of what passes from scores to sums."""
+        """Of q and k, of v and do, of ds and p."""
         dtype = self.kind.dtype
         return pitch_of(self.depth, dtype), pitch_of(self.width, dtype), self.threads.width + group_of(dtype)
 
@@ -68,7 +72,7 @@ class Config:
 
     @property
     def registers(self):
-        """About how many registers a thread needs."""
+        """About how many registers each thread needs."""
         t, item = self.threads, item_of(self.kind.dtype) // 4
         sums = t.rows * (self.width + self.depth) // t.lanes
         return item * (sums + 2 * t.rows * t.columns + group_of(self.kind.dtype) * (t.rows + t.columns) + 2 * t.rows) + 64
@@ -78,12 +82,12 @@ class Config:
 
 
 def supports(problem):
-    """Heads of up to 256 elements, of 128 in float64, whose sums take twice the registers."""
+    """Heads of up to 256 elements, of 128 in float64, whose accumulators take twice the registers."""
     return fits(problem, SHAPES[-1].height, WIDEST // 2 if problem.compute == "float64" else WIDEST)
 
 
 def configs(problem, device):
-    """Tiles whose sums fit registers and shared memory."""
+    """Tiles whose accumulators fit registers and shared memory."""
     p, found = problem, []
     sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v, p.do)]
     puts = tuple(words_of(t, p.strides(t)) for t in (p.dq, p.dk, p.dv_out))
@@ -112,7 +116,7 @@ class _Parts:
 
     def __init__(self, config):
         kind, t = config.kind, config.threads
-        self.terms, self.powers, self.attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
+        self.terms = make_terms(kind)
         self.extent, self.tile_of = make_extent(kind), make_tile(kind.packed, t.height)
         transposed, straight = make_products(t, kind.dtype)
         self.product, self.by_depth, self.by_width = transposed(0), straight(config.depth), straight(config.width)
@@ -126,49 +130,73 @@ class _Parts:
             (config.q, config.k, config.v), config.puts, (config.depth, config.depth, config.width))]
 
 
+class Sizes(NamedTuple):
+    """Sequences, queries and keys of an array."""
+    batch: i32
+    rows: i32
+    keys: i32
+
+
+class Sequence(NamedTuple):
+    """Queries and keys of a sequence, how far queries are shifted among the keys, and the window."""
+    rows: i32
+    keys: i32
+    shift: i32
+    bounds: object
+
+
+class Mask(NamedTuple):
+    """A boolean mask, where the head's begins, its strides."""
+    data: object
+    at: i64
+    strides: Strides
+
+
 @functools.cache
-def make_slope(kind):
-    """Device function ``slope_of(x, y, visible, ...)`` -> (ds by the product but for `scale`, the probability after dropout), from the
-    products of q and k and of do and v."""
+def make_softmax_gradient(kind):
+    """Device function ``gradient(x, y, visible, i, j, bias_at, row_lse, delta, scoring, dropout)`` -> (ds by the product but for the scale,
+    the probability after dropout) of query i and key j, from the products of q and k and of do and v."""
     terms, powers, T, DROPOUT = make_terms(kind), make_powers(kind.compute), kind.real, kind.dropout
 
     @device_function
-    def slope_of(x, y, visible, i, j, shift, slope, bias, at, level, delta, head, scale, softcap, seed, threshold, factor):
-        by_product, used = T(0), T(0)
+    def gradient(x, y, visible, i, j, bias_at, row_lse, delta, scoring, dropout):
+        ds, used = T(0), T(0)
         if visible:
-            score, derivative = terms.score_and_derivative(x, j - i - shift, slope, bias, at, scale, softcap)
-            p, share = powers.rise(score, level), T(1)
+            score, derivative = terms.score_and_derivative(x, j - i - scoring.shift, scoring.slope, scoring.bias, bias_at, scoring.scale,
+                                                           scoring.softcap)
+            p, share = powers.rise(score, row_lse), T(1)
             if DROPOUT:
-                share = terms.kept(T(1), seed, head, i, j, threshold, factor)
+                share = terms.kept(T(1), dropout.seed, dropout.head, i, j, dropout.threshold, dropout.factor)
             used = T(p * share)
-            by_product = T(T(p * T(T(y * share) - delta)) * derivative)
-        return by_product, used
-    return slope_of
+            ds = T(T(p * T(T(y * share) - delta)) * derivative)
+        return ds, used
+    return gradient
 
 
 @functools.cache
-def make_row_level(kind):
-    """Device function ``row_level(lse, at, exists)``: the level of a row's probabilities; one that makes them 0 where it sees nothing."""
-    T, LEVEL = kind.real, make_powers(kind.compute).level
+def make_load_row_lse(kind):
+    """Device function ``load_row_lse(lse, at, exists)``: that of a row as exponentials take it; one that makes its probabilities 0 where it
+    attends to nothing."""
+    T, ref_max = kind.real, make_powers(kind.compute).level
 
     @device_function
-    def row_level(lse, at, exists):
-        level = T(math.inf)
+    def load_row_lse(lse, at, exists):
+        value = T(math.inf)
         if exists:
-            value = lse[at]
-            if value != T(NEG_INF):
-                level = LEVEL(value)
-        return level
-    return row_level
+            own = lse[at]
+            if own != T(NEG_INF):
+                value = ref_max(own)
+        return value
+    return load_row_lse
 
 
 @functools.cache
 def rows_kernel(config):
-    """dq of a tile of rows of one head a block."""
+    """dq of a tile of queries of one head per block."""
     kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
-    terms, attends, extent, tile_of = parts.terms, parts.attends, parts.extent, parts.tile_of
+    terms, attends, extent, tile_of = parts.terms, make_attends(kind), parts.extent, parts.tile_of
     product, weigh = parts.product, parts.by_depth
-    slope_of, row_level, store, landed = make_slope(kind), make_row_level(kind), parts.stores[0], wait_copies(0)
+    gradient, load_row_lse, store, landed = make_softmax_gradient(kind), make_load_row_lse(kind), parts.stores[0], wait_copies(0)
     load_q, load_k, load_v, load_do = (parts.loaders[name, "rows"] for name in ("q", "k", "v", "do"))
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
     ITEM, (PITCH, V_PITCH, P_PITCH), (GROUPS, V_GROUPS) = item_of(kind.dtype), config.pitches, parts.groups
@@ -176,27 +204,23 @@ def rows_kernel(config):
     K_AT = DO_AT + HEIGHT * V_PITCH
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * V_PITCH
-    OWN, SCORES, PACKED, BIAS = config.depth // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
-    MASK = kind.mask
-    SUMS = ROWS * OWN
+    OWN, SCORES, PACKED = config.depth // LANES, ROWS * COLUMNS, kind.packed
+    BIAS, MASK, SUMS = bool(kind.bias), kind.mask, ROWS * OWN
     G = group_of(kind.dtype)
 
     @device_function
     def gradients(r, s):
         """A row of the thread: ds, to shared memory."""
-        (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
-         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        i = i0 + r
+        x, y, row_lse, deltas, memory, p_at, i0, j0, lane, whole, sequence, scoring, mask, dropout = s
         for c in range(COLUMNS):
-            j, at = j0 + c * LANES, i64(0)
-            visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
+            i, j, k, bias_at = i0 + r, j0 + c * LANES, r * COLUMNS + c, i64(0)
+            visible = i < sequence.rows and (whole or attends(i, j, sequence.shift, sequence.keys, sequence.bounds))
             if MASK and visible:
-                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
+                visible = terms.permits(mask.data, mask.at + i * mask.strides.row + j * mask.strides.column)
             if BIAS and visible:
-                at = bias_at + i * bias_strides.row + j * bias_strides.column
-            value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
-                                scale, softcap, seed, threshold, factor)
-            memory[p_at + r * P_PITCH + lane + c * LANES] = value
+                bias_at = scoring.bias_at + i * scoring.bias_strides.row + j * scoring.bias_strides.column
+            ds, _ = gradient(x[k], y[k], visible, i, j, bias_at, row_lse[r], deltas[r], scoring, dropout)
+            memory[p_at + r * P_PITCH + lane + c * LANES] = ds
     gradients_all = unrolled(ROWS, gradients)
 
     @device_function
@@ -217,14 +241,14 @@ def rows_kernel(config):
         thread = cuda.threadIdx.x
         lane, line = thread % LANES, thread // LANES
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, h = divide_remainder(place, heads_of)
+        rank, image_head = divide_remainder(cuda.blockIdx.x, lines)
+        image, h = divide_remainder(image_head, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        batch, all_rows, all_keys = sizes
         b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
-            first_key, keys = i32(0), i32(0)
+            first_key, keys = 0, 0
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             first, first_end = terms.key_range(i0, rows, keys, bounds)
@@ -240,15 +264,17 @@ def rows_kernel(config):
             bias_at = image * bias_strides.batch + h * bias_strides.head
             mask_at = image * mask_strides.batch + h * mask_strides.head
             lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
-            delta_at = place * i64(all_rows) + first_row
+            delta_at = image_head * i64(all_rows) + first_row
+            sequence, dropout = Sequence(rows, keys, shift, bounds), Dropout(seed, head, threshold, factor)
+            scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             own = i0 + line * ROWS
-            sums, levels, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
+            sums, row_lse, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
             x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
             for c in range(SUMS):
                 sums[c] = T(0)
             for r in range(ROWS):
                 i = own + r
-                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_strides.row, i < rows), T(0)
+                row_lse[r], deltas[r] = load_row_lse(lse, lse_at + i * lse_strides.row, i < rows), T(0)
                 if i < rows:
                     deltas[r] = delta[delta_at + i]
             if first < last:
@@ -268,8 +294,8 @@ def rows_kernel(config):
                 product(y, base + u32((DO_AT + line * ROWS * V_PITCH) * ITEM),
                         base + u32((V_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
                 whole = j0 + WIDTH <= first_end and j0 >= last_begin
-                gradients_all(0, (x, y, levels, deltas, memory, p_at, own, j0 + lane, whole, lane, shift, rows, keys, bounds, slope, bias,
-                                  bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
+                gradients_all(0, (x, y, row_lse, deltas, memory, p_at, own, j0 + lane, lane, whole, sequence, scoring,
+                                  Mask(mask, mask_at, mask_strides), dropout))
                 cuda.syncwarp()
                 weigh(sums, base + u32(p_at * ITEM), P_PITCH, base + u32((K_AT + lane * G) * ITEM), PITCH, WIDTH)
                 cuda.syncthreads()
@@ -279,10 +305,11 @@ def rows_kernel(config):
 
 @functools.cache
 def keys_kernel(config):
-    """dk and dv of a tile of keys of one head of theirs a block."""
+    """dk and dv of a tile of keys of one head of k and v per block."""
     kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
-    terms, attends, extent, tile_of, product = parts.terms, parts.attends, parts.extent, parts.tile_of, parts.product
-    by_depth, by_width, slope_of, row_level, landed = parts.by_depth, parts.by_width, make_slope(kind), make_row_level(kind), wait_copies(0)
+    terms, attends, extent, tile_of, product = parts.terms, make_attends(kind), parts.extent, parts.tile_of, parts.product
+    by_depth, by_width, landed = parts.by_depth, parts.by_width, wait_copies(0)
+    gradient, load_row_lse = make_softmax_gradient(kind), make_load_row_lse(kind)
     _, store_dk, store_dv = parts.stores
     load_q, load_k, load_v, load_do = (parts.loaders[name, "keys"] for name in ("q", "k", "v", "do"))
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
@@ -292,28 +319,24 @@ def keys_kernel(config):
     DO_AT = Q_AT + WIDTH * PITCH
     S_AT = DO_AT + WIDTH * V_PITCH
     BETWEEN = HEIGHT * P_PITCH  # from ds to p
-    OWN, OWN_V, SCORES, PACKED, BIAS = config.depth // LANES, config.width // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
-    MASK = kind.mask
-    SUMS, SUMS_V, G = ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
+    OWN, OWN_V, SCORES, PACKED = config.depth // LANES, config.width // LANES, ROWS * COLUMNS, kind.packed
+    BIAS, MASK, SUMS, SUMS_V, G = bool(kind.bias), kind.mask, ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
 
     @device_function
     def gradients(r, s):
         """A key of the thread: ds and p, to shared memory."""
-        (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
-         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        j = j0 + r
+        x, y, row_lse, deltas, memory, s_at, j0, i0, lane, whole, sequence, scoring, mask, dropout = s
         for c in range(COLUMNS):
-            i, at = i0 + c * LANES, i64(0)
-            visible = i < rows and (whole or attends(i, j, shift, keys, bounds))
+            i, j, k, bias_at = i0 + c * LANES, j0 + r, r * COLUMNS + c, i64(0)
+            visible = i < sequence.rows and (whole or attends(i, j, sequence.shift, sequence.keys, sequence.bounds))
             if MASK and visible:
-                visible = terms.permits(mask, mask_at + i * mask_strides.row + j * mask_strides.column)
+                visible = terms.permits(mask.data, mask.at + i * mask.strides.row + j * mask.strides.column)
             if BIAS and visible:
-                at = bias_at + i * bias_strides.row + j * bias_strides.column
-            value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],
-                                   head, scale, softcap, seed, threshold, factor)
+                bias_at = scoring.bias_at + i * scoring.bias_strides.row + j * scoring.bias_strides.column
+            ds, p = gradient(x[k], y[k], visible, i, j, bias_at, row_lse[c], deltas[c], scoring, dropout)
             to = s_at + r * P_PITCH + lane + c * LANES
-            memory[to] = value
-            memory[to + BETWEEN] = used
+            memory[to] = ds
+            memory[to + BETWEEN] = p
     gradients_all = unrolled(ROWS, gradients)
 
     @device_function
@@ -336,13 +359,13 @@ def keys_kernel(config):
         thread = cuda.threadIdx.x
         lane, line = thread % LANES, thread // LANES
         seed = terms.seed_of(seed, offset)
-        tile, place = divide_remainder(cuda.blockIdx.x, lines)
-        image, g = divide_remainder(place, heads_of)
-        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        tile, image_head = divide_remainder(cuda.blockIdx.x, lines)
+        image, g = divide_remainder(image_head, heads_of)
+        batch, all_rows, all_keys = sizes
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
         first_row, rows, first_key, keys = extent(b, Sequences(of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
-            first_row, rows = i32(0), i32(0)
+            first_row, rows = 0, 0
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
             last_key = min(j0 + HEIGHT, keys) - 1
@@ -356,9 +379,9 @@ def keys_kernel(config):
             of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
             to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
             to_dv = advance(dv, image * dv_strides.batch + g * dv_strides.head + first_key * dv_strides.row)
-            own = j0 + line * ROWS
+            sequence, own = Sequence(rows, keys, shift, bounds), j0 + line * ROWS
             sums, sums_v = cuda.local.array(SUMS, T), cuda.local.array(SUMS_V, T)
-            levels, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
+            row_lse, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
             x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
             for c in range(SUMS):
                 sums[c] = T(0)
@@ -370,20 +393,21 @@ def keys_kernel(config):
             s_at = S_AT + line * ROWS * P_PITCH
             for member in range(group):
                 h = g * group + member
-                slope, head = terms.slope(h, heads), b * heads + h
+                slope, dropout = terms.slope(h, heads), Dropout(seed, b * heads + h, threshold, factor)
                 of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
                 of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
                 bias_at = image * bias_strides.batch + h * bias_strides.head
                 mask_at = image * mask_strides.batch + h * mask_strides.head
                 lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
+                scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
                     load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                     load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
                     commit_copies()
                     for c in range(COLUMNS):
                         i = i0 + lane + c * LANES
-                        levels[c], deltas[c] = row_level(lse, lse_at + i * lse_strides.row, i < rows), T(0)
+                        row_lse[c], deltas[c] = load_row_lse(lse, lse_at + i * lse_strides.row, i < rows), T(0)
                         if i < rows:
                             deltas[c] = delta[delta_at + i]
                     landed()
@@ -397,9 +421,8 @@ def keys_kernel(config):
                     begin, _ = terms.key_range(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
                     _, end = terms.key_range(i0, rows, keys, bounds)
                     whole = begin <= j0 and end >= j0 + HEIGHT
-                    gradients_all(0, (x, y, levels, deltas, memory, s_at, own, i0 + lane, whole, lane, shift, rows, keys, bounds, slope,
-                                      bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
-                                      factor))
+                    gradients_all(0, (x, y, row_lse, deltas, memory, s_at, own, i0 + lane, lane, whole, sequence, scoring,
+                                      Mask(mask, mask_at, mask_strides), dropout))
                     cuda.syncwarp()
                     by_depth(sums, base + u32(s_at * ITEM), P_PITCH, base + u32((Q_AT + lane * G) * ITEM), PITCH,
                              WIDTH)
@@ -414,7 +437,7 @@ def build(problem, device, config):
     """Three launches, each where its result has elements, and that of the bias's gradient."""
     p, t, pointer = problem, config.threads, element(problem.dtype).pointer
     given = tuple(Argument(pointer, name) for name in ("q", "k", "v", "do"))
-    saved = Argument(f"{p.compute}*", "lse"), Argument(f"{p.compute}*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
+    saved = Argument(f"{p.compute}*", "lse"), Argument(f"{p.compute}*", "workspace"), Argument(Sizes, (p.batch, p.rows, p.keys))
     common = (Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
 
     def strides(*outs):

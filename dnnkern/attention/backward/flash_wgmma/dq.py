@@ -53,8 +53,8 @@ def kernel(kind, words, width, stored):
     def position_of(index, groups):
         """(the first row of 64, the first column) of a thread."""
         if TRANSPOSED:
-            eight, group = divide_remainder(i32(index >> 3), groups)
-            return i32(eight * 8 + (index >> 1 & 3) * 2), i32(group * 16 + (index & 1) * 8)
+            eight, group = divide_remainder(index >> 3, groups)
+            return eight * 8 + (index >> 1 & 3) * 2, group * 16 + (index & 1) * 8
         pair, group = divide_remainder(index, groups)
         return (pair >> 3) * 16 + (pair & 7), group * 8
 
@@ -66,10 +66,10 @@ def kernel(kind, words, width, stored):
     @device_function
     def read(upper, lower, added, own, row, column, groups, there):
         if TRANSPOSED:
-            block = i64(tile_of(own, row) * i64(groups) + i64(column >> 4))
-            at = i64(block * i64(16 * width) + i64(i32(((row & (width - 1)) >> 3) * 128) + i32((row & 6) * 2) + i32((column & 8) >> 2)))
+            block = tile_of(own, row) * groups + (column >> 4)
+            at = block * (16 * width) + (((row & (width - 1)) >> 3) * 128 + (row & 6) * 2 + ((column & 8) >> 2))
             for c in range(8):
-                upper[c], lower[c] = load2_if(added, i64(at + i64(16 * c)), there)
+                upper[c], lower[c] = load2_if(added, at + 16 * c, there)
         else:
             raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(16, f32)
             at = (own * groups + (column >> 3)) * 512 + ((row >> 4) * 128 + (row & 7) * 16)
@@ -101,7 +101,7 @@ def kernel(kind, words, width, stored):
                 lower[c] = lower[c] if row + APART < rows else f32(0)
             to = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
             if row < written:
-                write(to, dq_strides, i64(row), column, sizes.columns, upper, scale)
+                write(to, dq_strides, row, column, sizes.columns, upper, scale)
             if row + APART < written:
-                write(to, dq_strides, row + i64(APART), column, sizes.columns, lower, scale)
+                write(to, dq_strides, row + APART, column, sizes.columns, lower, scale)
     return sdpa_bwd_dq

@@ -330,7 +330,7 @@ def kernel(config, down):
     def write_back(acc_dk, acc_dv, factors, outputs, keys, scale, shared, work, thread):
         """dk and dv; the tile is located again: nothing of it is kept in registers until here."""
         image, kv_head, first = tiles.locate(shared.tile, work)
-        key, first_key, written = key_of(first, thread), i32(0), work.sizes.keys
+        key, first_key, written = key_of(first, thread), 0, work.sizes.keys
         if GROUPS == 2:  # nor is the thread's offset: it would spill
             key = first + ((cuda.threadIdx.x >> 5) - 4) * 16 + (thread.lane >> 2)
         if PACKED:
@@ -380,7 +380,7 @@ def kernel(config, down):
         wait_for_keys(shared, tile, thread)
         keys_at = shared.base + u32(thread.group) * (64 * ROW)
         of_k, of_v = descriptor(BY_ROW, keys_at), descriptor(BY_ROW, keys_at + V_AT)
-        row, member, slope = tile.begin, i32(0), terms.slope(tile.head, work.heads.all)
+        row, member, slope = tile.begin, 0, terms.slope(tile.head, work.heads.all)
         while tiles.is_left(row, tile) and member < work.heads.group:
             h, step = tile.head + member, step_at(row, shared, q_state, ds_state)
             bias_at = tile.sequence * options.bias_strides.batch + h * options.bias_strides.head

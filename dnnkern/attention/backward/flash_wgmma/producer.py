@@ -3,7 +3,7 @@ add to dq."""
 import functools
 from typing import Callable, NamedTuple
 
-from ....device import device_function, i32, i64, u32
+from ....device import device_function, i64, u32
 from ....device.grid import add_released, load_acquired
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_global
@@ -108,7 +108,7 @@ def make_producers(config, down) -> Producers:
         load_boxes(base, Q_BOXES, KV_BOX, maps.k, bar, tile.first_key + tile.key, tile.kv_head, image, images)
         if OF_DK:
             load_boxes(base + V_AT, V_BOXES, KV_BOX, maps.v, bar, tile.first_key + tile.key, tile.kv_head, image, images)
-        q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, i32(0)
+        q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
             h = tile.head + member
             line = (image * work.heads.all + h) * i64(work.sizes.padded) + (tile.first_padded + row)
@@ -131,7 +131,7 @@ def make_producers(config, down) -> Producers:
 
     @device_function
     def load_bias(array, strides, shared, tile, work):
-        image, state, row, member = tile.sequence if strides.batch else 0, bias_pipe.producer_start(), tile.begin, i32(0)
+        image, state, row, member = tile.sequence if strides.batch else 0, bias_pipe.producer_start(), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
             h, to = tile.head + member if strides.head else 0, ds_at(shared.base, state.stage)
             bias_pipe.producer_acquire(shared.bias, state)
@@ -164,7 +164,7 @@ def make_producers(config, down) -> Producers:
         mine, _ = divide_remainder(tile.key, BY_HEIGHT)
         first, _ = divide_remainder(tile.first_padded, BY_WIDTH)
         first = (image * work.heads.all + tile.head) * work.sizes.tiles + first  # of all tiles of queries the first one of these heads'
-        step, source, row, member = u32(0), shared.base + DQ_AT, tile.begin, i32(0)
+        step, source, row, member = u32(0), shared.base + DQ_AT, tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
             if step & 1 == own:
                 n, _ = divide_remainder(row, BY_WIDTH)

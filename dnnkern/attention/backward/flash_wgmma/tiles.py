@@ -176,7 +176,7 @@ def make_tiles(config, down) -> Tiles:
         if DOWN:
             member = member + 1
             if member == work.heads.group:
-                row, member = row + STEP, i32(0)
+                row, member = row + STEP, 0
         else:
             row = row + STEP
             if not is_left(row, tile):
