@@ -71,7 +71,7 @@ def make_powers(compute):
 
 
 def tiles_of(problem, count, height):
-    """Tiles of one head with `count` rows, or keys. Of packed sequences those of any lengths, and of the rows behind the last one."""
+    """Tiles of one head with `count` rows, or keys. Of packed sequences those of any lengths, and of the rows after the last one."""
     return count // height + problem.batch + 1 if problem.packed else ceil_div(count, height)
 
 

@@ -7,8 +7,8 @@ Differences of neighbouring floats are exact, each piece has 8 bits, and x has 2
 product together, a fourth of what rounding it to float32 may take. What is not finite, or beyond bfloat16's largest number, 3.39e38, has
 pieces that are infinite and NaN.
 
-In the workspace the pieces of a tensor lie as [piece][image][head][row][element], rows of `width` elements, those behind the last one
-zero. Zero are also rows behind a sequence's last one: whatever is there takes no part.
+In the workspace the pieces of a tensor lie as [piece][image][head][row][element], rows of `width` elements, those after the last one
+zero. Zero are also rows past the end of a sequence: whatever is there takes no part.
 """
 import functools
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Split:
 
     @property
     def end(self):
-        """Behind the last byte."""
+        """After the last byte."""
         return self.begin + PIECES * 16 * self.chunks
 
     @property
@@ -69,7 +69,7 @@ class Split:
         return access_words(t, CHUNK, steps) if step == 1 and t.shape[-1] % CHUNK == 0 else 0
 
     def map(self, height):
-        """Kernel parameter: the tensor map of boxes of `height` rows by 128 bytes; image number i of a piece is i behind the images of the
+        """Kernel parameter: the tensor map of boxes of `height` rows by 128 bytes; image number i of a piece is i after the images of the
         pieces before it."""
         images, heads, rows, width = self.sizes
         strides = (heads * rows * width, rows * width, width, 1)
@@ -78,7 +78,7 @@ class Split:
 
 
 def splits_of(problem, names, begin=0):
-    """Those of several tensors, one behind the other."""
+    """Those of several tensors, one after the other."""
     found = []
     for name in names:
         found.append(Split(problem, name, begin))

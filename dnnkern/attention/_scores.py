@@ -29,7 +29,7 @@ class Terms(NamedTuple):
     slope(h, heads)
         ALiBi's for a head; 0 without.
     score(dot, distance, slope, bias, at, scale, softcap)
-        The score of a product of a row and a key that is `distance` after the row's own place; the bias's element is at `at`.
+        The score of a product of a row and a key that is `distance` after the row's own position; the bias's element is at `at`.
     score_and_derivative(dot, ...)
         (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
     permits(mask, at)
@@ -254,7 +254,7 @@ def make_extent(kind):
 
 @functools.cache
 def make_attends(kind):
-    """Device function ``attends(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
+    """Device function ``attends(i, j, shift, keys, bounds)``: whether query i, which exists, attends to key j of its sequence."""
     @device_function
     def attends(i, j, shift, keys, bounds):
         distance = j - (i + shift)

@@ -145,10 +145,10 @@ def make_loader(source, height, width, pitch, threads):
 def make_products(threads, dtype):
     """Host functions ``transposed(first)`` and ``straight(width, first)``, which make device functions of a thread:
 
-    ``product(sums, a, b, pitch, groups)`` adds to sums[first + r * columns + c] the product of row r behind the shared address a and row
-    c * lanes behind b, over `groups` of 16 bytes;
-    ``product(sums, a, a_pitch, b, b_pitch, height)`` adds to sums[first + r * n + c] the product of row r behind a and the thread's column
-    c of `height` rows behind b, of which it has n of `width`, in groups of 16 bytes.
+    ``product(sums, a, b, pitch, groups)`` adds to sums[first + r * columns + c] the product of row r from the shared address a on and row
+    c * lanes from b on, over `groups` of 16 bytes;
+    ``product(sums, a, a_pitch, b, b_pitch, height)`` adds to sums[first + r * n + c] the product of row r from a on and the thread's column
+    c of `height` rows from b on, of which it has n of `width`, in groups of 16 bytes.
     """
     T, G, ITEM = (f64, 2, 8) if dtype == "float64" else (f32, 4, 4)
     ROWS, COLUMNS, LANES = threads.rows, threads.columns, threads.lanes

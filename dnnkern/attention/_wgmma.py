@@ -58,7 +58,7 @@ class Config:
     """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
     products, a bias that is `staged` left out, whether blocks draw their tiles from a counter, whether o leaves through shared memory and
     TMA, packed by 16 bytes of a thread, or from registers, by pairs or single elements; whether tiles of the bias come through TMA, and
-    whether images of a head come one behind the other."""
+    whether images of a head come one after the other."""
     kind: Kind
     d: int
     e: int
@@ -98,7 +98,7 @@ class Config:
 
     @property
     def live(self):
-        """About how many registers a thread needs."""
+        """About how many registers each thread needs."""
         s = self.shape
         return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
             60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout))
@@ -212,7 +212,7 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), pac
 
 
 def stored_by_tma(problem):
-    """Whether TMA can write o: it writes 16 bytes at a time, those behind the end of a row too."""
+    """Whether TMA can write o: it writes 16 bytes at a time, those past the end of a row too."""
     return addressable(problem, problem.o) and problem.dv % 8 == 0
 
 
@@ -225,7 +225,7 @@ def is_uneven(problem):
 
 
 def is_by_head(problem):
-    """Whether images of a head come one behind the other: they read the same bias, which is read from memory once then."""
+    """Whether images of a head come one after the other: they read the same bias, which is read from memory once then."""
     t = problem.bias
     return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
 

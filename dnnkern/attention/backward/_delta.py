@@ -1,4 +1,4 @@
-"""sum(do * o) of each row, which the gradients of scores need: some lanes a row, 16 bytes each, whatever the rows' strides."""
+"""sum(do * o) of each row, which the gradients of scores need: some lanes per row, 16 bytes each, whatever the rows' strides."""
 import functools
 from typing import Callable, NamedTuple
 
@@ -101,8 +101,8 @@ def delta_kernel(dots):
 
     @jit(launch_bounds=(THREADS, 4))
     def sdpa_delta(do, o, delta, rows, elements, tiles, heads_of, do_strides, o_strides):
-        place, tile = divide_remainder(cuda.blockIdx.x, tiles)
-        image, h = divide_remainder(place, heads_of)
+        image_head, tile = divide_remainder(cuda.blockIdx.x, tiles)
+        image, h = divide_remainder(image_head, heads_of)
         lane, line = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES
         of_do = advance(do, image * do_strides.batch + h * do_strides.head)
         of_o = advance(o, image * o_strides.batch + h * o_strides.head)
@@ -110,5 +110,5 @@ def delta_kernel(dots):
             i = (tile * TURNS + turn) * ROWS + line
             sum_ = total(of_do, of_o, i, i < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < rows:
-                delta[place * i64(rows) + i] = sum_
+                delta[image_head * i64(rows) + i] = sum_
     return sdpa_delta

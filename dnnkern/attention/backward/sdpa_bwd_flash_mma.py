@@ -28,7 +28,7 @@ from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_deriva
                           make_apply_mask_transposed)
 from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from .._scores import LOG2E, load_row_lse, make_extent, make_terms, make_tile
-from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
+from ..forward.sdpa_fwd_flash_mma import DTYPES, Threads
 from ..sdpa_naive import rows_of
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import RowStats, delta_launch
@@ -76,7 +76,7 @@ class Config:
 def supports(problem):
     """16-bit heads, of q and v together up to 256 elements."""
     p = problem
-    if p.dtype not in HALVES:
+    if p.dtype not in DTYPES:
         return f"dtype {p.dtype}; expected float16 or bfloat16"
     columns = sum(ceil_div(n, 16) * 16 for n in (p.d, p.dv))
     if columns > MOST_COLUMNS:

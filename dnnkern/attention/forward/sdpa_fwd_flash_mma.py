@@ -35,7 +35,7 @@ from ._tiles import Grid, make_locate, rows_of
 
 COST = constants("attention/mma")
 
-HALVES = ("float16", "bfloat16")
+DTYPES = "float16", "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Config:
 
 def supports(problem):
     """16-bit heads of up to 256 elements."""
-    if problem.dtype not in HALVES:
+    if problem.dtype not in DTYPES:
         return f"dtype {problem.dtype}; expected float16 or bfloat16"
     return fits(problem, 64)
 

@@ -142,7 +142,7 @@ class Config:
 
     @property
     def live(self):
-        """About how many registers a thread needs: while scores become ds, or while its products are in flight."""
+        """About how many registers each thread needs: while scores become ds, or while its products are in flight."""
         sums, width = sum(self.acc_columns) // 2, self.shape.width
         k = self.kind
         part = max(n for _, _, n in self.dq_parts) * min(width, 64) // 128 * (self.only != "dv")
