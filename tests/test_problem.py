@@ -122,7 +122,7 @@ def test_functions_of_another_operation(op, arguments, text):
 def test_every_public_function_has_one():
     """Each gets as far as to miss its first argument."""
     functions = {n for n in dnnkern.__all__ if inspect.isfunction(getattr(dnnkern, n))}
-    assert functions - set(FUNCTIONS) == {"problem", "view"} and set(OPS) <= set(FUNCTIONS)
+    assert functions - set(FUNCTIONS) == {"problem", "recording", "view", "warm"} and set(OPS) <= set(FUNCTIONS)
     for name in FUNCTIONS:
         assert "algo" in inspect.signature(getattr(dnnkern, name)).parameters
         with pytest.raises(TypeError, match=f"problem: {name} also needs "):
