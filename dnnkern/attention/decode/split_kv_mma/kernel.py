@@ -70,7 +70,7 @@ def kernel(config, dependent):
 
     @device_function
     def query_at(b, g, row, shape, strides):
-        """Where row number `row` of a head of the cache lies in q."""
+        """Where row number `row` of a head of the cache lies in q, or its bias."""
         member, i = divide_remainder(row if row < shape.rows else 0, shape.queries)
         return b * strides.batch + (g * shape.group + member) * strides.head + i * strides.row
 
@@ -137,10 +137,12 @@ def kernel(config, dependent):
                     fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, c * EIGHT * CHUNK, inside)
 
     @device_function
-    def share_queries(q, strides, to, raw, tile, b, g, shape, warp, key, quad):
-        """Queries into shared memory, in the order in which products read them, by the first warp."""
+    def share_queries(q, strides, to, raw, bias_at, bias_strides, tile, b, g, shape, warp, key, quad):
+        """Queries into shared memory, in the order in which products read them, by the first warp; where the rows' biases begin."""
         for n in range(EIGHTS):
             row = tile.row0 + n * EIGHT + key
+            if BIAS and warp == 0 and quad == 0:
+                bias_at[n * EIGHT + key] = query_at(b, g, row, shape, bias_strides)
             at = query_at(b, g, row, shape, strides)
             for c in range(KC):
                 column = (quad + c * 4) * CHUNK
@@ -155,19 +157,14 @@ def kernel(config, dependent):
     SCORES = TILES * EIGHTS * 4
 
     @device_function
-    def begin_rows(rows, tile, b, g, span, shape, lengths, bias_strides, key, pair):
+    def begin_rows(rows, tile, span, shape, lengths, key, pair):
         """No key yet; which keys each row attends to."""
         for r in range(OWN):
             rows.row_max[r], rows.row_sum[r] = f32(NEG_INF), f32(0)
             rows.begins[r], rows.ends[r] = i32(0), i32(-LANES)
-            if BIAS:
-                rows.bias_at[r] = i64(0)
             row = tile.row0 + (r // 2) * EIGHT + pair + r % 2
             if row < shape.rows:
-                member, i = divide_remainder(row, shape.queries)
-                if BIAS:
-                    h = i64(g * shape.group + member)
-                    rows.bias_at[r] = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
+                _, i = divide_remainder(row, shape.queries)
                 begin, end = terms.key_range(i, i32(shape.queries.d), span.keys, lengths.bounds)
                 rows.begins[r], rows.ends[r] = max(begin, span.begin) - key, min(end, span.end) - key
 
@@ -192,7 +189,7 @@ def kernel(config, dependent):
     def mask_scores(scores, rows, start, own, span, scoring):
         """Products become scores, -inf where a row does not attend to the key; whether some row's maximum grows."""
         forget_own(own)
-        key, grown = (own[0] >> 2) & 7, i32(0)
+        key, pair, grown = (own[0] >> 2) & 7, 2 * (own[0] & 3), i32(0)
         for n in range(EIGHTS):
             for p in range(2):
                 top = f32(NEG_INF)
@@ -209,7 +206,7 @@ def kernel(config, dependent):
                         if attends:
                             at = i64(0)
                             if BIAS:
-                                at = rows.bias_at[2 * n + p] + (j + key) * scoring.bias_strides.column
+                                at = rows.bias_at[pair + n * EIGHT + p] + (j + key) * scoring.bias_strides.column
                             x = terms.score(scores[s], 0, f32(0), scoring.bias, at, scoring.scale, scoring.softcap)
                         scores[s] = x
                         top = maximum(top, x)
@@ -418,14 +415,14 @@ def kernel(config, dependent):
 
     # ---- the kernel
 
-    OVERLAPS, DEPENDENT, BIASES = config.overlaps, dependent, 2 * EIGHTS if BIAS else 1
+    OVERLAPS, DEPENDENT, BIASES = config.overlaps, dependent, ROWS if BIAS else 1
     K_ALL, V_ALL, QUERIES, WEIGHTS, ACC = TILES * K_TILE, TILES * V_TILE, EIGHTS * 4, TILES * EIGHTS * 2, EIGHTS * VC * 16
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def sdpa_decode_split_kv_mma(q, k, v, o, lse, partial, of_keys, table, sink, shape, page, splits, slots, q_strides, k_strides,
                                  v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
                                  bias_strides):
-        memory = cuda.shared.array(0, f32)
+        memory, bias_at = cuda.shared.array(0, f32, alignment=16), cuda.shared.array(BIASES, i64)
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         key, quad = lane >> 2, lane & 3
@@ -454,12 +451,12 @@ def kernel(config, dependent):
             load_values(fragments.v, start, cache, cursor, span, shape)
             find(cursor, after(start, span), span, shape, paging)
         q_at = shared_address(memory, 0) + u32(MEETING + 16 * lane)
-        share_queries(q, q_strides, q_at, fragments.q, tile, b, g, shape, warp, key, quad)
+        share_queries(q, q_strides, q_at, fragments.q, bias_at, bias_strides, tile, b, g, shape, warp, key, quad)
         for s in range(ACC):
             fragments.acc[s] = f32(0)
         rows = Rows(cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, i32),
-                    cuda.local.array(OWN, i32), cuda.local.array(BIASES, i64))
-        begin_rows(rows, tile, b, g, span, shape, lengths, bias_strides, key, 2 * quad)
+                    cuda.local.array(OWN, i32), bias_at)
+        begin_rows(rows, tile, span, shape, lengths, key, 2 * quad)
 
         while left > 0:
             left = left - 1

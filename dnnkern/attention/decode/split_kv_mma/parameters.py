@@ -41,7 +41,7 @@ class Cursor(NamedTuple):
 
 class Rows(NamedTuple):
     """A thread's rows, arrays: row_max so far and with the next tile, row_sum, the keys from `begins` to `ends` that they attend to, less
-    the thread's own key of a tile, and where their biases begin."""
+    the thread's own key of a tile; in shared memory, where the biases of the tile's rows begin."""
     row_max: object
     new_max: object
     row_sum: object
