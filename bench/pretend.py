@@ -13,7 +13,13 @@ from unittest import mock
 from dnnkern import dispatch, warming
 from dnnkern.host import arrays, device, executable, front, launch, lists, memory, raw
 
-_CONTEXT = types.SimpleNamespace(device=types.SimpleNamespace(id=0))  # what an array asks Numba's
+
+class _Context:
+    """What an array asks Numba's."""
+    device = types.SimpleNamespace(id=0)
+
+
+_CONTEXT, _ALLOCATED = _Context(), []
 _GPUS = [types.SimpleNamespace(get_primary_context=lambda: _CONTEXT)]
 _ADDRESSES = itertools.count(0x7F0000000000, 0x100000)
 
@@ -56,17 +62,24 @@ def pretended_gpu(index=0):
 
 
 def numba_array(shape, dtype="float32"):
-    """A Numba device array at an address of its own."""
+    """A Numba device array at an address of its own, as Numba allocates it: with a reference to its memory, whose context is a proxy."""
     import math
+    import weakref
 
     import numpy as np
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import MemoryPointer
+    from numba.cuda.cudadrv.driver import AutoFreePointer
 
     from dnnkern.host.tensor import packed_strides
     dtype = np.dtype(dtype)
-    pointer = MemoryPointer(_CONTEXT, _bindings().driver.CUdeviceptr(next(_ADDRESSES)), math.prod(shape) * dtype.itemsize)
-    return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=pointer)
+    pointer = _bindings().driver.CUdeviceptr(next(_ADDRESSES))
+    memory = AutoFreePointer(weakref.proxy(_CONTEXT), pointer, math.prod(shape) * dtype.itemsize, finalizer=_freed)
+    _ALLOCATED.append(memory)
+    return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=memory.own())
+
+
+def _freed():
+    """Nothing is."""
 
 
 def _bindings():

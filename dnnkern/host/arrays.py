@@ -265,8 +265,11 @@ class Numba(Kind):
         return (a.shape, a.strides, a.dtype, data.context.device.id), data.device_ctypes_pointer.value or 0
 
     def addresses(self, arrays):
+        from .memory import numba_classes
         try:
-            return [int(a.gpu_data.device_pointer) for a in arrays]
+            *_, reference, _, _ = numba_classes()
+            return [a.gpu_data.device_ctypes_pointer.value if type(a.gpu_data) is reference else int(a.gpu_data.device_pointer)
+                    for a in arrays]
         except (AttributeError, TypeError):  # the simulator's, views, other frameworks'
             return super().addresses(arrays)
 

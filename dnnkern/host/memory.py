@@ -70,17 +70,17 @@ _CONTEXTS = {}  # Numba's objects of the primary contexts, ready for use, by dev
 
 @functools.cache
 def numba_classes():
-    """Numba's classes of an array and its memory, cuda.bindings' of an address, and Numba's devices."""
+    """Numba's classes of an array, of memory and of a reference to it, cuda.bindings' of an address, and Numba's devices."""
     from cuda.bindings import driver
     from numba.cuda import gpus
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import MemoryPointer
-    return DeviceNDArray, MemoryPointer, driver.CUdeviceptr, gpus
+    from numba.cuda.cudadrv.driver import MemoryPointer, OwnedPointer
+    return DeviceNDArray, MemoryPointer, OwnedPointer, driver.CUdeviceptr, gpus
 
 
 def numba_array(shape, dtype, index, stream):
     """A packed Numba device array in the pool."""
-    array, pointer, address_type, gpus = numba_classes()
+    array, pointer, _, address_type, gpus = numba_classes()
     if 0 in shape:  # Numba asks for the current context
         with gpus[index]:
             return _unplaced(shape, dtype)
@@ -112,6 +112,6 @@ def _attributes(shape, dtype):
 def _unplaced(shape, dtype):
     """An array as Numba makes it, at address 0."""
     from .tensor import packed_strides
-    array, pointer, address_type, _ = numba_classes()
+    array, pointer, _, address_type, _ = numba_classes()
     strides = tuple(s * dtype.itemsize for s in packed_strides(shape))
     return array(shape, strides, dtype, gpu_data=pointer(None, address_type(0), 0))

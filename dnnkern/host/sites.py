@@ -48,11 +48,15 @@ class Framework:
     stream = "0"
     """The handle of the current stream of `device`."""
 
+    def referenced(self, arrays):
+        """Of arrays whether their memory is behind a reference to it; empty where none can be."""
+        return ()
+
     def values(self, kind, arrays):
         """{name: value} of what `match` names for arrays like these; None where calls on them have no sites."""
         raise NotImplementedError
 
-    def match(self, names):
+    def match(self, names, referenced):
         """Whether the arrays of these names are like those of `values`, but for their addresses."""
         raise NotImplementedError
 
@@ -60,7 +64,7 @@ class Framework:
         """`match`, of arrays."""
         raise NotImplementedError
 
-    def address(self, name):
+    def address(self, name, referenced=False):
         """An array's address."""
         raise NotImplementedError
 
@@ -77,13 +81,13 @@ class Torch(Framework):
         guard = kind.guard(arrays)
         return guard and {"guard": guard, "current": kind.current}
 
-    def match(self, names):
+    def match(self, names, referenced):
         return f"guard({', '.join(names)})"
 
     def accepts(self, values, arrays):
         return values["guard"](*arrays)
 
-    def address(self, name):
+    def address(self, name, referenced=False):
         return f"{name}.data_ptr()"
 
     def allocator(self, kind, shape, dtype, device):
@@ -93,28 +97,38 @@ class Torch(Framework):
 
 
 class Numba(Framework):
-    """Numba's device arrays, whose attributes Python has at hand."""
+    """Numba's device arrays, whose attributes Python has at hand. Those that Numba allocates, and their slices, have a reference to their
+    memory, with the address among its attributes; to ask it for what the memory has is a call of Python."""
+
+    def referenced(self, arrays):
+        *_, reference, _, _ = numba_classes()
+        return tuple(type(getattr(a, "gpu_data", None)) is reference for a in arrays)
 
     def values(self, kind, arrays):
-        plain, _, pointer, _ = numba_classes()
-        if any(type(a) is not plain or type(a.gpu_data.device_pointer) is not pointer for a in arrays):
+        plain, pointer, reference, address, _ = numba_classes()
+        if not all(type(a) is plain and type(a.gpu_data) in (pointer, reference) and type(a.gpu_data.device_pointer) is address
+                   for a in arrays):
             return None
-        values = {"plain": plain, "context": arrays[0].gpu_data.context}
+        values = {"plain": plain, "pointer": pointer, "reference": reference}
         for k, a in enumerate(arrays):
             values[f"shape{k}"], values[f"strides{k}"], values[f"dtype{k}"] = a.shape, a.strides, a.dtype
+            values[f"context{k}"] = a.gpu_data.context
         return values
 
-    def match(self, names):
-        each = ("type({x}) is plain and {x}.shape == shape{k} and {x}.strides == strides{k} and {x}.gpu_data.context is context "
-                "and ({x}.dtype is dtype{k} or {x}.dtype == dtype{k})")
-        return " and ".join(each.format(x=x, k=k) for k, x in enumerate(names))
+    def match(self, names, referenced):
+        each = ("type({x}) is plain and {x}.shape == shape{k} and {x}.strides == strides{k} "
+                "and ({x}.dtype is dtype{k} or {x}.dtype == dtype{k}) "
+                "and type({x}.gpu_data) is {kind} and {x}.gpu_data.{memory} is context{k}")
+        memory = {True: ("reference", "_view.context"), False: ("pointer", "context")}
+        return " and ".join(each.format(x=x, k=k, kind=memory[behind][0], memory=memory[behind][1])
+                            for k, (x, behind) in enumerate(zip(names, referenced)))
 
     def accepts(self, values, arrays):
         return all(type(x) is values["plain"] and x.shape == values[f"shape{k}"] and x.strides == values[f"strides{k}"]
-                   and x.dtype == values[f"dtype{k}"] for k, x in enumerate(arrays))
+                   and x.dtype == values[f"dtype{k}"] and x.gpu_data.context is values[f"context{k}"] for k, x in enumerate(arrays))
 
-    def address(self, name):
-        return f"int({name}.gpu_data.device_pointer)"
+    def address(self, name, referenced=False):
+        return f"{name}.gpu_data.device_ctypes_pointer.value" if referenced else f"int({name}.gpu_data.device_pointer)"
 
     def allocator(self, kind, shape, dtype, device):
         if STORAGE[dtype] == dtype or dtype == "float16":  # others come back as views
@@ -149,6 +163,8 @@ class Form:
         Whether the plan is; otherwise `Executable.execute` does the rest.
     shifted : tuple of int
         Indices of the values of which a plain plan takes pointers at an offset.
+    referenced : tuple of bool
+        `Framework.referenced` of the arrays that are none of those before them.
     """
     framework: str
     operands: tuple
@@ -160,6 +176,7 @@ class Form:
     has_workspace: bool
     is_plain: bool
     shifted: tuple
+    referenced: tuple
 
     @property
     def names(self):
@@ -199,7 +216,8 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
                 is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain,
-                shifted=tuple(position for position, _ in plan.shifted) if plan.is_plain else ())
+                shifted=tuple(position for position, _ in plan.shifted) if plan.is_plain else (),
+                referenced=framework.referenced(own_arrays))
     for site in sites:
         if site.bound is bound and site.form == form and framework.accepts(site.values, own_arrays):
             _remember(site.values["known"], at)
@@ -258,9 +276,10 @@ def source(form):
               for k, (name, first) in enumerate(zip(names, form.first)) if first != k]
     if form.results or form.has_workspace:
         unlike.append("stream is not None")  # memory would be another stream's
-    yield f"if {' or '.join([*unlike, f'not ({framework.match([names[k] for k in own])})'])}:"
+    yield f"if {' or '.join([*unlike, f'not ({framework.match([names[k] for k in own], form.referenced)})'])}:"
     yield "    return MISS"
-    yield f"at = {''.join(f'{p}, ' for p in pointers)}= {''.join(f'{framework.address(names[k])}, ' for k in own)}"
+    found = [framework.address(names[k], *form.referenced[i:i + 1]) for i, k in enumerate(own)]
+    yield f"at = {''.join(f'{p}, ' for p in pointers)}= {''.join(f'{address}, ' for address in found)}"
     misaligned = f"({' | '.join(pointers)}) & 15" if form.is_aligned else " or ".join(f"p{k} & mask{k} != low{k}" for k in own)
     none = f"not ({' and '.join(pointers)})"
     overlap = [f"-below{k} < p{o} - p{i} < above{k}" for k, (i, o) in enumerate(form.pairs)]
