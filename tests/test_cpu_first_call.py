@@ -12,10 +12,12 @@ from dnnkern.device import _light, cuda, device_function, f32, f64, i32, jit, u3
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_CALL = """
-import json, sys
+import json, re, sys
 import numpy as np
 before, opened = set(sys.modules), []
-sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+# a module once, whether or not there may be bytecode of it
+FORMS = r"__pycache__/|(\\.cpython-\\d+)?\\.pyc?$"
+sys.addaudithook(lambda event, args: opened.append(re.sub(FORMS, "", str(args[0]))) if event == "open" else None)
 import dnnkern
 from dnnkern.host import manifest
 manifest.SETTLED = 0
@@ -24,7 +26,7 @@ assert np.allclose(dnnkern.softmax_fwd(x), 1 / 64)
 assert np.allclose(dnnkern.matmul(x, x), 64)
 names = sorted(set(sys.modules) - before)
 print(json.dumps({"compilers": [name for name in ("numba", "llvmlite", "cuda.core") if name in sys.modules],
-                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(opened),
+                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(set(opened)),
                   "algorithms": [name for name in names if name.startswith(("dnnkern.softmax.softmax_", "dnnkern.softmax.rows.",
                                                                             "dnnkern.matmul.matmul_", "dnnkern.matmul.grouped_"))]}))
 """

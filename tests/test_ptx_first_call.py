@@ -14,11 +14,13 @@ if SIMULATED:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_CALL = """
-import json, sys
+import json, re, sys
 import stub_gpu
 stub_gpu.install(compiling=len(sys.argv) > 1)
 before, opened, calls = set(sys.modules), [], [0]
-sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+# a module once, whether or not there may be bytecode of it
+FORMS = r"__pycache__/|(\\.cpython-\\d+)?\\.pyc?$"
+sys.addaudithook(lambda event, args: opened.append(re.sub(FORMS, "", str(args[0]))) if event == "open" else None)
 import dnnkern
 from dnnkern.host import manifest
 manifest.SETTLED = 0
@@ -28,7 +30,7 @@ assert dnnkern.matmul(a, b, out=y) is y
 sys.setprofile(None)
 names = sorted(set(sys.modules) - before)
 print(json.dumps({"compilers": [name for name in ("numba", "llvmlite", "cuda.core") if name in sys.modules],
-                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(opened),
+                  "own": len([name for name in names if name.startswith("dnnkern")]), "others": len(names), "opened": len(set(opened)),
                   "calls": calls[0],
                   "algorithms": [name for name in names if name.startswith(("dnnkern.matmul.matmul_", "dnnkern.matmul.grouped_"))]}))
 """

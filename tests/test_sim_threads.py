@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dnnkern
-from dnnkern import dispatch
+from dnnkern import dispatch, registry
 from dnnkern.device.sim import Misuse, current, cuda, engine, order
 from dnnkern.device.sim.block import Block
 from dnnkern.device.sim.kernel import Launch
@@ -138,7 +138,7 @@ def test_a_child_forked_while_another_thread_prepares_a_call():
     held, leave = threading.Event(), threading.Event()
 
     def prepare():
-        with sys.modules["dnnkern.matmul"].OPERATION.lock, dispatch._lock:
+        with sys.modules["dnnkern.matmul"].OPERATION.lock, registry._lock:
             held.set()
             assert leave.wait(LIMIT)
 

@@ -3,6 +3,8 @@ import contextlib
 import re
 import threading
 
+from ._numba import SCALARS, cuda  # before what follows: it makes NumPy and Numba fit each other
+
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba.cuda import cgutils
@@ -15,7 +17,6 @@ from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 
 from . import _numba_fields, _numba_typing  # noqa: F401  the types of marked functions take part in what is compiled
-from ._numba import SCALARS, cuda
 from ._numba_speed import install, no_collections
 from ._parameters import fields, is_structure
 

@@ -44,10 +44,11 @@ def _version(package):
     folder = folders.get(package.replace("-", "_").lower())
     if folder is None and all_listed:
         return None
-    with contextlib.suppress(OSError, TypeError), open(os.path.join(folder, "METADATA"), encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("Version:"):
-                return line.partition(":")[2].strip()
+    for part in ("METADATA", "PKG-INFO"):  # of a wheel, of a checkout
+        with contextlib.suppress(OSError, TypeError), open(os.path.join(folder, part), encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("Version:"):
+                    return line.partition(":")[2].strip()
     import importlib.metadata
     try:
         return importlib.metadata.version(package)
