@@ -49,7 +49,7 @@ class Framework:
     """The handle of the current stream of `device`."""
 
     def referenced(self, arrays):
-        """Of arrays whether their memory is behind a reference to it; empty where none can be."""
+        """Of arrays whether their memory is reached through a reference; empty where none can be."""
         return ()
 
     def values(self, kind, arrays):
@@ -120,8 +120,8 @@ class Numba(Framework):
                 "and ({x}.dtype is dtype{k} or {x}.dtype == dtype{k}) "
                 "and type({x}.gpu_data) is {kind} and {x}.gpu_data.{memory} is context{k}")
         memory = {True: ("reference", "_view.context"), False: ("pointer", "context")}
-        return " and ".join(each.format(x=x, k=k, kind=memory[behind][0], memory=memory[behind][1])
-                            for k, (x, behind) in enumerate(zip(names, referenced)))
+        return " and ".join(each.format(x=x, k=k, kind=memory[indirect][0], memory=memory[indirect][1])
+                            for k, (x, indirect) in enumerate(zip(names, referenced)))
 
     def accepts(self, values, arrays):
         return all(type(x) is values["plain"] and x.shape == values[f"shape{k}"] and x.strides == values[f"strides{k}"]
