@@ -51,6 +51,8 @@ def main(arguments) -> int:
         target = share[0].device
         say(f"{'the processor' if target.is_processor else target.arch}: {compiled.kernels} kernels of {len(share)} problems; "
             f"{compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
+    if not jobs:
+        say("Nothing to compile: no call of a public function was recorded." if is_script else "Nothing to compile: the problem is empty.")
     for what, why in failed.items():
         print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
     if failure is not None:

@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def kernels(folder):
-    return sorted(folder.rglob("*.o"))
+    return sorted(path for path in folder.rglob("*.o") if not path.name.startswith("signals-"))
 
 
 def rows(n):
@@ -234,6 +234,13 @@ def test_the_command_records_a_program(cache, capsys, tmp_path_factory):
     assert run(script, 48, "oh") == 1
     said = capsys.readouterr()
     assert "1 kernels of 1 problems" in said.out and "failed after 1 problems: RuntimeError: oh" in said.err
+
+
+def test_a_program_without_calls_and_an_empty_problem_are_said(cache, capsys, tmp_path_factory):
+    script = tmp_path_factory.mktemp("program") / "idle.py"
+    script.write_text("import dnnkern")
+    assert run(script) == 0 and capsys.readouterr().out == "Nothing to compile: no call of a public function was recorded.\n"
+    assert run("softmax_fwd", "0x56", "f32") == 0 and capsys.readouterr().out == "Nothing to compile: the problem is empty.\n"
 
 
 @pytest.mark.parametrize("words, message", [
