@@ -206,7 +206,7 @@ def make_terms(kind) -> Terms:
 
 @functools.cache
 def make_tile(packed, height):
-    """Device function ``tile_of(image, tile, offsets, step, batch, count)`` -> (sequence, row that its tile begins with). What lies behind
+    """Device function ``tile_of(image, tile, offsets, step, batch, count)`` -> (sequence, row that its tile begins with). What lies past
     the packed sequences is one more.
 
     Packed sequence b has the tiles from ``offset[b] // height + b`` on: never fewer than it needs, and found without a look at the others.

@@ -7,12 +7,11 @@ a line that is torn, or was changed, is not there. Whatever is wrong with a file
 import contextlib
 import hashlib
 import os
-import tempfile
 import zlib
 
 from ..device import SIMULATED
 from . import manifest
-from .paths import cache_dir
+from .paths import cache_dir, replace
 
 KEEPS = not SIMULATED  # what a simulator chooses is not a device's
 MOST = 1 << 20         # bytes of a file, some thousand choices
@@ -54,7 +53,7 @@ def keep(op, device, asked, name, why, config):
             finally:
                 os.close(handle)
         else:
-            _write(path, stamp + b"\n" + line)
+            replace(path, stamp + b"\n" + line)
 
 
 def forget():
@@ -89,19 +88,6 @@ def _is_current(path, stamp):
             return file.readline(len(stamp) + 1).rstrip() == stamp and os.fstat(file.fileno()).st_size < MOST
     except FileNotFoundError:
         return False
-
-
-def _write(path, data):
-    """A whole file, under a temporary name and renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _checksum(data):

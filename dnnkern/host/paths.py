@@ -32,21 +32,23 @@ def cache_dir() -> Path | None:
     return path
 
 
-def write_atomically(path: Path, data: bytes) -> bool:
-    """Write under a temporary name and rename: readers see the old file or the new one, writers need no lock.
-
-    False, with a warning, where it fails.
-    """
+def replace(path: Path, data: bytes):
+    """Write under a temporary name and rename: readers see the old file or the new one, writers need no lock. OSError where it fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def write_atomically(path: Path, data: bytes) -> bool:
+    """As `replace`; False, with a warning, where it fails."""
+    try:
+        replace(path, data)
     except OSError as error:
         warnings.warn(f"dnnkern: could not write {path}: {error}", RuntimeWarning, stacklevel=2)
         return False

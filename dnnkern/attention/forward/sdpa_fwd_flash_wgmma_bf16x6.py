@@ -10,7 +10,7 @@
   elsewhere, so results are as exact as those of multiply-adds in float32.
 - Sums begin from zero in each tile, with the smallest of the products: tensor cores may truncate what they add, and so only the last of a
   tile's additions, one for 16 elements, take anything from a sum that counts; tiles are added up by threads (`_collected`).
-- Operands may have any strides: the first launch reads them. What lies behind a sequence's last key is zero there.
+- Operands may have any strides: the first launch reads them. What lies past a sequence's last key is zero there.
 - As with 16 bits the products of a tile's probabilities run while the exponentials of the next one are computed, tiles of keys that no row
   sees are left out, blocks persist, and draw tiles from a counter where those have unlike numbers of keys.
 

@@ -1,0 +1,81 @@
+"""Calls that were made before, seen as on a GPU: what tests of them share."""
+import struct
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import dnnkern  # noqa: E402
+from bench.pretend import pretended_gpu  # noqa: E402
+from dnnkern.host import arrays, guards, launch  # noqa: E402
+
+torch = pytest.importorskip("torch")
+
+
+class Seen:
+    """What launches were given, and how many arrays were described, since `clear`."""
+
+    def __init__(self, monkeypatch):
+        self.values, self.by_thread, self.described, self.shifted = [], {}, 0, 0
+        enqueue = launch.Executable.enqueue
+
+        def enqueued(plan, frame, stream):
+            values = plan.layout.unpack_from(frame.storage)
+            behind = struct.unpack_from(f"<{len(plan.shifted)}Q", frame.storage, 8 * len(values))
+            assert behind == tuple(values[position] + offset for position, offset in plan.shifted)
+            self.shifted = len(behind)
+            self.values.append(values)
+            self.by_thread[threading.get_ident()] = values
+            return enqueue(plan, frame, stream)
+
+        def counted(function):
+            def count(kind, *rest):
+                self.described += 1
+                return function(kind, *rest)
+            return count
+        monkeypatch.setattr(launch.Executable, "enqueue", enqueued)
+        for name in ("describe", "describe_call"):
+            monkeypatch.setattr(arrays.Torch, name, counted(getattr(arrays.Torch, name)))
+
+    def clear(self):
+        self.values.clear()
+        self.described = 0
+
+    def addresses(self, count):
+        """The first ones of the latest execution."""
+        return self.values[-1][:count]
+
+
+@pytest.fixture(name="seen")
+def seen_fixture(monkeypatch):
+    with pretended_gpu():
+        yield Seen(monkeypatch)
+
+
+@pytest.fixture(name="either_way", params=[True, False], ids=["guards", "described"])
+def either_way_fixture(request, monkeypatch):
+    """With guards, and where torch has none."""
+    if not request.param:
+        monkeypatch.setattr(guards, "_is_sound", lambda: False)
+    return request.param
+
+
+def lists(count=3, shape=(4, 4), **how):
+    return [[torch.ones(shape, **how) for _ in range(count)] for _ in range(3)]
+
+
+def step(lists, **more):
+    params, grads, momenta = lists
+    dnnkern.sgd_step(params, grads, momenta, lr=0.5, momentum=0.5, **more)
+
+
+def warm(lists):
+    for _ in range(3):
+        step(lists)
+
+
+def flat(lists):
+    return tuple(t.data_ptr() for some in lists for t in some)
