@@ -4,17 +4,19 @@ import itertools
 from . import shapes
 
 COMMON = "common"
+DEMO = "demo"  # what `python -m dnnkern demo` needs
 USUAL = ("float32", "float16", "bfloat16")
 NARROW = ("int8", "float8_e4m3fn")  # of products, convolutions and attention
 
 
 def names() -> list:
-    """All sets: `COMMON`, and those that the operations have."""
-    return [COMMON, *sorted({name for op in shapes.operations() for name in shapes.of(op).SETS})]
+    """All sets: `COMMON`, `DEMO`, and those that the operations have."""
+    return [COMMON, DEMO, *sorted({name for op in shapes.operations() for name in shapes.of(op).SETS})]
 
 
 def problems(name, op=None) -> list:
-    """The problems of a set, each once, of one operation or of all; `COMMON` are all sets of all operations in the usual dtypes.
+    """The problems of a set, each once, of one operation or of all; `COMMON` are all sets of all operations in the usual dtypes, and
+    `DEMO`.
 
     Raises
     ------
@@ -29,6 +31,11 @@ def problems(name, op=None) -> list:
         for one, dtype in itertools.product(sets, [d for d in USUAL + NARROW if d in module.DTYPES]):
             for case in _cases(module, one, dtype):
                 found.setdefault((case.op, case.problem))
+    if name in (COMMON, DEMO):
+        from dnnkern import demo
+        for problem in demo.problems():
+            if problem.op in operations:
+                found.setdefault((problem.op, problem))
     if not found:
         raise ValueError(f"there is no set {name!r}{f' of {op}' * bool(op)}; expected one of {', '.join(names())}")
     return [problem for _, problem in found]

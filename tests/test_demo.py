@@ -30,6 +30,12 @@ def test_learns_as_float64_does(trained):
         assert np.abs(net.arrays.get(moved) - w).max() > 0
 
 
+def test_its_problems_are_known_ahead(trained):
+    net = trained[-2]
+    net.accuracy(*trained[1])
+    assert set(demo.problems(TINY)) == set(net.problems.values())
+
+
 @pytest.mark.sized
 def test_other_weights_are_noticed(trained):
     data, _, weights, net, losses = trained

@@ -11,7 +11,7 @@ from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch, optim
-from dnnkern.device import SIMULATED
+from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.dispatch import NotSupported
 from dnnkern.optim._parse import FAMILY, SMALL, parse_problem
 
@@ -122,10 +122,10 @@ def test_a_list_that_stays_is_not_looked_at_again(monkeypatch):
     assert looked == ["params", "grads", "m", "v", "vmax"]
     lists["grads"] = [array(host(g)) for g in lists["grads"]]
     step("adamw_step", lists, 4)
-    assert looked[5:] == ["grads"]
+    assert looked[5:] == (["grads"] if HOST_MEMORY else [])  # on a GPU the call's site recognises arrays like these
     lists["m"] = list(lists["m"])  # another list of the same arrays
     step("adamw_step", lists, 5)
-    assert len(looked) == 6
+    assert len(looked) == 5 + HOST_MEMORY
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

@@ -79,6 +79,20 @@ def train(plan, data, weights, seed, framework=None, progress=iter):
     return network, values, first, time.perf_counter() - started - first
 
 
+def problems(plan=FULL):
+    """What a training step and a test of the network are made of: each problem once, nothing run."""
+    from ..preference import RECORDING, within
+    from ..warming import Recorder
+    from .network import SIDE, Arrays, Network, initial_weights
+    arrays, recorder = Arrays(None), Recorder(here=False)
+    images = [np.zeros((count, SIDE, SIDE, 1), np.float32) for count in (plan.batch, plan.test)]
+    with within(RECORDING, recorder):
+        network = Network(initial_weights(plan.channels, 10, 0), arrays, plan.batch, plan.rate, plan.decay, plan.dropout, 0)
+        network.train(arrays.put(images[0]), arrays.put(np.zeros(plan.batch, np.int32)))
+        network.accuracy(images[1], np.zeros(plan.test, np.int32))
+    return [job.problem for job in recorder.jobs]
+
+
 def difference(losses, chosen, plan, data, weights, seed):
     """(largest difference between the first losses and those of the float64 run of the same steps, how many were compared, in words what
     ended the comparison or None). `chosen` is the network's."""
