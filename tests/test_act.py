@@ -15,13 +15,13 @@ from labs import array
 import dnnkern
 from dnnkern import dispatch
 from dnnkern.act._form import canonical, spread
-from dnnkern.act._functions import BINARY as BINARY_MODES
-from dnnkern.act._functions import GATES
-from dnnkern.act._functions import UNARY as UNARY_MODES
 from dnnkern.act._lanes import make_work
 from dnnkern.act._parse import FAMILY, SMALL, parse_problem
 from dnnkern.device import SIMULATED
 from dnnkern.device.activation import PARAMETERS, Activation
+from dnnkern.device.pointwise import BINARY as BINARY_MODES
+from dnnkern.device.pointwise import GATES
+from dnnkern.device.pointwise import UNARY as UNARY_MODES
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
 

@@ -1,7 +1,7 @@
 """What functions of single elements cost, beside their bytes: the terms that the estimates of this family share."""
+from ..device.pointwise import WITH_SLOPE
 from ..engine.constants import constants
 from ..engine.cost import issue_seconds, sector_waste
-from ._functions import WITH_SLOPE
 
 COST = constants("act/elements")
 

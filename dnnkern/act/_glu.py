@@ -2,12 +2,12 @@
 from dataclasses import dataclass
 
 from ..device.epilogue import Activation
+from ..device.pointwise import GATES, Function
 from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import integer
 from ._form import Operand, spread
-from ._functions import GATES, Function
 from ._problem import Pointwise, check_dtype, check_output, missing_output, present, sizes_text
 
 OPS = ("glu_fwd", "glu_bwd")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
+from ..device.pointwise import TYPES, Function, make_function
 from ..device.vec import address, advance
 from ..engine.pack_words import make_pack
 from ..engine.values import make_unpack, make_words
@@ -20,7 +21,6 @@ from ..engine.vectors import make_unit_moves, word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ._form import Form
-from ._functions import TYPES, Function, make_function
 from ._offsets import ARRAYS, INPUTS
 
 UNITS = (16, 8, 4)

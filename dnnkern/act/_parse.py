@@ -2,11 +2,11 @@
 import argparse
 import functools
 
+from ..device.pointwise import ALIASES, GATES
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._elementwise import BINARY, UNARY, BinaryProblem, UnaryProblem, make_binary, make_unary
-from ._functions import ALIASES, GATES
 from ._glu import GluProblem, half_shape, make_glu
 from ._problem import ActivationProblem, make_activation
 from ._scaled import AddProblem, ScaleProblem, make_add, make_scale

@@ -1,10 +1,10 @@
 """Arrays times a number, and added to others, in place: the problems."""
 from dataclasses import dataclass
 
+from ..device.pointwise import Function
 from ..host.tensor import Tensor
 from ._elementwise import NUMBERS
 from ._form import spread
-from ._functions import Function
 from ._problem import Pointwise, broadcasts, check_dtype, check_in_place, check_output, present, sizes_text
 
 

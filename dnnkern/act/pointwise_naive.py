@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
+from ..device.pointwise import SCALED, Function, make_function
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._estimate import instructions
-from ._functions import SCALED, Function, make_function
 from ._lanes import scalar_arguments
 from ._offsets import ARRAYS, INPUTS, arrays_argument, make_offsets, offset_arguments
 from ._slopes import slope_launches, slope_cost, slope_workspace

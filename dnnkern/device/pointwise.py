@@ -2,9 +2,9 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, f32, f64
-from ..device.activation import Activation, activation_function, activation_gradient
-from ..device.fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, sin, sqrt, tan
+from . import device_function, f32, f64
+from .activation import Activation, activation_function, activation_gradient
+from .fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, sin, sqrt, tan
 
 TYPES = {"float32": f32, "float64": f64}
 COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
