@@ -1,12 +1,21 @@
-"""What is computed of an element: the device functions of all operations, by name."""
+"""What is computed of an element: the device functions of all operations, by name.
+
+`Function.of` knows cuDNN's pointwise modes, forward and backward, by the names of its Python package::
+
+    Function.of("add"), Function.of("relu", lower_clip=0.5, upper_clip=6), Function.of("swish_backward", beta=1.5)
+
+A condition is 1 or 0 in the compute type, and whatever is not 0 holds. Integers of int32 wrap; their quotient is truncated, their
+remainder has the sign of the dividend, and both are 0 where the divisor is.
+"""
 import functools
 from dataclasses import dataclass
 
-from . import device_function, f32, f64
-from .activation import Activation, activation_function, activation_gradient
+from . import device_function, f32, f64, i32, wrapping
+from .activation import MODES, Activation, activation_function, activation_gradient
 from .fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, sin, sqrt, tan
+from .index import quotient
 
-TYPES = {"float32": f32, "float64": f64}
+TYPES = {"float32": f32, "float64": f64, "int32": i32}
 COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
 LOGICAL = ("logical_and", "logical_or", "logical_not")
 UNARY = ("identity", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "erf", "sin", "cos", "tan", "ceil", "floor", "logical_not",
@@ -14,11 +23,18 @@ UNARY = ("identity", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", 
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "mod", "atan2", "add_square", *COMPARISONS, *LOGICAL[:2], "binary_select")
 ALIASES = {"bias": "add", "scale": "mul"}
 """cuDNN's other names."""
+ACTIVATION_ALIASES = {"gelu_approx_tanh": "gelu_tanh"}
+"""cuDNN's other names of activations."""
 GATES = ("sigmoid", "swish", "silu", "gelu")
 WITH_SLOPE = "prelu with its slope"
 """The mode of prelu's gradient whose second result is the element's part of the slope's gradient."""
 SCALED = ("scale_tensor", "add_tensor")
 """Operations with run-time numbers alpha, and beta."""
+INTEGER = ("identity", "neg", "abs", "ceil", "floor", "gen_index", "add", "sub", "mul", "div", "mod", "max", "min", "add_square",
+           "binary_select", *COMPARISONS, *LOGICAL)
+"""Modes that there are of int32 too."""
+_INPUTS = {"unary": 1, "binary": 2, "activation_fwd": 1, "activation_bwd": 2, "glu_fwd": 2, "glu_bwd": 3, "scale_tensor": 1,
+           "add_tensor": 2}
 
 
 @dataclass(frozen=True)
@@ -27,6 +43,34 @@ class Function:
     op: str
     mode: str
     activation: Activation | None = None
+
+    @classmethod
+    def of(cls, mode, **parameters):
+        """A pointwise mode by its name: one of `UNARY`, `BINARY`, `ALIASES`, or an activation's, with its parameters; the gradient of an
+        activation is "<name>_backward", a function of (loss, input).
+
+        >>> Function.of("bias")
+        Function(op='binary', mode='add', activation=None)
+        >>> Function.of("gelu_approx_tanh_backward").activation
+        Activation('gelu_tanh')
+        """
+        name = ALIASES.get(mode, mode)
+        if name in UNARY or name in BINARY:
+            if parameters:
+                raise ValueError(f"Function: {mode} takes no parameters, got {', '.join(parameters)}")
+            return cls("unary" if name in UNARY else "binary", name)
+        name, backward, rest = str(mode).partition("_backward")
+        name = ACTIVATION_ALIASES.get(name, name)
+        if rest or name not in MODES:
+            raise ValueError(f"Function: mode={mode!r}; expected one of {', '.join((*UNARY, *BINARY, *ALIASES, *MODES))}, or the name of "
+                             "an activation and _backward")
+        activation = Activation(name, **parameters)
+        return cls("activation_bwd" if backward else "activation_fwd", activation.mode, activation)
+
+    @property
+    def inputs(self):
+        """How many values it is a function of."""
+        return _INPUTS[self.op] + (self.mode in ("binary_select", "prelu", WITH_SLOPE))
 
     @property
     def results(self):
@@ -38,12 +82,30 @@ class Function:
         """Whether it takes the numbers (alpha, beta) in place of a third value."""
         return self.op in SCALED
 
+    @property
+    def is_condition(self):
+        """Whether its results are 1 or 0."""
+        return self.mode in COMPARISONS or self.mode in LOGICAL
+
+    def refusal(self, compute):
+        """Why there is no such function of values of this type; None if there is."""
+        if compute not in TYPES:
+            return f"the type {compute!r}; expected one of {', '.join(TYPES)}"
+        if compute == "int32" and not (self.op in ("unary", "binary") and self.mode in INTEGER):
+            return f"{self.mode} of int32; expected one of {', '.join(INTEGER)}, or float32 or float64"
+        return None
+
 
 @functools.cache
 def make_function(function, compute, short=False):
     """Device function ``apply(a, b, c)`` of values of type `compute`; those that it has no use for may be anything, c is the tuple (alpha,
     beta) if it is scaled. Two results are a tuple; `short`: they will be rounded to 16 bits or fewer."""
+    refused = function.refusal(compute)
+    if refused:
+        raise TypeError(f"make_function: {refused}")
     T, op, mode = TYPES[compute], function.op, function.mode
+    if compute == "int32" and mode in _OF_INTEGERS:
+        return device_function(_OF_INTEGERS[mode])
     if op == "unary":
         return device_function(_unary(T, mode))
     if op == "binary":
@@ -66,6 +128,59 @@ def make_function(function, compute, short=False):
         def apply(dy, value, gate):
             return dy * f(gate), g(dy * value, gate)
     return device_function(apply)
+
+
+def _integer_neg(x, b, c):
+    return wrapping(-x)
+
+
+def _integer_same(x, b, c):
+    return x
+
+
+def _integer_add(a, b, c):
+    return wrapping(a + b)
+
+
+def _integer_sub(a, b, c):
+    return wrapping(a - b)
+
+
+def _integer_mul(a, b, c):
+    return wrapping(a * b)
+
+
+def _integer_add_square(a, b, c):
+    return wrapping(a + wrapping(b * b))
+
+
+@device_function
+def _magnitude(x):
+    return x if x >= 0 else wrapping(-x)
+
+
+def _integer_abs(x, b, c):
+    return _magnitude(x)
+
+
+@device_function
+def _truncated(a, b):
+    """Of the quotient of two int32; 0 where b is."""
+    q = quotient(_magnitude(a), 1 if b == 0 else _magnitude(b))  # of uint32: the magnitude of -2**31 is that of its bits
+    return 0 if b == 0 else q if (a < 0) == (b < 0) else wrapping(-q)
+
+
+def _integer_div(a, b, c):
+    return _truncated(a, b)
+
+
+def _integer_mod(a, b, c):
+    return 0 if b == 0 else wrapping(a - wrapping(_truncated(a, b) * b))
+
+
+_OF_INTEGERS = {"neg": _integer_neg, "abs": _integer_abs, "ceil": _integer_same, "floor": _integer_same, "add": _integer_add,
+                "sub": _integer_sub, "mul": _integer_mul, "div": _integer_div, "mod": _integer_mod, "add_square": _integer_add_square}
+"""What is another function of int32 than of floats."""
 
 
 def _scaled(mode):
