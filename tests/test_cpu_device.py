@@ -16,6 +16,8 @@ import test_device_mbarrier
 import test_device_mma
 import test_device_philox
 import test_device_pipeline
+import test_device_pointwise
+import test_device_program
 import test_device_rows
 import test_device_scheduler
 import test_device_stmatrix
@@ -29,7 +31,7 @@ from test_device_wgmma import rng  # noqa: F401 (a fixture)
 
 _MODULES = (test_device_barrier, test_device_block, test_device_cluster, test_device_convert, test_device_cp_async, test_device_epilogue,
             test_device_fastmath, test_device_groups, test_device_index, test_device_ldmatrix, test_device_mbarrier, test_device_mma,
-            test_device_philox, test_device_pipeline, test_device_rows,
+            test_device_philox, test_device_pipeline, test_device_pointwise, test_device_program, test_device_rows,
             test_device_scheduler, test_device_stmatrix, test_device_tma, test_device_tma_im2col,
             test_device_typing, test_device_vec, test_device_warp, test_device_wgmma)
 for _module in _MODULES:

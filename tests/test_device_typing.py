@@ -6,7 +6,7 @@ import pytest
 from kit import launch
 
 from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, device_function, f32, i32, i64, jit, u32, wrapping
-from dnnkern.device._parameters import flattened
+from dnnkern.device._parameters import flattened, structure
 from dnnkern.host.launch import Argument, Launch
 
 N, HALF, TABLE = 5, 0.5, ((1, 2), (3, 4))
@@ -240,3 +240,39 @@ def test_fields_that_no_parameter_has():
                            (POOL._replace(window=Window(1, (1, 2))), "2 numbers, expected 3"), (POOL._replace(window=(1,)), "shorter")):
         with pytest.raises((TypeError, ValueError), match=message):
             flattened(type(value), value)
+
+
+Group = structure("Group", ("float32*", "int32", "uint16*"))
+
+
+@jit(launch_bounds=32)
+def _grouped(y, n, group, nothing):
+    i = cuda.threadIdx.x
+    if i < n:
+        y[i] = group[0][i * group.at1] + f32(group[2][i])
+
+
+def test_pointers_among_the_members():
+    """Pointers of several types in one parameter, and one of no members."""
+    y, x, words = np.zeros(4, np.float32), np.arange(8, dtype=np.float32), np.arange(4, dtype=np.uint16) + 10
+    launch(_grouped, 1, 32, y, 4, Group(x, 2, words), structure("Nothing", ())())
+    np.testing.assert_array_equal(y, x[::2] + words)
+
+
+def test_dynamic_members_of_a_plan():
+    if not HOST_MEMORY:
+        pytest.skip("plans on a GPU: test_host_launch")
+    if SIMULATED:
+        from dnnkern.host.launch import SimulatedExecutable as Executable
+    else:
+        from dnnkern.host.cpu import CpuExecutable as Executable
+    y, x, words = np.zeros(4, np.float32), np.arange(8, dtype=np.float32), np.arange(4, dtype=np.uint16) + 10
+    nothing = structure("Nothing", ())
+    group = Argument(Group, Group(Argument("float32*", "x", offset=4), Argument("int32", "step"), Argument("uint16*", "words")))
+    each = Launch(_grouped, (1, 1, 1), (32, 1, 1), (Argument("float32*", "y"), Argument("int32", 4), group, Argument(nothing, nothing())))
+    assert [a.value for a in each.parameters] == ["y", 4, "x", "step", "words", ()]
+    parameters = [*((name, "pointer") for name in ("y", "x", "words")), ("step", "int32")]
+    Executable([each], parameters, 0).execute((y, x, words, 1), 0)
+    np.testing.assert_array_equal(y, x[1:5] + words)
+    with pytest.raises(TypeError, match=r"a member of Group is Argument\(type='uint16\*', value='x'.*expected the type float32\*"):
+        Argument(Group, Group(Argument("uint16*", "x"), 1, Argument("uint16*", "words"))).members

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dnnkern.device import SIMULATED, cuda, f32, i64
+from dnnkern.device._parameters import structure
 from dnnkern.host import graphs, raw
 from dnnkern.host import launch as launch_module
 from dnnkern.host.launch import Argument, Launch
@@ -72,6 +73,22 @@ def test_what_a_launch_is_given(monkeypatch):
     seen.clear()
     plan.execute((0x3000, 0x4000, -1.0), 0)
     assert seen[0][5][0] == struct.pack("<Q", 0x3000) and seen[0][5][3] == struct.pack("<Q", 0x4030) and not seen[0][3]
+
+
+_Group = structure("_Group", ("float32*", "int64", "uint8*"))
+
+
+def test_dynamic_members_are_passed_as_arguments_are(monkeypatch):
+    """A structure with dynamic members fills the slots of a launch, and moves pointers, as its members would one by one."""
+    members = Argument("float32*", "x"), Argument("int64", "n"), Argument("uint8*", "workspace", 48)
+    parameters = (("x", "pointer"), ("workspace", "pointer"), ("n", "int64"))
+    plain, grouped = (_Executable([Launch(_kernel, (1, 1, 1), (32, 1, 1), arguments)], parameters, monkeypatch)
+                      for arguments in (members, (Argument(_Group, _Group(*members)),)))
+    assert plain.slots == grouped.slots and plain.shifted == grouped.shifted == [(1, 48)]
+    assert grouped.slots == [[0, 16, 24]]
+    with pytest.raises(ValueError, match=r"Argument\('float32\*', 'y'\); expected a constant, or one of 'x'"):
+        argument = Argument(_Group, _Group(Argument("float32*", "y"), 1, Argument("uint8*", "workspace")))
+        _Executable([Launch(_kernel, (1, 1, 1), (32, 1, 1), (argument,))], parameters, monkeypatch)
 
 
 def test_an_argument_that_no_call_has():

@@ -9,6 +9,7 @@ The annotations of such a class are casts (`i32` ... `f64`), names as above, or 
 A kernel gets its fields one by one, in order, and sees the tuple: ``window.strides[0]``.
 """
 import functools
+from collections import namedtuple
 
 CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
         "uint64": "Q"}
@@ -33,7 +34,7 @@ def _annotated(kind, field):
     name = getattr(given, "__forward_arg__", given)  # typing's own of a name in quotes
     if not isinstance(name, str):
         name = getattr(given, "name", None) or getattr(given, "__name__", None)  # a cast: Numba's type, or the simulator's function
-    scalar, x, count = str(name).partition("x")
+    scalar, x, count = str(name).removesuffix("*").partition("x")
     if scalar not in CODE or x and not count.isdecimal():
         raise TypeError(f"{kind.__qualname__}.{field}: {name!r}; expected a cast such as i32, a name such as 'int64x3', or a NamedTuple "
                         "class of these")
@@ -57,6 +58,16 @@ def flattened(kind, value) -> list:
     found = []
     rebuilt(kind, value, lambda scalar, v: found.append((scalar, v)))
     return found
+
+
+def structure(name, types):
+    """A NamedTuple class of members of these types, pointers ("float32*") among them, for kernels that find them by their positions.
+
+    A kernel gets any number of operands of any types as one parameter that way, of none too.
+    """
+    made = namedtuple(name, [f"at{k}" for k in range(len(types))])
+    made.__annotations__ = dict(zip(made._fields, types))
+    return made
 
 
 def described(kind) -> str:

@@ -85,6 +85,8 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
     places = {**dict.fromkeys(absent, places["y"]), **places}  # never read, but a launch names them
 
     def moved(argument):
+        if argument.members:
+            return replace(argument, value=argument.type(*map(moved, argument.members)))
         if not argument.is_dynamic:
             return argument
         if argument.value in SCALARS:

@@ -20,14 +20,13 @@ class CpuExecutable(HostExecutable):
         """Run every launch to its end."""
         for each in self.launches:
             keep = []  # tables, until the launch has ended
-            packed = b"".join(self._packed(a, values, keep) for a in each.arguments)
+            packed = b"".join(self._packed(a, values, keep) for a in each.parameters)
             launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative,
                    functools.partial(self._extents, each, values, keep))
 
     def _extents(self, each, values, kept):
         kept, found = iter(kept), []
-        for k, a in enumerate(each.arguments):
-            name = argument(each.kernel, k)
+        for name, a in [(argument(each.kernel, k), m) for k, a in enumerate(each.arguments) for m in a.members or (a,)]:
             if isinstance(a.spec, Table):
                 found += [extent(values[self.order[of]], f"{of} of {name}") for of in a.spec.names]
             elif a.type == "tensormap" or a.is_pointer:

@@ -2,7 +2,7 @@
 import numpy as np
 
 from ..device import DEVICE, SIMULATED
-from ..device._parameters import constant_type, is_mapped
+from ..device._parameters import constant_type, is_mapped, is_structure
 from .device import check, set_current
 from .launch import Argument, Executable, Launch, SimulatedExecutable
 
@@ -26,7 +26,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     examples.
 
     Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
-    ints as int32, floats as float32, NumPy scalars as their own type, NamedTuples as their annotations say.
+    ints as int32, floats as float32, NumPy scalars as their own type, NamedTuples as their annotations say, arrays among their members.
     """
     if DEVICE == "cpu":
         from ..device.cpu import launch
@@ -35,28 +35,39 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     if SIMULATED:
         from ..device.sim import Map, Pointer
         from ..device.sim.scalars import as_parameter
-        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if is_mapped(a) else
-                  as_parameter(constant_type(a), a) for a in args]
+
+        def value(a):
+            if isinstance(a, np.ndarray):
+                return Pointer(a)
+            if is_mapped(a):
+                return Map(Pointer(a[0]), a[1])
+            if is_structure(type(a)):
+                a = type(a)(*(Pointer(v) if isinstance(v, np.ndarray) else v for v in a))
+            return as_parameter(constant_type(a), a)
+        values = list(map(value, args))
         kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
         return
     from cuda.bindings import driver
     set_current(index)
-    arguments, values, parameters, copies = [], [], [], {}
+    values, copies = {}, {}
+
+    def argument(a):
+        array, spec = a if is_mapped(a) else (a, None)
+        if is_structure(type(a)) and any(isinstance(v, np.ndarray) for v in a):
+            return Argument(type(a), type(a)(*(argument(v) if isinstance(v, np.ndarray) else v for v in a)))
+        if not isinstance(array, np.ndarray):
+            return Argument(constant_type(a), a)
+        if id(array) not in copies:  # an array may be passed for several arguments
+            copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
+            host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
+            check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
+        name = str(len(values))
+        values[name] = copies[id(array)][1]
+        return Argument(array.dtype.name + "*", name) if spec is None else Argument("tensormap", name, spec=spec)
     try:
-        for k, a in enumerate(args):
-            array, spec = a if is_mapped(a) else (a, None)
-            if not isinstance(array, np.ndarray):
-                arguments.append(Argument(constant_type(a), a))
-                continue
-            if id(array) not in copies:  # an array may be passed for several arguments
-                copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
-                host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
-                check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
-            parameters.append((str(k), "pointer"))
-            values.append(copies[id(array)][1])
-            arguments.append(Argument(array.dtype.name + "*", str(k)) if spec is None else Argument("tensormap", str(k), spec=spec))
+        arguments, parameters = list(map(argument, args)), [(name, "pointer") for name in values]
         executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
-        executable.execute(values, 0)
+        executable.execute(list(values.values()), 0)
         check(driver.cuCtxSynchronize())
         for a, address in copies.values():
             back = np.empty(a.shape, a.dtype)

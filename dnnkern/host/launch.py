@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ..device._parameters import CODE, flattened, kernel_name
+from ..device._parameters import CODE, fields, flattened, is_structure, kernel_name
 from ..preference import remark
 from . import raw
 from .compile import compile_kernel
@@ -27,7 +27,7 @@ _LIMIT_DEFAULT_SHARED = 48 * 1024
 @dataclass(frozen=True)
 class Argument:
     """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple, or a NamedTuple class whose annotations are such types)
-    and a constant, or the name of a dynamic value.
+    and a constant, or the name of a dynamic value. Of a NamedTuple each member is a constant, or an `Argument` of the class's type.
 
     `offset` is added to a pointer, in bytes: several kernels share one workspace that way. A "tensormap" is the `spec` of an array whose
     address is the dynamic value. A "uint64*" whose `spec` is a `Table` is that table, made anew where an address in it has changed.
@@ -45,6 +45,16 @@ class Argument:
     def is_pointer(self):
         return isinstance(self.type, str) and self.type.endswith("*")
 
+    @functools.cached_property
+    def members(self):
+        """The arguments that a structure with dynamic members is made of, in order; () of any other."""
+        if not (is_structure(self.type) and any(isinstance(v, Argument) for v in self.value)):
+            return ()
+        for (_, kind), v in zip(fields(self.type), self.value, strict=True):
+            if isinstance(v, Argument) and v.type != kind:
+                raise TypeError(f"a member of {self.type.__qualname__} is {v}; expected the type {kind}")
+        return tuple(v if isinstance(v, Argument) else Argument(kind, v) for (_, kind), v in zip(fields(self.type), self.value))
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -61,6 +71,11 @@ class Launch:
     @property
     def signature(self):
         return tuple(a.type for a in self.arguments)
+
+    @functools.cached_property
+    def parameters(self):
+        """Its arguments as they are passed: of a structure with dynamic members these."""
+        return tuple(m for a in self.arguments for m in a.members or (a,))
 
     def __post_init__(self):
         threads = self.block[0] * self.block[1] * self.block[2]
@@ -182,7 +197,7 @@ def _positions(launches, parameters):
     """{name: its index in the values of a call}; ValueError if a launch takes a name that no call has."""
     known = dict.fromkeys(name for name, _ in parameters)
     for launch in launches:
-        for a in launch.arguments:
+        for a in launch.parameters:
             for name in a.spec.names if isinstance(a.spec, Table) else (a.value,) if a.is_dynamic else ():
                 if name not in known:
                     raise ValueError(f"launch of {kernel_name(launch.kernel)}: Argument({a.type!r}, {name!r}); expected a constant, or one "
@@ -194,7 +209,7 @@ def _shifted_pointers(launches, order):
     """[(index of a value, offset)] of the pointers at an offset that launches take."""
     found = {}
     for launch in launches:
-        for a in launch.arguments:
+        for a in launch.parameters:
             if a.is_dynamic and a.offset and a.type != "tensormap" and a.value in order and not isinstance(a.spec, Table):
                 found[order[a.value], a.offset] = None
     return list(found)
@@ -220,7 +235,7 @@ class Executable:
         self.tables, known = [], {}
         for launch in self.launches:
             slots = []
-            for a in launch.arguments:
+            for a in launch.parameters:
                 if a.type == "tensormap":
                     slots.append((order[a.value], a.offset, a.spec))
                 elif isinstance(a.spec, Table):
@@ -356,6 +371,8 @@ class SimulatedExecutable(HostExecutable):
         from ..device.sim.scalars import as_parameter
         if isinstance(a.spec, Table):
             return a.spec.simulated([values[self.order[name]] for name in a.spec.names])
+        if a.members:
+            return a.type(*[self._argument(member, values) for member in a.members])
         value = self.value(a, values)
         if a.type == "tensormap":
             return Map(_shifted(value, a.offset), a.spec)

@@ -224,8 +224,9 @@ def scalar(kind, value) -> bytes:
 
 
 def scalars(kind, value) -> bytes:
-    """A kernel's arguments of a constant: of a tuple one for each number."""
-    return b"".join(scalar(k, v if k.startswith("float") else int(v)) for k, v in flattened(kind, value))
+    """A kernel's arguments of a constant: of a tuple one for each number, or array."""
+    return b"".join(scalar("uint64", address(v)) if k.endswith("*") else scalar(k, v if k.startswith("float") else int(v))
+                    for k, v in flattened(kind, value))
 
 
 def address(value) -> int:
@@ -279,7 +280,7 @@ def launch_arrays(kernel, grid, block, args, shared=0):
 
 def _arrays(kernel, args, keep=()):
     """Extents of arrays, those of tensor maps and these themselves among them."""
-    arrays = [(k, a[0] if is_mapped(a) else a) for k, a in enumerate(args)]
+    arrays = [(k, m) for k, a in enumerate(args) for m in (a[:1] if is_mapped(a) else a if isinstance(a, tuple) else (a,))]
     return [extent(a, argument(kernel, k)) for k, a in arrays if isinstance(a, np.ndarray)] + [extent(a, "a tensor map") for a in keep]
 
 

@@ -59,8 +59,8 @@ def converter(dtype):
 
 
 def as_parameter(kind, value):
-    """A constant as a kernel parameter of a type, a NamedTuple's class among them (see `_parameters`)."""
-    return rebuilt(kind, value, lambda scalar, v: np.dtype(scalar).type(v))
+    """A constant as a kernel parameter of a type, a NamedTuple's class among them (see `_parameters`); pointers stay what they are."""
+    return rebuilt(kind, value, lambda scalar, v: v if scalar.endswith("*") else np.dtype(scalar).type(v))
 
 
 def as_argument(value):

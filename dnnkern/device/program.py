@@ -1,0 +1,459 @@
+"""A DAG of pointwise functions as data, and the device function that computes it in any kernel's registers.
+
+A `Program` numbers its values: first what the kernel computed (its accumulator, or several), then the loads, then the steps. So
+bias and GELU after a product, with the sum before GELU kept in bfloat16 beside it, are::
+
+    add, gelu = Function.of("add"), Function.of("gelu")
+    program = Program(loads=(("bfloat16", "column"),),                                    # value 1; value 0 is the accumulator
+                      steps=(Step(add, (0, 1), round_to="bfloat16"), Step(gelu, (2,))),   # values 2 and 3
+                      stores=((2, "bfloat16", "matrix"),))                                # side outputs; the result is the last value
+
+A load's *access* says how the operand is addressed from the (m, n) that the kernel computes, and which members it has in the tuple of all
+operands, in the order of the loads, then of the stores:
+
+========  ==================================================  ===========================================================
+scalar    the element at the pointer                          pointer
+value     a number that is given at each launch               number
+row       pointer[m * stride]                                 pointer, stride
+column    pointer[n * stride]                                 pointer, stride
+matrix    pointer[m * row_stride + n * column_stride]         pointer, row_stride, column_stride
+index     m * row_stride + n * column_stride + first, int32   row_stride, column_stride, first
+a number  that number                                         none
+========  ==================================================  ===========================================================
+
+Strides count elements, and are int64 where offsets are `wide`. Integers are loaded as int32, float64 as such, all else as float32; a
+step takes its inputs to its own compute type, and a condition is 1 or 0 in that. ``round_to`` rounds a step's result to a dtype: the value
+goes on as what a load of it would be. Conversions to integers round to nearest and saturate.
+
+Stores are of side outputs, ``matrix`` each. A kernel may compute an element twice, as tiles do that are clamped to the last row: a program
+only stores what is the same each time, and never accumulates.
+"""
+import functools
+import numbers
+from dataclasses import asdict, dataclass
+
+from . import device_function, i32
+from ._parameters import structure
+from .activation import Activation
+from .convert import INTEGERS, element
+from .index import divided
+from .numeric import double_to_int32, float_to_int32
+from .pointwise import TYPES, Function, make_function
+from .vec import advance
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
+"""What a program loads, stores and rounds to."""
+MEMBERS = {"scalar": ("pointer",), "value": ("number",), "row": ("pointer", "stride"), "column": ("pointer", "stride"),
+           "matrix": ("pointer", "stride", "stride"), "index": ("stride",) * 3}
+"""Access -> the members of its operand."""
+TRANSPOSED = {"row": "column", "column": "row"}
+
+
+def loaded_type(dtype) -> str:
+    """The type of a value that is loaded, or rounded to a dtype."""
+    return "int32" if dtype in INTEGERS else "float64" if dtype == "float64" else "float32"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One function of earlier values: their numbers, the dtype that its result is rounded to, and the type that it computes in."""
+    function: Function
+    inputs: tuple
+    round_to: str | None = None
+    compute: str = "float32"
+
+    def __post_init__(self):
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        f = self.function
+        if f.results != 1 or f.is_scaled:
+            raise ValueError(f"program: {f.op} {f.mode} is no step; expected a function with one result and no run-time numbers")
+        if len(self.inputs) != f.inputs:
+            raise ValueError(f"program: {f.mode} of {len(self.inputs)} values; expected {f.inputs}")
+        refused = f.refusal(self.compute)
+        if refused:
+            raise TypeError(f"program: {refused}")
+        if self.round_to is not None:
+            _known("round_to", self.round_to)
+
+
+def _known(what, dtype):
+    if dtype not in DTYPES:
+        raise TypeError(f"program: {what} is {dtype!r}; expected one of {', '.join(DTYPES)}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A DAG of pointwise functions, see the module; plain data, hashable.
+
+    Attributes
+    ----------
+    loads : tuple of (dtype, access)
+        `access` is one of `MEMBERS`, or a number: a constant.
+    steps : tuple of Step
+    stores : tuple of (value, dtype, "matrix")
+        Side outputs.
+    result : int
+        The number of the value that the kernel goes on with; the last by default.
+    accumulators : int
+        How many values the kernel gives.
+    """
+    loads: tuple = ()
+    steps: tuple = ()
+    stores: tuple = ()
+    result: int | None = None
+    accumulators: int = 1
+
+    def __post_init__(self):
+        put = functools.partial(object.__setattr__, self)
+        for name in ("loads", "stores"):
+            put(name, tuple(map(tuple, getattr(self, name))))
+        put("steps", tuple(self.steps))
+        known = self.accumulators + len(self.loads)
+        for dtype, access in self.loads:
+            _known("a load", dtype)
+            if access not in MEMBERS and (isinstance(access, (str, bool)) or not isinstance(access, numbers.Real)):
+                raise ValueError(f"program: a load by {access!r}; expected one of {', '.join(MEMBERS)}, or a number")
+            if access == "index" and dtype != "int32":
+                raise TypeError(f"program: an index of {dtype}; expected int32")
+        for step in self.steps:
+            self._check(step.inputs, known, f"{step.function.mode} takes")
+            known += 1
+        if self.result is None:
+            put("result", known - 1)
+        for value, dtype, access in self.stores:
+            _known("a store", dtype)
+            if access != "matrix":
+                raise ValueError(f"program: a store by {access!r}; expected 'matrix'")
+            self._check((value,), known, "a store of")
+        self._check((self.result,), known, "the result is")
+
+    @staticmethod
+    def _check(values, known, what):
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < known:
+                raise ValueError(f"program: {what} value {value!r}; expected 0 to {known - 1}")
+
+    @classmethod
+    def of_record(cls, record):
+        """The program that `dataclasses.asdict` made into plain data, lists for tuples."""
+        def number(access):
+            return float(access) if access in ("inf", "-inf", "nan") else access
+
+        def step(given):
+            f = given["function"]
+            activation = f["activation"] and Activation(f["activation"]["mode"], **{n: float(v) for n, v in f["activation"]["parameters"]})
+            return Step(**{**given, "function": Function(f["op"], f["mode"], activation)})
+        return cls(**{**record, "loads": [(dtype, number(access)) for dtype, access in record["loads"]],
+                      "steps": [step(s) for s in record["steps"]]})
+
+    def record(self) -> dict:
+        """As plain data."""
+        return asdict(self)
+
+    @functools.cached_property
+    def operands(self) -> tuple:
+        """((dtype, access), ...) of what is in memory or given at each launch: loads but for constants, then stores."""
+        return tuple(load for load in self.loads if load[1] in MEMBERS) + tuple((dtype, access) for _, dtype, access in self.stores)
+
+    @property
+    def inputs(self) -> int:
+        """How many of the operands are read."""
+        return len(self.operands) - len(self.stores)
+
+    def types(self, accumulator="float32") -> tuple:
+        """The type of each value, the accumulators being of this one."""
+        return ((accumulator,) * self.accumulators + tuple(loaded_type(dtype) for dtype, _ in self.loads)
+                + tuple(loaded_type(s.round_to) if s.round_to else s.compute for s in self.steps))
+
+    def transposed(self):
+        """The same for a kernel whose rows are the columns."""
+        loads = tuple((dtype, TRANSPOSED.get(access, access)) for dtype, access in self.loads)
+        return Program(loads, self.steps, self.stores, self.result, self.accumulators)
+
+    def __str__(self):
+        return "+".join(step.function.mode + ("_backward" if step.function.op == "activation_bwd" else "") for step in self.steps) or "copy"
+
+
+# ---- the tuple of operands
+
+def member_types(program, wide=False) -> tuple:
+    """The types of the members of a program's tuple."""
+    def types(dtype, access):
+        name = {"pointer": _element(dtype).pointer, "number": loaded_type(dtype), "stride": "int64" if wide else "int32"}
+        return [name[member] for member in MEMBERS[access]]
+    return tuple(t for dtype, access in program.operands for t in types(dtype, access)) if program else ()
+
+
+@functools.cache
+def operands_class(types):
+    """The NamedTuple class of such members: a kernel parameter's type."""
+    return structure("Operands", types)
+
+
+@functools.cache
+def _positions(program):
+    """Where the members of each operand begin in the tuple."""
+    positions, at = [], 0
+    for _, access in program.operands:
+        positions.append(at)
+        at += len(MEMBERS[access])
+    return tuple(positions)
+
+
+# ---- the device function
+
+@functools.cache
+def make_program(program, accumulator="float32", short=False):
+    """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
+
+    `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: the result will be rounded to 16
+    bits or fewer.
+    """
+    types, shift = program.types(accumulator), not program.accumulators  # without accumulators a 0 stands first: tuples are not empty
+    positions = iter(_positions(program))
+    values = _start(program.accumulators)
+    for dtype, access in program.loads:
+        if access in MEMBERS:
+            values = _with_load(values, dtype, access, next(positions))
+        else:
+            values = _with_constant(values, dtype, access)
+    known, shorts = program.accumulators + len(program.loads), _shorts(program, short)
+    for k, step in enumerate(program.steps):
+        function = make_function(step.function, step.compute, shorts[known + k])
+        casts = tuple(_cast(types[i], step.compute) for i in step.inputs)
+        values = _with_step(values, function, tuple(i + shift for i in step.inputs), casts, _rounding(step.compute, step.round_to))
+    for value, dtype, _ in program.stores:
+        values = _with_store(values, value + shift, make_narrow(types[value], dtype), next(positions))
+    RESULT = program.result + shift
+
+    @device_function
+    def run(acc, m, n, e):
+        return values(acc, m, n, e)[RESULT]
+    return run
+
+
+def _shorts(program, short):
+    """For each value whether all that is made of it has 16 bits or fewer: no step goes on with it but as such."""
+    count = len(program.types())
+    uses = [[] for _ in range(count)]
+    for k, step in enumerate(program.steps, count - len(program.steps)):
+        if step.round_to:
+            uses[k] = [_is_short(step.round_to)]
+        for i in step.inputs:
+            if i < count - len(program.steps) or not program.steps[i - count].round_to:
+                uses[i].append(False)
+    for value, dtype, _ in program.stores:
+        uses[value].append(_is_short(dtype))
+    uses[program.result].append(short)
+    return [bool(of) and all(of) for of in uses]
+
+
+def _is_short(dtype):
+    return _element(dtype).storage.itemsize <= 2
+
+
+def _element(dtype):
+    return element(dtype, "int32") if dtype in INTEGERS else element(dtype)
+
+
+def _same(value):
+    return value
+
+
+@functools.cache
+def _cast(source, target):
+    """Device function between value types."""
+    if source == target:
+        return device_function(_same)
+    if target == "int32":
+        return float_to_int32 if source == "float32" else double_to_int32
+    T = TYPES[target]
+    return device_function(lambda value: T(value))
+
+
+@functools.cache
+def make_narrow(source, dtype):
+    """Device function: the word that is stored of a value of type `source`, rounded to a dtype."""
+    if dtype == "bool":
+        return device_function(_truth)
+    if dtype in ("int8", "uint8") and source == "float32":
+        return element(dtype).narrow
+    to = _element(dtype)
+    cast, narrow = _cast(source, to.compute), to.narrow
+    return device_function(lambda value: narrow(cast(value)))
+
+
+def _truth(value):
+    return 1 if value != 0 else 0
+
+
+@functools.cache
+def _rounding(source, dtype):
+    """Device function: a value of type `source` rounded to a dtype, as a load of it would be; the value itself without one."""
+    if dtype is None:
+        return device_function(_same)
+    narrow, widen = make_narrow(source, dtype), _element(dtype).widen
+    return device_function(lambda value: widen(narrow(value)))
+
+
+@functools.cache
+def _start(accumulators):
+    if accumulators == 1:
+        def values(acc, m, n, e):
+            return (acc,)
+    elif accumulators:
+        def values(acc, m, n, e):
+            return acc
+    else:
+        def values(acc, m, n, e):
+            return (0,)
+    return device_function(values)
+
+
+# NOTE: an index into a tuple is a variable of the closure by itself: e[AT + 1] is no constant to Numba, and fails to type.
+
+def _with_load(before, dtype, access, AT):
+    """`before` with a value more, that is loaded."""
+    load, S, T = _element(dtype).load, AT + 1, AT + 2
+    if access == "scalar":
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (load(e[AT], 0),)
+    elif access == "value":
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (e[AT],)
+    elif access == "row":
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (load(e[AT], m * e[S]),)
+    elif access == "column":
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (load(e[AT], n * e[S]),)
+    elif access == "matrix":
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (load(e[AT], m * e[S] + n * e[T]),)
+    else:
+        def values(acc, m, n, e):
+            return before(acc, m, n, e) + (i32(m * e[AT] + n * e[S] + e[T]),)
+    return device_function(values)
+
+
+def _with_constant(before, dtype, number):
+    T = TYPES[loaded_type(dtype)]
+    VALUE = (int if T is i32 else float)(number)
+
+    @device_function
+    def values(acc, m, n, e):
+        return before(acc, m, n, e) + (T(VALUE),)
+    return values
+
+
+def _with_step(before, function, inputs, casts, rounded):
+    """`before` with a value more, a function of others; what it has no use for is its first input again."""
+    I, J, K = (*inputs, *inputs[:1] * 2)[:3]
+    first, second, third = (*casts, *casts[:1] * 2)[:3]
+
+    @device_function
+    def values(acc, m, n, e):
+        v = before(acc, m, n, e)
+        return v + (rounded(function(first(v[I]), second(v[J]), third(v[K]))),)
+    return values
+
+
+def _with_store(before, VALUE, narrow, AT):
+    """`before`, of which one value is stored."""
+    S, T = AT + 1, AT + 2
+
+    @device_function
+    def values(acc, m, n, e):
+        v = before(acc, m, n, e)
+        e[AT][m * e[S] + n * e[T]] = narrow(v[VALUE])
+        return v
+    return values
+
+
+# ---- batches
+
+@functools.cache
+def make_placed(program, dims):
+    """Device function ``placed(e, z, sizes)``: the operands for matrix z of a batch of `dims` dimensions, whose sizes are a tuple.
+
+    In `e` an operand with strides, but for a value, has `dims` strides along the batch after its members; what is returned is without.
+    """
+    if not dims or not program or not program.operands:
+        @device_function
+        def placed(e, z, sizes):
+            return e
+        return placed
+    coordinates, at, parts = _coordinates(dims), 0, None
+    for _, access in program.operands:
+        parts, at = _with_part(parts, access, at, dims), at + len(MEMBERS[access]) + (dims if has_strides(access) else 0)
+
+    @device_function
+    def placed(e, z, sizes):
+        return parts(e, coordinates(z, sizes))
+    return placed
+
+
+def has_strides(access) -> bool:
+    """Whether operands of this access move along a batch."""
+    return "stride" in MEMBERS[access]
+
+
+def _coordinates(dims):
+    """Device function ``coordinates(z, sizes)``: the indices along each dimension of a batch."""
+    @device_function
+    def coordinates(z, sizes):
+        return (z,)
+    for d in range(1, dims):
+        coordinates = _with_coordinate(coordinates, d)
+    return coordinates
+
+
+def _with_coordinate(outer, D):
+    @device_function
+    def coordinates(z, sizes):
+        rest, i = divided(z, sizes[D])
+        return outer(rest, sizes) + (i,)
+    return coordinates
+
+
+def _with_part(before, access, AT, dims):
+    """The operands `before`, and one more, moved along the batch."""
+    members = len(MEMBERS[access])
+    shift, S, T = _shift(AT + members, dims), AT + 1, AT + 2
+    if not has_strides(access):
+        def part(e, c):
+            return (e[AT],)
+    elif access == "index":
+        def part(e, c):
+            return e[AT], e[S], e[T] + shift(e, c)
+    elif members == 2:
+        def part(e, c):
+            return advance(e[AT], shift(e, c)), e[S]
+    else:
+        def part(e, c):
+            return advance(e[AT], shift(e, c)), e[S], e[T]
+    part = device_function(part)
+    if before is None:
+        return part
+
+    @device_function
+    def parts(e, c):
+        return before(e, c) + part(e, c)
+    return parts
+
+
+def _shift(AT, dims):
+    """Device function: elements that coordinates along the batch are."""
+    @device_function
+    def shift(e, c):
+        return c[0] * e[AT]
+    for d in range(1, dims):
+        shift = _with_shift(shift, d, AT + d)
+    return shift
+
+
+def _with_shift(outer, D, AT):
+    @device_function
+    def shift(e, c):
+        return outer(e, c) + c[D] * e[AT]
+    return shift

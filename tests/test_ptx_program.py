@@ -1,0 +1,70 @@
+"""What programs of pointwise steps compile to: no more registers the longer they are, no stack, no local memory, no call."""
+import time
+
+import pytest
+from sass import machine_code, ptx
+
+from dnnkern.device import SIMULATED, cuda, jit
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from test_device_program import chain, of  # noqa: E402
+
+from dnnkern.device.program import Program, make_narrow, make_program, member_types, operands_class  # noqa: E402
+from dnnkern.host.compile import compile_anew  # noqa: E402
+
+LENGTHS = (1, 3, 10, 30)
+REGISTERS = 32  # of a thread of an element: two pointers, the operands, two indices
+
+
+def kernel_of(program, output="bfloat16"):
+    """A thread computes one element of packed rows; (kernel, signature)."""
+    apply, narrow = make_program(program, short=True), make_narrow(program.types()[program.result], output)
+
+    @jit(launch_bounds=128)
+    def kernel(acc, y, columns, e):
+        m, n = cuda.blockIdx.y, cuda.blockIdx.x * 128 + cuda.threadIdx.x
+        if n < columns:
+            y[m * columns + n] = narrow(apply(acc[m * columns + n], m, n, e))
+    return kernel, ("float32*", "uint16*", "int32", operands_class(member_types(program)))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("steps", LENGTHS)
+def test_chains_stay_in_registers(steps, arch, rng):
+    kernel, signature = kernel_of(chain(steps, rng)[0])
+    text = ptx(kernel, signature, arch)
+    assert "call" not in text and ".local" not in text and ".f64" not in text
+    code = machine_code(kernel, signature, arch)
+    assert not code.stack and not code.spilled and not code.calls
+    assert code.registers <= REGISTERS, code.registers
+    assert code.count("LDG") == 1 + {1: 1, 3: 1}.get(steps, 3) and code.count("STG") == 1, "an operand that no step reads is not loaded"
+
+
+def test_without_steps_nothing_is_left(rng):
+    plain, signature = kernel_of(Program())
+    assert machine_code(plain, signature).count("LDG") == 1
+
+
+def test_what_is_not_used_is_not_loaded():
+    program = Program((("float32", "row"), ("float32", "column")), (of("add", 0, 2),))
+    assert machine_code(*kernel_of(program)).count("LDG") == 2
+
+
+def test_time_to_compile(rng):
+    """Steps nest, and still thirty take no more than a few times as long as ten: linear in their number."""
+    seconds = []
+    for steps in (10, 30):
+        make_program.cache_clear()
+        kernel, signature = kernel_of(chain(steps, rng)[0])
+        started = time.process_time()
+        compile_anew(kernel, signature, "sm_90a")
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 1 + 6 * seconds[0], seconds
+
+
+@pytest.fixture
+def rng():
+    import numpy as np
+    return np.random.default_rng(0)
