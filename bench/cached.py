@@ -148,13 +148,9 @@ def cached_calls(frameworks=FRAMEWORKS, only=("",), real=False) -> list:
 
 
 def _real_microseconds(call):
-    from dnnkern.host.device import check
+    from dnnkern.host import driver
     from dnnkern.host.timing import host_seconds
-
-    def wait():
-        from cuda.bindings import driver
-        check(driver.cuCtxSynchronize())
-    return 1e6 * host_seconds(call, wait)
+    return 1e6 * host_seconds(call, driver.cuCtxSynchronize)
 
 
 def main(argv=None) -> int:

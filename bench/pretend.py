@@ -21,6 +21,7 @@ class _Context:
 
 _CONTEXT, _ALLOCATED = _Context(), []
 _GPUS = [types.SimpleNamespace(get_primary_context=lambda: _CONTEXT)]
+_ON_EVERY_CALL = "cuLaunchKernelEx", "cuStreamIsCapturing", "cuMemFreeAsync"
 _ADDRESSES = itertools.count(0x7F0000000000, 0x100000)
 
 
@@ -42,10 +43,10 @@ def pretended_gpu(index=0):
         change(front.Operation, _executable=_executable)
         change(dispatch, device_of=lambda index=0: pretended, current_device=lambda: 0)
         change(launch, device=lambda index: pretended, Function=_Function, compile_kernel=lambda *ignored: None)
-        functions = {name: _nothing(types) for name, types in raw._TYPES.items()}
+        functions = dict.fromkeys(raw.FUNCTIONS, lambda *ignored: 0)
+        functions.update({name: _nothing(raw.types_of(name)) for name in _ON_EVERY_CALL})
         functions.update(cuMemAllocFromPoolAsync=_allocate, cuCtxGetCurrent=_current)
         stack.enter_context(mock.patch.dict(vars(raw), functions))
-        change(_bindings(), driver=_Driver(_bindings().driver))
         device._primary_context.cache_clear()
         for known in (arrays._NAMED, arrays.KIND_OF_TYPE):
             stack.enter_context(mock.patch.dict(known))
@@ -67,12 +68,13 @@ def numba_array(shape, dtype="float32"):
     import weakref
 
     import numpy as np
+    from cuda.bindings.driver import CUdeviceptr
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.cudadrv.driver import AutoFreePointer
 
     from dnnkern.host.tensor import packed_strides
     dtype = np.dtype(dtype)
-    pointer = _bindings().driver.CUdeviceptr(next(_ADDRESSES))
+    pointer = CUdeviceptr(next(_ADDRESSES))
     memory = AutoFreePointer(weakref.proxy(_CONTEXT), pointer, math.prod(shape) * dtype.itemsize, finalizer=_freed)
     _ALLOCATED.append(memory)
     return DeviceNDArray(shape, tuple(s * dtype.itemsize for s in packed_strides(shape)), dtype, gpu_data=memory.own())
@@ -80,11 +82,6 @@ def numba_array(shape, dtype="float32"):
 
 def _freed():
     """Nothing is."""
-
-
-def _bindings():
-    import cuda.bindings.driver
-    return cuda.bindings
 
 
 def _executable(self, problem, algorithm, device, stream, kind, given):
@@ -115,21 +112,6 @@ def _current(at):
 def _allocate(at, *ignored):
     at._obj.value = next(_ADDRESSES)
     return 0
-
-
-class _Driver:
-    """cuda.bindings.driver, whose functions succeed; classes and constants are the real ones."""
-
-    def __init__(self, real):
-        self._real = real
-
-    def __getattr__(self, name):
-        known = getattr(self._real, name)
-        if isinstance(known, type) or not name.startswith("cu"):
-            return known
-        result = 0, types.SimpleNamespace(opaque=[1] * 16) if name.startswith("cuTensorMapEncode") else 1
-        function = self.__dict__[name] = lambda *ignored: result
-        return function
 
 
 class _Torch(arrays.Torch):

@@ -63,13 +63,11 @@ def measure_roofs(device, clock, units) -> dict:
 
 
 def _add_copy(contenders, work, release, device, clock):
-    from cuda.bindings import driver
-
-    from dnnkern.host.device import check
+    from dnnkern.host import driver
     from dnnkern.host.launch import Argument, Executable, Launch
-    source, target = (int(check(driver.cuMemAlloc(COPY_BYTES))) for _ in range(2))
+    source, target = (driver.cuMemAlloc(COPY_BYTES) for _ in range(2))
     release += [functools.partial(driver.cuMemFree, a) for a in (source, target)]
-    check(driver.cuMemsetD8(source, 0x5A, COPY_BYTES))
+    driver.cuMemsetD8(source, 0x5A, COPY_BYTES)
     launch = Launch(copy_chunks, (COPY_BYTES // 4096, 1, 1), (256, 1, 1), (Argument("uint32*", "x"), Argument("uint32*", "y")))
     executable = Executable([launch], (("x", "pointer"), ("y", "pointer")), device.index)
     contenders.append(Contender("copy", lambda k: executable.execute((source, target), clock.stream)))
@@ -77,12 +75,10 @@ def _add_copy(contenders, work, release, device, clock):
 
 
 def _add_fma(contenders, work, release, device, clock):
-    from cuda.bindings import driver
-
-    from dnnkern.host.device import check
+    from dnnkern.host import driver
     from dnnkern.host.launch import Argument, Executable, Launch
     blocks = _BLOCKS * device.sms
-    address = int(check(driver.cuMemAlloc(4 * blocks)))
+    address = driver.cuMemAlloc(4 * blocks)
     release.append(functools.partial(driver.cuMemFree, address))
     arguments = Argument("float32*", "y"), Argument("float32", "a"), Argument("float32", "b")
     executable = Executable([Launch(fma_chain, (blocks, 1, 1), (_THREADS, 1, 1), arguments)],

@@ -94,7 +94,8 @@ def _archs_here():
     """Architectures of the GPUs of this machine; None where there are none."""
     from .device import HOST_MEMORY
     from .host.device import device, device_count
+    from .host.driver import CudaError
     try:
         return None if HOST_MEMORY else {device(index).arch for index in range(device_count())}
-    except (OSError, RuntimeError):  # compilation only: there is no driver
+    except CudaError:  # compilation only: there is no driver
         return None

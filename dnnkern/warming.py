@@ -2,6 +2,7 @@
 import contextlib
 
 from .device import HOST_MEMORY, SIMULATED
+from .host import driver
 from .host.ahead import Compilation, Compiled
 from .host.compiler import Job
 from .host.paths import cache_dir
@@ -86,11 +87,9 @@ class _Recorded:
             if HOST_MEMORY:
                 values[position][...] = 0
             elif tensor.nbytes:
-                from cuda.bindings import driver
-
-                from .host.device import check, on_device
+                from .host.device import on_device
                 with on_device(self.index):
-                    check(driver.cuMemsetD8Async(values[position], 0, tensor.nbytes, stream))
+                    driver.cuMemsetD8Async(values[position], 0, tensor.nbytes, stream)
 
 
 @contextlib.contextmanager

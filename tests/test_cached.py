@@ -252,7 +252,7 @@ def test_preferences_and_new_measurements_are_obeyed(abc, seen):
 
 def test_a_launch_that_fails_is_not_tried_again(abc, seen, monkeypatch):
     from dnnkern.host import raw
-    from dnnkern.host.device import CudaError
+    from dnnkern.host.driver import CudaError
     monkeypatch.setattr(launch, "failed", lambda status: (_ for _ in ()).throw(CudaError(f"status {status}")))
     monkeypatch.setitem(vars(raw), "cuLaunchKernelEx", lambda *_: 700)
     for _ in range(2):

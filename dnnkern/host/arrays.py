@@ -10,6 +10,7 @@ import numpy as np
 
 from ..device import HOST_MEMORY
 from ..device.host_memory import DeviceArray
+from . import driver
 from .choices import dtype_of
 from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
 from .tensor import Tensor
@@ -365,11 +366,8 @@ class Jax(Kind):
         import jax
         if HOST_MEMORY:
             return jax.numpy.asarray(a)
-        from cuda.bindings import driver
-
-        from .device import check
         from .dlpack import Exporter
-        check(driver.cuStreamSynchronize(stream))  # JAX's streams do not wait for ours
+        driver.cuStreamSynchronize(stream)  # JAX's streams do not wait for ours
         (shape, _, dtype, device), address = kind_of(a).describe(a)
         return jax.dlpack.from_dlpack(Exporter(address, shape, dtype_name(dtype), device, a))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..algorithm import problem_record
 from ..device import HOST_MEMORY, SIMULATED, _environment
+from . import driver
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
 
@@ -38,13 +39,10 @@ def to_host(a) -> np.ndarray:
 
 def download(address, tensor):
     """The bytes from an array's first to its last element, and the array as a view of them, in its storage dtype."""
-    from cuda.bindings import driver
-
-    from .device import check
     low, high = tensor.extent
     raw = np.empty(high - low, np.uint8)
     if raw.size:
-        check(driver.cuMemcpyDtoH(raw, address + low, raw.size))
+        driver.cuMemcpyDtoH(raw.ctypes.data, address + low, raw.size)
     strides = tuple(s * tensor.itemsize for s in tensor.strides)
     return raw, np.ndarray(tensor.shape, np.dtype(STORAGE[tensor.dtype]), raw, -low, strides)
 
@@ -52,10 +50,7 @@ def download(address, tensor):
 def wait(stream):
     """Synchronise the stream."""
     if not HOST_MEMORY:
-        from cuda.bindings import driver
-
-        from .device import check
-        check(driver.cuStreamSynchronize(stream))
+        driver.cuStreamSynchronize(stream)
 
 
 def check_indices(operation, bound, operands, stream):

@@ -4,6 +4,7 @@ import functools
 import numpy as np
 
 from ..device import cuda, f64, i64, jit
+from . import driver
 from .dtypes import STORAGE
 from .launch import Argument, Executable, Launch
 
@@ -43,20 +44,17 @@ def kernel(dtype):
 
 def largest_difference(x, y, count, dtype, index) -> tuple:
     """(largest ``|x - y|``, largest finite ``|y|``) of two flat arrays of `count` elements at addresses x and y, on the current device."""
-    from cuda.bindings import driver
-
-    from .device import check
     if dtype not in _BY_ELEMENT:
         got, expected = np.empty(count, STORAGE[dtype]), np.empty(count, STORAGE[dtype])
         for array, address in ((got, x), (expected, y)):
-            check(driver.cuMemcpyDtoH(array.ctypes.data, address, array.nbytes))
+            driver.cuMemcpyDtoH(array.ctypes.data, address, array.nbytes)
         return largest_difference_on_host(got, expected)
     executable = _executable(dtype, index)
     found = np.empty((2, BLOCKS * THREADS))
-    address = int(check(driver.cuMemAlloc(found.nbytes)))
+    address = driver.cuMemAlloc(found.nbytes)
     try:
         executable.execute((x, y, address, address + found.nbytes // 2, count), 0)
-        check(driver.cuMemcpyDtoH(found.ctypes.data, address, found.nbytes))
+        driver.cuMemcpyDtoH(found.ctypes.data, address, found.nbytes)
     finally:
         driver.cuMemFree(address)
     return float(found[0].max()), float(found[1].max())

@@ -5,28 +5,8 @@ import re
 from dataclasses import dataclass
 
 from ..device import DEVICE, HOST_MEMORY, SIMULATED, _environment, _mode
-from . import raw
-
-
-class CudaError(RuntimeError):
-    """A CUDA driver call failed."""
-
-
-def check(result):
-    """Unwrap (status, values...) of a cuda.bindings.driver call; CudaError with the driver's own words."""
-    status, *values = result
-    if status != 0:
-        from cuda.bindings import driver
-        _, name = driver.cuGetErrorName(status)
-        _, text = driver.cuGetErrorString(status)
-        raise CudaError(f"{name.decode() if name else status}: {text.decode() if text else 'unknown error'}")
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def failed(status):
-    """CudaError for a status of `raw`'s functions that is not 0."""
-    from cuda.bindings import driver
-    check((driver.CUresult(status),))
+from . import driver, raw
+from .driver import failed
 
 
 @dataclass(frozen=True)
@@ -149,31 +129,22 @@ def device(index=0) -> Device:
         from .processor import numbers
         return Processor(index=0, capability=(9, 0), arch="sm_90a", shared_per_block=232448, shared_per_sm=233472,
                          registers_per_sm=65536, **numbers())
-    from cuda.bindings import driver
-    _init()
     count = device_count()
     if not 0 <= index < count:
         raise ValueError(f"device {index} does not exist; there are {count}")
-    handle = check(driver.cuDeviceGet(index))
-    attribute = driver.CUdevice_attribute
+    handle, name = driver.cuDeviceGet(index), ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), handle)
 
     def get(name):
-        return check(driver.cuDeviceGetAttribute(getattr(attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle))
+        return driver.cuDeviceGetAttribute(getattr(raw, "CU_DEVICE_ATTRIBUTE_" + name), handle)
 
     capability = get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")
-    name = check(driver.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
-    return Device(index=index, name=name, capability=capability, arch="sm_%d%d%s" % (*capability, "a" if capability[0] >= 9 else ""),
-                  sms=get("MULTIPROCESSOR_COUNT"), shared_per_block=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-                  shared_per_sm=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"), registers_per_sm=get("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-                  l2_bytes=get("L2_CACHE_SIZE"), clock_hz=get("CLOCK_RATE") * 1e3,
+    return Device(index=index, name=name.value.decode(), capability=capability,
+                  arch="sm_%d%d%s" % (*capability, "a" if capability[0] >= 9 else ""), sms=get("MULTIPROCESSOR_COUNT"),
+                  shared_per_block=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), shared_per_sm=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+                  registers_per_sm=get("MAX_REGISTERS_PER_MULTIPROCESSOR"), l2_bytes=get("L2_CACHE_SIZE"), clock_hz=get("CLOCK_RATE") * 1e3,
                   bandwidth=2.0 * get("MEMORY_CLOCK_RATE") * 1e3 * get("GLOBAL_MEMORY_BUS_WIDTH") / 8,
-                  memory=check(driver.cuDeviceTotalMem(handle)))
-
-
-@functools.cache
-def _init():
-    from cuda.bindings import driver
-    check(driver.cuInit(0))
+                  memory=driver.cuDeviceTotalMem(handle))
 
 
 @functools.cache
@@ -181,16 +152,14 @@ def device_count() -> int:
     """Number of devices; 1 where there is no GPU."""
     if HOST_MEMORY:
         return 1
-    from cuda.bindings import driver
-    _init()
-    return check(driver.cuDeviceGetCount())
+    driver.cuInit(0)
+    return driver.cuDeviceGetCount()
 
 
 @functools.cache
 def _primary_context(index):
-    from cuda.bindings import driver
-    _init()
-    return int(check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index)))))
+    driver.cuInit(0)
+    return driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(index))
 
 
 def set_current(index):
@@ -225,10 +194,8 @@ def pointer_device(address) -> int:
     """Index of the device that owns an address."""
     if HOST_MEMORY:
         return 0
-    from cuda.bindings import driver
-    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    _init()
-    return int(check(driver.cuPointerGetAttribute(kind, address)))
+    driver.cuInit(0)
+    return driver.cuPointerGetAttribute(raw.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
 
 
 def current_device() -> int:

@@ -3,7 +3,8 @@ import numpy as np
 
 from ..device import DEVICE, SIMULATED
 from ..device._parameters import constant_type, is_mapped, is_structure
-from .device import check, set_current
+from . import driver
+from .device import set_current
 from .launch import Argument, Executable, Launch, SimulatedExecutable
 
 
@@ -47,7 +48,6 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
         values = list(map(value, args))
         kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
         return
-    from cuda.bindings import driver
     set_current(index)
     values, copies = {}, {}
 
@@ -58,9 +58,9 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
         if not isinstance(array, np.ndarray):
             return Argument(constant_type(a), a)
         if id(array) not in copies:  # an array may be passed for several arguments
-            copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
+            copies[id(array)] = array, driver.cuMemAlloc(max(array.nbytes, 16))
             host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
-            check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
+            driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes)
         name = str(len(values))
         values[name] = copies[id(array)][1]
         return Argument(array.dtype.name + "*", name) if spec is None else Argument("tensormap", name, spec=spec)
@@ -68,10 +68,10 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
         arguments, parameters = list(map(argument, args)), [(name, "pointer") for name in values]
         executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
         executable.execute(list(values.values()), 0)
-        check(driver.cuCtxSynchronize())
+        driver.cuCtxSynchronize()
         for a, address in copies.values():
             back = np.empty(a.shape, a.dtype)
-            check(driver.cuMemcpyDtoH(back.ctypes.data, address, a.nbytes))
+            driver.cuMemcpyDtoH(back.ctypes.data, address, a.nbytes)
             a[...] = back
     finally:
         for _, address in copies.values():

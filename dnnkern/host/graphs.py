@@ -1,5 +1,8 @@
 """Launches as CUDA graphs: a plan of hundreds of small kernels takes the host longer than the device, its replay one call of the driver."""
-from .device import check, on_device
+import ctypes
+
+from . import driver, raw
+from .device import on_device
 from .memory import is_capturing
 
 LEAST = 24       # launches that are worth a graph
@@ -8,42 +11,39 @@ REMEMBERED = 8   # graphs of a thread and plan
 
 def captured(enqueue, stream):
     """Handle of an executable graph of what `enqueue` enqueues on the stream."""
-    from cuda.bindings import driver
-    check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+    driver.cuStreamBeginCapture(stream, raw.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    graph = ctypes.c_size_t()
     try:
         enqueue()
     except BaseException:
-        driver.cuStreamEndCapture(stream)  # a stream left in capture is of no more use to anyone
+        raw.cuStreamEndCapture(stream, ctypes.byref(graph))  # a stream left in capture is of no more use to anyone
         raise
-    graph = check(driver.cuStreamEndCapture(stream))
+    driver.cuStreamEndCapture(stream, ctypes.byref(graph))
     try:
-        return check(driver.cuGraphInstantiate(graph, 0))
+        return driver.cuGraphInstantiateWithFlags(graph.value, 0)
     finally:
-        check(driver.cuGraphDestroy(graph))
+        driver.cuGraphDestroy(graph.value)
 
 
 def _captured_aside(enqueue):
     """The same on a stream of its own."""
-    from cuda.bindings import driver
-    stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    stream = driver.cuStreamCreate(raw.CU_STREAM_NON_BLOCKING)
     try:
-        return captured(lambda: enqueue(int(stream)), stream)
+        return captured(lambda: enqueue(stream), stream)
     finally:
-        driver.cuStreamDestroy(stream)
+        raw.cuStreamDestroy(stream)
 
 
 def replay(graph, stream):
     """Enqueue an executable graph."""
-    from cuda.bindings import driver
-    check(driver.cuGraphLaunch(graph, stream))
+    driver.cuGraphLaunch(graph, stream)
 
 
 def destroy(graph):
     """Give an executable graph back; one that is running ends first."""
     try:
-        from cuda.bindings import driver
-        driver.cuGraphExecDestroy(graph)
-    except (ImportError, TypeError):  # the interpreter is shutting down: the driver frees everything
+        raw.cuGraphExecDestroy(graph)
+    except (TypeError, AttributeError):  # the interpreter is shutting down: the driver frees everything
         pass
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ..device._parameters import CODE, fields, flattened, is_structure, kernel_name
 from ..preference import remark
-from . import raw
+from . import driver, raw
 from .compile import compile_kernel
-from .device import CudaError, check, device, failed, on_device
+from .device import device, on_device
+from .driver import CudaError, failed
 from .graphs import LEAST, Replays
 from .suggest import nearest
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
-_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 _LIMIT_DEFAULT_SHARED = 48 * 1024
 
 
@@ -97,28 +97,22 @@ class _Attribute(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
 
 
-_COOPERATIVE, _CLUSTER, _DEPENDENT = 2, 4, 6  # CUlaunchAttributeID
-
-
 @functools.cache
 def _library(code):
-    from cuda.bindings import driver
-    return check(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+    return driver.cuLibraryLoadData(code, None, None, 0, None, None, 0)
 
 
 class Function:
     """A compiled kernel loaded on a device, with the attributes a launch needs set once."""
 
     def __init__(self, binary, index, shared, cluster):
-        from cuda.bindings import driver
         self.binary = binary
-        kernel = check(driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()))
-        attribute, handle = driver.CUfunction_attribute, check(driver.cuDeviceGet(index))
+        kernel, handle = driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()), driver.cuDeviceGet(index)
         if binary.shared + shared > _LIMIT_DEFAULT_SHARED:  # static and dynamic together
-            check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle))
+            driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle)
         if cluster[0] * cluster[1] * cluster[2] > 8:
-            check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, handle))
-        self.handle = int(check(driver.cuKernelGetFunction(kernel)))
+            driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, handle)
+        self.handle = driver.cuKernelGetFunction(kernel)
 
 
 class _Frame:
@@ -181,11 +175,11 @@ class _Map:
 def _attributes(launch):
     wanted = []
     if launch.cluster != (1, 1, 1):
-        wanted.append((_CLUSTER, launch.cluster))
+        wanted.append((raw.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, launch.cluster))
     if launch.cooperative:
-        wanted.append((_COOPERATIVE, (1,)))
+        wanted.append((raw.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, (1,)))
     if launch.dependent:
-        wanted.append((_DEPENDENT, (1,)))
+        wanted.append((raw.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
     attributes = (_Attribute * len(wanted))()
     for attribute, (kind, values) in zip(attributes, wanted):
         attribute.id = kind
@@ -322,7 +316,7 @@ class Executable:
 
     def _failed(self, status, call):
         # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.
-        if status in (_INVALID_CONTEXT, _INVALID_HANDLE):
+        if status in (raw.CUDA_ERROR_INVALID_CONTEXT, raw.CUDA_ERROR_INVALID_HANDLE):
             with on_device(self.index):
                 status = raw.cuLaunchKernelEx(*call)
         if status:

@@ -8,21 +8,19 @@ import ctypes
 import functools
 import weakref
 
-from . import raw
-from .device import check, failed, on_device
+from . import driver, raw
+from .device import on_device
+from .driver import failed
 
-_NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _STREAMS = weakref.WeakValueDictionary()  # the objects of streams that were given as objects, by handle
 
 
 @functools.cache
 def _pool(index):
     """Handle of the device's default memory pool, told to keep what it has."""
-    from cuda.bindings import driver
-    pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuDeviceGet(index))))
-    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    check(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2 ** 64 - 1)))
-    return int(pool)
+    pool = driver.cuDeviceGetDefaultMemPool(driver.cuDeviceGet(index))
+    driver.cuMemPoolSetAttribute(pool, raw.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, ctypes.byref(ctypes.c_uint64(2 ** 64 - 1)))
+    return pool
 
 
 def is_capturing(stream) -> bool:
@@ -31,7 +29,7 @@ def is_capturing(stream) -> bool:
     status = raw.cuStreamIsCapturing(stream, ctypes.byref(found))
     if status:
         failed(status)
-    return found.value != _NOT_CAPTURING
+    return found.value != raw.CU_STREAM_CAPTURE_STATUS_NONE
 
 
 def allocate(nbytes, index, stream) -> int:
@@ -59,7 +57,7 @@ def free(address, index, stream, owner=None):
         with on_device(index):
             if raw.cuMemFreeAsync(address, stream) != 0:
                 raw.cuMemFreeAsync(address, 0)
-    except (ImportError, TypeError, AttributeError):  # the interpreter is shutting down: the driver frees everything
+    except (TypeError, AttributeError):  # the interpreter is shutting down: the driver frees everything
         pass
 
 
@@ -71,11 +69,11 @@ _CONTEXTS = {}  # Numba's objects of the primary contexts, ready for use, by dev
 @functools.cache
 def numba_classes():
     """Numba's classes of an array, of memory and of a reference to it, cuda.bindings' of an address, and Numba's devices."""
-    from cuda.bindings import driver
+    from cuda.bindings.driver import CUdeviceptr
     from numba.cuda import gpus
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.cudadrv.driver import MemoryPointer, OwnedPointer
-    return DeviceNDArray, MemoryPointer, OwnedPointer, driver.CUdeviceptr, gpus
+    return DeviceNDArray, MemoryPointer, OwnedPointer, CUdeviceptr, gpus
 
 
 def numba_array(shape, dtype, index, stream):

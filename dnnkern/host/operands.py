@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..device import HOST_MEMORY
+from . import driver, raw
 from .arrays import kind_of
 from .compare import largest_difference, largest_difference_on_host
-from .device import check
 from .dtypes import STORAGE, numpy_dtype
 from .tensor import Tensor
 
@@ -53,40 +53,33 @@ class _DeviceMemory:
         self.blocks = []
 
     def allocate(self, nbytes):
-        from cuda.bindings import driver
-        self.blocks.append(int(check(driver.cuMemAlloc(max(nbytes, 256)))))
+        self.blocks.append(driver.cuMemAlloc(max(nbytes, 256)))
         return self.blocks[-1]
 
     def close(self):
-        from cuda.bindings import driver
-        driver.cuCtxSynchronize()
+        raw.cuCtxSynchronize()
         for block in self.blocks:
-            driver.cuMemFree(block)
+            raw.cuMemFree(block)
         self.blocks.clear()
 
     def write(self, block, offset, array):
-        from cuda.bindings import driver
         array = np.ascontiguousarray(array)
-        check(driver.cuMemcpyHtoD(block + offset, array.ctypes.data, array.nbytes))
+        driver.cuMemcpyHtoD(block + offset, array.ctypes.data, array.nbytes)
 
     def read(self, block, offset, nbytes):
-        from cuda.bindings import driver
         out = np.empty(nbytes, np.uint8)
-        check(driver.cuMemcpyDtoH(out.ctypes.data, block + offset, nbytes))
+        driver.cuMemcpyDtoH(out.ctypes.data, block + offset, nbytes)
         return out
 
     def copy(self, block, offset, source, source_offset, nbytes):
-        from cuda.bindings import driver
-        check(driver.cuMemcpyDtoDAsync(block + offset, source + source_offset, nbytes, 0))
+        driver.cuMemcpyDtoDAsync(block + offset, source + source_offset, nbytes, 0)
 
     def fill(self, block, offset, byte, nbytes):
-        from cuda.bindings import driver
-        check(driver.cuMemsetD8Async(block + offset, byte, nbytes, 0))
+        driver.cuMemsetD8Async(block + offset, byte, nbytes, 0)
 
     def settle(self):
         """Wait for copies and fills: measurements run on another stream."""
-        from cuda.bindings import driver
-        check(driver.cuCtxSynchronize())
+        driver.cuCtxSynchronize()
 
     def argument(self, slot):
         """What `Executable.execute` takes for the slot."""

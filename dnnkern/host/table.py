@@ -5,6 +5,7 @@ made and sent to the device only for addresses that it has not been made for lat
 """
 import collections
 import contextlib
+import ctypes
 import functools
 import operator
 import struct
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .device import check, on_device
+from . import driver, raw
+from .device import on_device
 from .memory import allocate, free, is_capturing
 
 REMEMBERED = 16
@@ -94,13 +96,12 @@ class DeviceTable:
             return is_capturing(stream)
 
     def _send(self, addresses):
-        from cuda.bindings import driver
         words = self.table.filled(addresses)
         with _outside_captures():
             stream = _upload_stream(self.index)
             at = allocate(words.nbytes, self.index, stream)
-            check(driver.cuMemcpyHtoDAsync(at, words.ctypes.data, words.nbytes, stream))
-            check(driver.cuStreamSynchronize(stream))
+            driver.cuMemcpyHtoDAsync(at, words.ctypes.data, words.nbytes, stream)
+            driver.cuStreamSynchronize(stream)
         return at
 
     def _forget(self, stream):
@@ -135,27 +136,25 @@ def _release(index, stream):
 
 def _is_idle():
     """Wait for the device; whether it could be waited for."""
-    from cuda.bindings import driver
     with _outside_captures():
-        return driver.cuCtxSynchronize()[0] == 0
+        return raw.cuCtxSynchronize() == 0
 
 
 @contextlib.contextmanager
 def _outside_captures():
     """Within, the thread may allocate and copy although it is capturing a stream: what it does is no part of the graph."""
-    from cuda.bindings import driver
-    before = check(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    mode = ctypes.c_int(raw.CU_STREAM_CAPTURE_MODE_RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which is the one before from here on
     try:
         yield
     finally:
-        check(driver.cuThreadExchangeStreamCaptureMode(before))
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 @functools.cache
 def _upload_stream(index):
     """A stream that waits for no other."""
-    from cuda.bindings import driver
-    return int(check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+    return driver.cuStreamCreate(raw.CU_STREAM_NON_BLOCKING)
 
 
 class Slot:

@@ -2,19 +2,22 @@
 
 Extents are outermost first, as arrays have them, strides in elements, the innermost dimension contiguous.
 """
+import ctypes
 import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from .device import CudaError, check
+from . import driver
+from .driver import CudaError
 from .dtypes import ITEMSIZE
 
-_TYPES = {"uint8": "UINT8", "int8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8", "uint16": "UINT16", "int16": "UINT16",
-          "int32": "INT32", "uint32": "UINT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
-          "int64": "INT64", "uint64": "UINT64"}
-_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
-_PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+# CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion
+_TYPES = {"uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "uint16": 1, "int16": 1, "uint32": 2, "int32": 3, "uint64": 4,
+          "int64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_NBYTES = 128  # of a CUtensorMap, which is aligned to 64
 _CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # by rank: corners are from minus this to below it
 
 
@@ -76,8 +79,11 @@ class _Map:
         """The CUtensorMap of the array at an address, which must be a multiple of 16."""
         self.check_address(address)
         encode, fixed = _encoder(self)
+        storage = ctypes.create_string_buffer(_NBYTES + 63)
+        at = -(-ctypes.addressof(storage) // 64) * 64
         try:
-            return np.array([int(word) for word in check(encode(*fixed[:2], address, *fixed[2:])).opaque], np.uint64).tobytes()
+            encode(at, *fixed[:2], address, *fixed[2:])
+            return ctypes.string_at(at, _NBYTES)
         except CudaError as error:
             raise CudaError(f"tensor map: the driver does not take {self} at address {address:#x}: {error}") from None
 
@@ -179,19 +185,18 @@ class Im2colMap(_Map):
 
 @functools.lru_cache(maxsize=1024)
 def _encoder(spec):
-    """The driver's function, and its arguments but the address."""
-    from cuda.bindings import driver as d
+    """The driver's function, and its arguments but the addresses of the map and of the array."""
     size, rank = spec.itemsize, len(spec.shape)
     if spec.im2col:  # corners like all else from the width on, whatever order the driver's documentation names them in
-        encode, box = d.cuTensorMapEncodeIm2col, (list(reversed(spec.lower)), list(reversed(spec.upper)), spec.channels, spec.pixels)
+        encode = driver.cuTensorMapEncodeIm2col
+        box = _reversed(ctypes.c_int, spec.lower), _reversed(ctypes.c_int, spec.upper), spec.channels, spec.pixels
     else:
-        encode, box = d.cuTensorMapEncodeTiled, ([d.cuuint32_t(n) for n in reversed(spec.box)],)
-    strides = [d.cuuint64_t(s * size) for s in reversed(spec.strides[:-1])] or [d.cuuint64_t(16)]  # not read, but no null pointer either
-    fixed = (getattr(d.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + _TYPES[spec.dtype]), rank,
-             [d.cuuint64_t(n) for n in reversed(spec.shape)], strides,
-             *box, [d.cuuint32_t(n) for n in reversed(spec.every)],
-             d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-             getattr(d.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + _SWIZZLES[spec.swizzle]),
-             getattr(d.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_" + _PROMOTIONS[spec.l2_promotion]),
-             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-    return encode, fixed
+        encode, box = driver.cuTensorMapEncodeTiled, (_reversed(ctypes.c_uint32, spec.box),)
+    strides = _reversed(ctypes.c_uint64, [s * size for s in spec.strides[:-1]] or [16])  # not read, but no null pointer either
+    return encode, (_TYPES[spec.dtype], rank, _reversed(ctypes.c_uint64, spec.shape), strides, *box, _reversed(ctypes.c_uint32, spec.every),
+                    0, _SWIZZLES[spec.swizzle], _PROMOTIONS[spec.l2_promotion], 0)  # not interleaved; zeros outside of the array
+
+
+def _reversed(kind, values):
+    """An array in C: the driver counts dimensions from the innermost."""
+    return (kind * len(values))(*reversed(values))

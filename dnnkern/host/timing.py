@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, replace
 
 from ..device import HOST_MEMORY
-from .device import check, on_device
+from . import driver, raw
+from .device import on_device
 from .graphs import captured, destroy, replay
 
 WINDOW = 5e-3   # seconds of device work in one timed batch
@@ -81,29 +82,25 @@ class Clock:
 
     def __enter__(self):
         if not HOST_MEMORY:
-            from cuda.bindings import driver
             self._context = on_device(self.index)
             self._context.__enter__()
-            self._handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            self.stream = int(self._handle)
-            self._start, self._stop = (check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2))
+            self.stream = driver.cuStreamCreate(raw.CU_STREAM_NON_BLOCKING)
+            self._start, self._stop = driver.cuEventCreate(0), driver.cuEventCreate(0)
         return self
 
     def __exit__(self, *_):
         if not HOST_MEMORY:
-            from cuda.bindings import driver
-            driver.cuStreamSynchronize(self._handle)
+            raw.cuStreamSynchronize(self.stream)
             self.release()
             for event in (self._start, self._stop):
-                driver.cuEventDestroy(event)
-            driver.cuStreamDestroy(self._handle)
+                raw.cuEventDestroy(event)
+            raw.cuStreamDestroy(self.stream)
             self._context.__exit__(None, None, None)
 
     def synchronize(self):
         """Wait for what is on the stream."""
         if not HOST_MEMORY:
-            from cuda.bindings import driver
-            check(driver.cuStreamSynchronize(self._handle))
+            driver.cuStreamSynchronize(self.stream)
 
     def seconds(self, enqueue, lead=None) -> float:
         """Seconds the device takes for what `enqueue` enqueues; `lead` is enqueued before it and not timed.
@@ -114,21 +111,20 @@ class Clock:
             start = time.perf_counter()
             enqueue()
             return time.perf_counter() - start
-        from cuda.bindings import driver
         if lead is not None:
             lead()
-        check(driver.cuEventRecord(self._start, self._handle))
+        driver.cuEventRecord(self._start, self.stream)
         enqueue()
-        check(driver.cuEventRecord(self._stop, self._handle))
-        check(driver.cuEventSynchronize(self._stop))
-        return 1e-3 * check(driver.cuEventElapsedTime(self._start, self._stop))
+        driver.cuEventRecord(self._stop, self.stream)
+        driver.cuEventSynchronize(self._stop)
+        return 1e-3 * driver.cuEventElapsedTime(self._start, self._stop)
 
     def capture(self, enqueue):
         """A callable that replays, as a CUDA graph, what `enqueue` enqueues on the stream; in the simulator `enqueue` itself."""
         if HOST_MEMORY:
             return enqueue
-        self._graphs.append(captured(enqueue, self._handle))
-        return functools.partial(replay, self._graphs[-1], self._handle)
+        self._graphs.append(captured(enqueue, self.stream))
+        return functools.partial(replay, self._graphs[-1], self.stream)
 
     def release(self):
         """Destroy the graphs captured so far."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..algorithm import Note
 from ..device import HOST_MEMORY, SIMULATED
+from . import driver
 from .check import CheckFailed, download, repro, wait
 from .device import on_device
 
@@ -44,13 +45,10 @@ class _Written:
         if HOST_MEMORY:
             self.value.view(self.word)[index] = bits
             return
-        from cuda.bindings import driver
-
-        from .device import check
         raw, stored = download(self.value, self.tensor)
         stored.view(self.word)[index] = bits
         if raw.size:
-            check(driver.cuMemcpyHtoDAsync(self.value + self.tensor.extent[0], raw, raw.size, self.stream))
+            driver.cuMemcpyHtoDAsync(self.value + self.tensor.extent[0], raw.ctypes.data, raw.size, self.stream)
             wait(self.stream)
 
     def pattern(self, byte):
@@ -108,10 +106,7 @@ class _Runs:
         if HOST_MEMORY:
             self.workspace.reshape(-1).view(np.uint8)[...] = byte
         else:
-            from cuda.bindings import driver
-
-            from .device import check
-            check(driver.cuMemsetD8Async(self.workspace, byte, self.bound.workspace, self.stream))
+            driver.cuMemsetD8Async(self.workspace, byte, self.bound.workspace, self.stream)
 
     def simulate(self, usual, changed, other, fresh):
         from ..device.sim.errors import annotate
