@@ -52,7 +52,8 @@ def declarations():
 
 
 SCALARS = {"int": ctypes.c_int, "unsigned int": ctypes.c_uint, "cuuint32_t": ctypes.c_uint, "size_t": ctypes.c_size_t,
-           "float": ctypes.c_float, "unsigned char": ctypes.c_ubyte, "unsigned long long": ctypes.c_uint64, "CUdevice": ctypes.c_int, "CUresult": ctypes.c_int,
+           "float": ctypes.c_float, "unsigned char": ctypes.c_ubyte, "unsigned long long": ctypes.c_uint64,
+           "CUdevice": ctypes.c_int, "CUresult": ctypes.c_int,
            "CUstreamCaptureMode": ctypes.c_int, "CUstreamCaptureStatus": ctypes.c_int}
 
 

@@ -4,7 +4,7 @@ import functools
 import numpy as np
 
 from ..device import cuda, f64, i64, jit
-from . import driver
+from . import driver, raw
 from .dtypes import STORAGE
 from .launch import Argument, Executable, Launch
 
@@ -56,7 +56,7 @@ def largest_difference(x, y, count, dtype, index) -> tuple:
         executable.execute((x, y, address, address + found.nbytes // 2, count), 0)
         driver.cuMemcpyDtoH(found.ctypes.data, address, found.nbytes)
     finally:
-        driver.cuMemFree(address)
+        raw.cuMemFree(address)
     return float(found[0].max()), float(found[1].max())
 
 

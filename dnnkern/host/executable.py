@@ -3,7 +3,7 @@ import numpy as np
 
 from ..device import DEVICE, SIMULATED
 from ..device._parameters import constant_type, is_mapped, is_structure
-from . import driver
+from . import driver, raw
 from .device import set_current
 from .launch import Argument, Executable, Launch, SimulatedExecutable
 
@@ -75,4 +75,4 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             a[...] = back
     finally:
         for _, address in copies.values():
-            driver.cuMemFree(address)
+            raw.cuMemFree(address)
