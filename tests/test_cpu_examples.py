@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from test_examples import ENVIRONMENT, PAGES, ROOT, SAYS
+from test_examples import ENVIRONMENT, PAGES, ROOT, SAYS, SIZES
 
 # What only the simulator has, or what a Hopper GPU would choose.
 OTHERS = {"docs/device.md", "docs/matmul.md", "docs/index.md"}
@@ -15,9 +15,9 @@ def _run(*words):
                           env={**ENVIRONMENT, "DNNKERN_DEVICE": "cpu"})
 
 
-@pytest.mark.parametrize("name", ["matmul.py", "own_algorithm.py", "tensor_core_gemm.py"])
+@pytest.mark.parametrize("name", ["matmul.py", "own_algorithm.py", "tensor_core_gemm.py", *SIZES])
 def test_example(name):
-    done = _run(f"examples/{name}")
+    done = _run(f"examples/{name}", *SIZES.get(name, ()))
     assert done.returncode == 0, done.stderr
     assert re.search(SAYS[name].replace("simulator", "cpu"), done.stdout), done.stdout
 

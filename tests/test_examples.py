@@ -18,8 +18,13 @@ SAYS = {
     "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(  thread .* at examples/race.py:.*\n){2}"
                r"(in kernel .*\n)?\n"  # 3.10 has no exception notes
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",
+    "graph_matmul_bias.py": r"^\(1, 48, 40\), largest error against float64: \d\.\de-0[5-9]\n$",
+    "graph_convolution.py": r"^\(2, 3, 6, 5\) torch.float16, channels last: True, largest error over largest value: "
+                            r"\d\.\de-04\n$",
     "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
 }
+SIZES = {"graph_matmul_bias.py": ("48", "40", "24"), "graph_convolution.py": ("2", "8", "6", "5", "3")}
+TORCH = "matmul.py", "graph_matmul_bias.py", "graph_convolution.py"
 ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"},  # as their readers run them
                "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
@@ -31,10 +36,13 @@ def test_every_example_is_here():
 @pytest.mark.parametrize("name", SAYS)
 def test_example(name):
     if not SIMULATED:
-        pytest.importorskip({"matmul.py": "torch", "race.py": "greenlet"}.get(name, "numpy"))
+        pytest.importorskip("torch" if name in TORCH else "greenlet" if name == "race.py" else "numpy")
         if name == "tensor_core_gemm.py" and cuda.get_current_device().compute_capability[0] != 9:
             pytest.skip("wgmma is Hopper's")
-    done = subprocess.run([sys.executable, f"examples/{name}"], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
+    if name in SIZES:
+        pytest.importorskip("torch")
+    words = f"examples/{name}", *SIZES.get(name, ())
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0, done.stderr
     said = SAYS[name] if SIMULATED else SAYS[name].replace("simulator", "cuda").replace("DeviceArray", "DeviceNDArray")
     assert re.search(said, done.stdout), done.stdout

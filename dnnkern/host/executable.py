@@ -14,12 +14,18 @@ def make_executable(operation, problem, algorithm, device, given=None, called=Fa
     `called`: for a call of a program, not to be measured or checked.
     """
     launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
+    return load(launches, parameters, device.index, f"{problem} by {algorithm}" if called else None)
+
+
+def load(launches, parameters, index, title=None):
+    """Launches that take these parameters, `Executable`'s, compiled and loaded on a device (or simulated, or on the processor); `title`
+    says of a program's own call what it is."""
     if SIMULATED:
-        return SimulatedExecutable(launches, parameters, device.index, title=f"{problem} by {algorithm}" if called else None)
+        return SimulatedExecutable(launches, parameters, index, title=title)
     if DEVICE == "cpu":
         from .cpu import CpuExecutable
-        return CpuExecutable(launches, parameters, device.index)
-    return Executable(launches, parameters, device.index)
+        return CpuExecutable(launches, parameters, index)
+    return Executable(launches, parameters, index)
 
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):

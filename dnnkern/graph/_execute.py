@@ -1,0 +1,161 @@
+"""Running a plan: from a variant pack to the values of its executable. Nothing is allocated on the device, and nothing waits."""
+from ..device import HOST_MEMORY
+from ..host.arrays import kind_of
+from ._arrays import number
+from ._enums import ITEMSIZE
+from ._errors import InvalidValue, InvalidVariantPack
+from ._tensor import tensor
+
+
+class Runner:
+    """What calls of one plan have in common."""
+
+    def __init__(self, plan):
+        self.plan, self.spec = plan, plan.spec
+        self.pointers, self.numbers = plan.uids
+        self.hazards = plan.hazards()
+        self.needs = {uid: self._need(uid) for uid in self.pointers}
+        self.written = {out for out, *_ in self.hazards} | {uid for uid in self.pointers if self._is_result(uid)}
+        self.names = {t.name: t.uid for t in self.spec.tensors if t.name}
+        self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
+
+    def _is_result(self, uid):
+        return any(uid == o for node in self.spec.nodes for _, o in node.outputs)
+
+    def _need(self, uid):
+        """(bytes that a buffer has to have, alignment of its address); ragged ones hold fewer than their dims say."""
+        t = self.spec.tensor(uid)
+        return 0 if t.ragged is not None else t.elements * ITEMSIZE[t.dtype], min(t.alignment, 16)
+
+    def label(self, uid):
+        """What messages call a tensor."""
+        name = self.spec.tensor(uid).name
+        return f"tensor {name!r} (uid {uid})" if name else f"the tensor of uid {uid}"
+
+    def by_uid(self, pack):
+        """{uid: buffer} of a pack whose keys are tensors, uids or names; None is no key."""
+        found = {}
+        for key, buffer in pack.items():
+            if type(key) is tensor:
+                found[key._uid] = buffer
+            elif isinstance(key, str):
+                if key in self.names:
+                    found[self.names[key]] = buffer
+            elif key is not None:
+                found[key] = buffer
+        return found
+
+    def run(self, pack, workspace, stream, device=None):
+        """Launch with the buffers of {uid: buffer}."""
+        buffers = []
+        for uid in self.pointers:
+            buffer = pack.get(uid)
+            if buffer is None:
+                self._missing(uid)
+            buffers.append(buffer)
+        addresses = [self._address(uid, buffer) for uid, buffer in zip(self.pointers, buffers)]
+        aliases = self._aliases(dict(zip(self.pointers, addresses))) if self.hazards else frozenset()
+        executable, slots = self.plan.executable(aliases)
+        index = self.plan.device.index
+        if stream is None:
+            stream = next((kind_of(b).stream(index) for b in buffers if type(b) is not int), 0)
+        at = dict(zip(self.pointers, buffers if HOST_MEMORY else addresses))
+        values = [self._view(uid, at[uid]) if HOST_MEMORY else at[uid] for uid in slots.pointers]
+        if self.plan.workspace:
+            values.append(self._workspace(workspace))
+        values += [self._number(value, kind, pack) for value, kind in slots.numbers]
+        executable.execute(values, stream)
+
+    # ---- buffers
+
+    def _missing(self, uid):
+        raise InvalidVariantPack(f"{self.label(uid)} has no buffer in the variant pack; it needs one of {self.needs[uid][0]} bytes"
+                                 if uid in self.needs else f"{self.label(uid)}, which is passed by value, is not in the variant pack")
+
+    def _address(self, uid, buffer):
+        need, alignment = self.needs[uid]
+        if type(buffer) is int:
+            address = buffer
+        else:
+            try:
+                description, address = kind_of(buffer).describe(buffer)
+            except (TypeError, RuntimeError) as error:
+                raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
+            try:
+                if (uid, description) not in self.checked:
+                    self._check(uid, buffer, need, description)
+            except TypeError as error:
+                raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
+        if not address and need:
+            raise InvalidVariantPack(f"{self.label(uid)}: got a null address; expected a buffer of {need} bytes")
+        if address & alignment - 1 and need:
+            raise InvalidVariantPack(f"{self.label(uid)}: its buffer begins at {address:#x}; expected a multiple of {alignment} "
+                                     "(set_alignment)")
+        return address
+
+    def _check(self, uid, buffer, need, description):
+        kind = kind_of(buffer)
+        have = kind.tensor(buffer).extent[1]
+        if have < need:
+            raise InvalidVariantPack(f"{self.label(uid)}: its buffer has {have} bytes; expected {need} at least")
+        if kind.device(buffer) != self.plan.device.index:
+            raise InvalidVariantPack(f"{self.label(uid)}: its buffer is on device {kind.device(buffer)}; expected device "
+                                     f"{self.plan.device.index}")
+        if uid in self.written and kind.read_only(buffer):
+            raise InvalidVariantPack(f"{self.label(uid)}: its buffer is read-only, and the graph writes it")
+        if len(self.checked) > 4096:
+            self.checked.clear()
+        self.checked[uid, description] = None
+
+    def _view(self, uid, buffer):
+        """Host memory as NumPy, for the simulator and the processor."""
+        if type(buffer) is int:
+            from ..device.host_memory import bytes_at
+            t = self.spec.tensor(uid)
+            return bytes_at(buffer, max(t.elements * ITEMSIZE[t.dtype], 1), None)
+        return kind_of(buffer).host_view(buffer)
+
+    def _workspace(self, workspace):
+        need = self.plan.workspace
+        if workspace is None or type(workspace) is int and not workspace:
+            raise InvalidValue(f"execute: got no workspace; the plan needs {need} bytes (get_workspace_size)")
+        if type(workspace) is int:
+            if HOST_MEMORY:
+                from ..device.host_memory import bytes_at
+                return bytes_at(workspace, need, None)
+            return workspace
+        kind = kind_of(workspace)
+        t, address = kind.tensor(workspace), kind.describe(workspace)[1]
+        if t.nbytes < need or not t.is_packed:
+            raise InvalidValue(f"execute: the workspace has {t.nbytes} bytes{' with gaps' * (not t.is_packed)}; the plan needs {need}")
+        if address & 15:
+            raise InvalidValue(f"execute: the workspace begins at {address:#x}; expected a multiple of 16")
+        if kind.device(workspace) != self.plan.device.index:
+            raise InvalidValue(f"execute: the workspace is on device {kind.device(workspace)}; the plan is for {self.plan.device.index}")
+        return kind.host_view(workspace) if HOST_MEMORY else address
+
+    def _number(self, value, kind, pack):
+        t = self.spec.tensor(value.uid)
+        x = pack.get(value.uid)
+        if x is None:
+            if t.value is None:
+                self._missing(value.uid)
+            x = t.value
+            found = x
+        else:
+            found = number(x, t.dtype, self.label(value.uid))
+        found = found * value.factor if value.factor != 1.0 else found
+        return float(found) if kind.startswith("float") else int(found)
+
+    def _aliases(self, addresses):
+        """Pairs (input, output) that are exactly the same memory; `InvalidVariantPack` where buffers overlap that must not."""
+        found = []
+        for out, other, same in self.hazards:
+            a, b = addresses[out], addresses[other]
+            if a == b and same:
+                found.append((other, out))
+            elif a < b + self.needs[other][0] and b < a + self.needs[out][0]:
+                expected = "buffers that are exactly the same, or apart" if same else "buffers that are apart"
+                raise InvalidVariantPack(f"{self.label(out)} is written while {self.label(other)} is still needed, and their buffers "
+                                         f"overlap; expected {expected}")
+        return frozenset(found)

@@ -1,0 +1,168 @@
+"""The graph as plain data: frozen, hashable, and JSON both ways.
+
+A `GraphSpec` is what everything after validation reads: the cut, the plans, their caches, serialized graphs, logs.
+"""
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor. Types are names of `data_type`; what is not known yet is None.
+
+    Attributes
+    ----------
+    uid : int
+    name : str
+    dim, stride : tuple of int
+        In elements; dims of images are in the order N, C, then the spatial ones, whatever the layout.
+    dtype : str
+    virtual : bool
+        An intermediate result that has no buffer.
+    by_value : bool
+        A number in host memory, read at each execution.
+    value : float or int, optional
+        Of a compile-time constant.
+    constant : bool
+    ragged : int, optional
+        uid of the tensor of offsets, in elements, at which the batches begin.
+    reordering : str
+    alignment : int
+        Bytes.
+    vector : (int, int), optional
+        (count, dimension) of vectorized formats.
+    """
+    uid: int
+    name: str
+    dim: tuple | None
+    stride: tuple | None
+    dtype: str
+    virtual: bool = False
+    by_value: bool = False
+    value: float | int | None = None
+    constant: bool = False
+    ragged: int | None = None
+    reordering: str = "NONE"
+    alignment: int = 16
+    vector: tuple | None = None
+
+    @property
+    def elements(self):
+        """How many elements it spans, gaps included."""
+        if 0 in self.dim:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.dim, self.stride))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: `op` is the name of pygraph's method, ports have cuDNN's names, attributes are plain data."""
+    op: str
+    name: str
+    inputs: tuple
+    outputs: tuple
+    attributes: tuple
+    compute: str
+
+    def input(self, port):
+        """uid at an input port, or None."""
+        return dict(self.inputs).get(port)
+
+    def output(self, port):
+        """uid at an output port, or None."""
+        return dict(self.outputs).get(port)
+
+    def attribute(self, key, default=None):
+        """One attribute."""
+        return dict(self.attributes).get(key, default)
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """A graph: its tensors, its nodes in topological order, and the types that tensors and nodes without one have."""
+    tensors: tuple
+    nodes: tuple
+    io: str = "NOT_SET"
+    intermediate: str = "NOT_SET"
+    compute: str = "NOT_SET"
+    name: str = ""
+
+    def tensor(self, uid) -> TensorSpec:
+        """The tensor of a uid."""
+        try:
+            return self._by_uid[uid]
+        except AttributeError:
+            object.__setattr__(self, "_by_uid", {t.uid: t for t in self.tensors})
+            return self._by_uid[uid]
+
+    def key(self) -> int:
+        """A hash that is the same in every process; names do not count."""
+        anonymous = replace(self, name="", tensors=tuple(replace(t, name="") for t in self.tensors),
+                            nodes=tuple(replace(n, name="") for n in self.nodes))
+        return int.from_bytes(hashlib.sha256(anonymous.to_json().encode()).digest()[:8], "little") >> 1
+
+    def to_json(self, indent=None, tags=None) -> str:
+        """As JSON text; `tags` are cuDNN's names of operations, {op: tag}, for logs."""
+        nodes = [{"op": n.op, **({"tag": tags(n)} if tags else {}), "name": n.name, "inputs": dict(n.inputs), "outputs": dict(n.outputs),
+                  "attributes": {k: _plain(v) for k, v in n.attributes}, "compute_data_type": n.compute} for n in self.nodes]
+        data = {"format": FORMAT, "context": {"name": self.name, "io_data_type": self.io, "intermediate_data_type": self.intermediate,
+                                              "compute_data_type": self.compute},
+                "nodes": nodes, "tensors": {str(t.uid): _tensor_data(t) for t in self.tensors}}
+        return json.dumps(data, indent=indent)
+
+    @classmethod
+    def from_json(cls, text):
+        """The graph of JSON text; ValueError where it is something else."""
+        try:
+            data = json.loads(text) if isinstance(text, (str, bytes)) else text
+            if data["format"] != FORMAT:
+                raise ValueError(f"format {data['format']}; expected {FORMAT}")
+            context = data["context"]
+            tensors = tuple(_tensor(int(uid), t) for uid, t in data["tensors"].items())
+            nodes = tuple(Node(str(n["op"]), str(n["name"]), tuple((str(p), _uid(u)) for p, u in n["inputs"].items()),
+                               tuple((str(p), _uid(u)) for p, u in n["outputs"].items()),
+                               tuple((str(k), _frozen(v)) for k, v in n["attributes"].items()), str(n["compute_data_type"]))
+                          for n in data["nodes"])
+            return cls(tensors, nodes, context["io_data_type"], context["intermediate_data_type"], context["compute_data_type"],
+                       context["name"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not a graph as JSON: {type(error).__name__}: {error}") from None
+
+
+_FIELDS = {f.name: f for f in fields(TensorSpec) if f.name != "uid"}
+
+
+def _tensor_data(t):
+    return {name: _plain(getattr(t, name)) for name in _FIELDS}
+
+
+def _tensor(uid, data):
+    if set(data) != set(_FIELDS):
+        raise ValueError(f"tensor {uid} has {sorted(data)}; expected {sorted(_FIELDS)}")
+    return TensorSpec(uid, **{name: _frozen(value) for name, value in data.items()})
+
+
+def _uid(value):
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"uid {value!r}; expected an int")
+    return value
+
+
+def _plain(value):
+    """As JSON has it: tuples are lists, slices and infinities are marked."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return {"number": str(value)}
+    return value
+
+
+def _frozen(value):
+    if isinstance(value, list):
+        return tuple(_frozen(v) for v in value)
+    if isinstance(value, dict):
+        return float(value["number"])
+    return value

@@ -1,0 +1,291 @@
+"""From a validated graph to its execution: plans, what is asked of them, runs. The base of `pygraph`."""
+import operator
+
+from ._enums import behavior_note, build_plan_policy, heur_mode, knob_type, member, numerical_note
+from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack, cudnnGraphNotSupportedError
+from ._handle import get_stream
+
+
+class Lifecycle:
+    """What a graph does after it is described. `spec` is the graph that plans are made of, which later changes do not touch."""
+
+    def __init__(self, handle, kernel_cache, device_property, overrides):
+        if handle is not None:
+            get_stream(handle)
+        self.handle, self.kernel_cache, self.device_property = handle, kernel_cache, device_property
+        self.spec, self._plans, self._modes, self._candidate, self._runners = None, None, (), None, {}
+        self._mirrors = {}
+
+    def _validated(self, spec):
+        self.spec = spec
+
+    # ---- plans
+
+    def key(self) -> int:
+        """A hash of the graph, the same in every process."""
+        self._validate_once()
+        return self._spec.key()
+
+    def _validate_once(self):
+        if self._spec is None and (self.nodes or self.spec is None):
+            self.validate()
+
+    def build_operation_graph(self):
+        """Lower the validated graph to problems of the library's operations; validates it where `validate` was not called.
+
+        Raises
+        ------
+        cudnnGraphNotSupportedError
+            An operation, or an option of one, that no plan runs.
+        """
+        from ._engines import Engines
+        from ._log import log_graph
+        self._validate_once()
+        log_graph(self.spec)
+        self._engines, self._plans, self._candidate, self._runners = Engines(self.spec), None, None, {}
+
+    def create_execution_plans(self, modes):
+        """Find the plans that there are, the best first.
+
+        Parameters
+        ----------
+        modes : sequence of heur_mode
+            A, B and OPENSOURCE: by predicted times, or what `dnnkern.dispatch.find_algorithms` measured. FALLBACK allows the naive
+            algorithms too.
+        """
+        modes = [member(heur_mode, mode, "create_execution_plans: modes") for mode in modes]
+        if not modes:
+            raise InvalidValue("create_execution_plans: modes is empty; expected one at least")
+        self._lowered("create_execution_plans")
+        self._plans = self._engines.plans(modes)
+        self._candidate = None
+
+    def create_execution_plan(self, engine_id, knobs):
+        """Make the plan of one engine with these knobs, {knob_type: value}; the only plan of the graph, or one more."""
+        self._lowered("create_execution_plan")
+        made = self._engines.plan(operator.index(engine_id), {member(knob_type, k, "create_execution_plan: knobs"): v
+                                                              for k, v in dict(knobs).items()})
+        if self._plans is None:
+            self._plans = self._engines.plans(())
+        self._plans.add(made)
+
+    def get_engine_count(self) -> int:
+        """How many engines there are: algorithms for the step of the graph that takes the longest."""
+        self._lowered("get_engine_count")
+        return self._engines.count
+
+    def get_knobs_for_engine(self, engine) -> list:
+        """The knobs of an engine: KERNEL_CFG, which selects the configuration, where it has several."""
+        self._lowered("get_knobs_for_engine")
+        return self._engines.knobs(operator.index(engine))
+
+    def check_support(self):
+        """Raise `cudnnGraphNotSupportedError` unless some plan passes the filters."""
+        self._known("check_support").first()
+
+    def build_plans(self, policy=build_plan_policy.HEURISTICS_CHOICE):
+        """Compile the first plan, or all (`build_plan_policy.ALL`)."""
+        policy = member(build_plan_policy, policy, "build_plans: policy")
+        plans = self._known("build_plans")
+        self._candidate = plans.first().build()
+        if policy is build_plan_policy.ALL:
+            for plan in plans.all():
+                plan.build()
+
+    def build_plan_at_index(self, index):
+        """Compile the plan of an index; it is the one that `execute` runs from now on."""
+        self._candidate = self._at(index, "build_plan_at_index").build()
+
+    def build(self, modes=None):
+        """Everything up to compiled plans; without modes, `validate` and `build_operation_graph` alone."""
+        self.validate()
+        self.build_operation_graph()
+        if modes is not None:
+            self.create_execution_plans(modes)
+            self.check_support()
+            self.build_plans()
+
+    def _lowered(self, function):
+        if getattr(self, "_engines", None) is None:
+            raise ExecutionFailed(f"{function}: the graph {self.name!r} has not been lowered; call build_operation_graph first")
+
+    def _known(self, function):
+        if self._plans is None:
+            raise ExecutionFailed(f"{function}: the graph {self.name!r} has no plans; call create_execution_plans first")
+        return self._plans
+
+    def _at(self, index, function):
+        plans, index = self._known(function).all(), operator.index(index)
+        if not 0 <= index < len(plans):
+            raise InvalidValue(f"{function}: index {index} of {len(plans)} plans; expected 0 to {len(plans) - 1}")
+        return plans[index]
+
+    # ---- questions
+
+    def get_execution_plan_count(self) -> int:
+        """How many plans pass the filters."""
+        return len(self._known("get_execution_plan_count").all())
+
+    def get_plan_name_at_index(self, index) -> str:
+        """The name of a plan: the algorithms that run, in order."""
+        return self._at(index, "get_plan_name_at_index").name
+
+    def _chosen(self, function):
+        return self._candidate or self._known(function).first()
+
+    def get_workspace_size(self) -> int:
+        """Bytes of workspace that `execute` needs."""
+        return self._chosen("get_workspace_size").workspace
+
+    def get_workspace_size_plan_at_index(self, index) -> int:
+        """Bytes of workspace that a plan needs, exactly."""
+        return self._at(index, "get_workspace_size_plan_at_index").workspace
+
+    def get_behavior_notes(self) -> list:
+        """Behavior notes of the plan that `execute` runs, or would."""
+        return self._chosen("get_behavior_notes").behavior_notes
+
+    def get_behavior_notes_for_plan_at_index(self, index) -> list:
+        """Behavior notes of a plan."""
+        return self._at(index, "get_behavior_notes_for_plan_at_index").behavior_notes
+
+    # ---- filters
+
+    def deselect_engines(self, engine_names):
+        """Leave out plans whose names begin with one of these, or that are of an engine of that number ("eng2")."""
+        self._known("deselect_engines").without_engines(list(engine_names))
+
+    def deselect_workspace_greater_than(self, workspace):
+        """Leave out plans that need more workspace."""
+        self._known("deselect_workspace_greater_than").within(operator.index(workspace))
+
+    def select_numeric_notes(self, notes):
+        """Keep plans that have all of these notes."""
+        self._known("select_numeric_notes").with_notes(_notes(numerical_note, notes, "select_numeric_notes"))
+
+    def deselect_numeric_notes(self, notes):
+        """Leave out plans that have any of these notes."""
+        self._known("deselect_numeric_notes").without_notes(_notes(numerical_note, notes, "deselect_numeric_notes"))
+
+    def select_behavior_notes(self, notes):
+        """Keep plans that have all of these notes."""
+        self._known("select_behavior_notes").with_notes(_notes(behavior_note, notes, "select_behavior_notes"))
+
+    def deselect_behavior_notes(self, notes):
+        """Leave out plans that have any of these notes."""
+        self._known("deselect_behavior_notes").without_notes(_notes(behavior_note, notes, "deselect_behavior_notes"))
+
+    # ---- runs
+
+    def execute(self, tensor_to_device_buffer, workspace, handle=None, override_uids=None, override_shapes=None, override_strides=None):
+        """Run the graph. Nothing is checked but that buffers are there, large enough, on the device, and aligned; nothing waits.
+
+        Parameters
+        ----------
+        tensor_to_device_buffer : dict
+            {tensor, uid or name: array, DLPack object or address}; for a tensor passed by value a number in host memory, which is read
+            now.
+        workspace : array or address
+            `get_workspace_size()` bytes on the device; may be None if that is 0.
+        handle : int, optional
+            Whose stream is used; default: the graph's, else the current stream of the arrays' framework.
+        """
+        if self._candidate is None:
+            raise ExecutionFailed(f"execute: the graph {self.name!r} has not been built; call build first")
+        self._run(self._candidate, tensor_to_device_buffer, workspace, handle, (override_uids, override_shapes, override_strides))
+
+    def execute_plan_at_index(self, tensor_to_device_buffer, workspace, index, handle=None, override_uids=None, override_shapes=None,
+                              override_strides=None):
+        """Run a plan that has been built; otherwise as `execute`."""
+        plan = self._at(index, "execute_plan_at_index")
+        if not plan.is_built:
+            raise ExecutionFailed(f"execute_plan_at_index: plan {index} ({plan.name}) has not been built; call build_plan_at_index first")
+        self._run(plan, tensor_to_device_buffer, workspace, handle, (override_uids, override_shapes, override_strides))
+
+    def _run(self, plan, pack, workspace, handle, overrides=()):
+        if any(overrides):
+            raise cudnnGraphNotSupportedError("execute: override_uids, override_shapes and override_strides are not supported; build a "
+                                              "graph of the other shapes")
+        if not hasattr(pack, "items"):
+            raise InvalidVariantPack(f"execute: got {type(pack).__name__}; expected a dict of buffers by tensor or uid")
+        runner = self._runner(plan)
+        runner.run(runner.by_uid(pack), workspace, self._stream(handle))
+
+    def _stream(self, handle):
+        handle = self.handle if handle is None else handle
+        return None if handle is None else get_stream(handle)
+
+    def _runner(self, plan):
+        from ._execute import Runner
+        found = self._runners.get(plan)
+        if found is None:
+            found = self._runners[plan] = Runner(plan)
+        return found
+
+    # ---- the private methods that NVIDIA's torch operators call
+
+    def _get_variant_pack_uids_sorted(self):
+        """uids of the buffers that `_execute_with_ptrs` takes, in its order."""
+        return sorted(self._runner(self._chosen("_get_variant_pack_uids_sorted")).pointers)
+
+    def _prepare_variant_pack_template(self):
+        """Prepare `_execute_with_ptrs`."""
+        self._runner(self._chosen("_prepare_variant_pack_template"))
+
+    def _execute_with_ptrs(self, user_ptrs, workspace, handle=None):
+        """Run with addresses, in the order of `_get_variant_pack_uids_sorted`."""
+        if self._candidate is None:
+            raise ExecutionFailed(f"execute: the graph {self.name!r} has not been built; call build first")
+        uids = self._get_variant_pack_uids_sorted()
+        pointers = [operator.index(p) for p in user_ptrs]
+        if len(pointers) != len(uids):
+            raise InvalidVariantPack(f"_execute_with_ptrs: got {len(pointers)} addresses; expected {len(uids)}, of the uids {uids}")
+        self._runner(self._candidate).run(dict(zip(uids, pointers)), workspace, self._stream(handle))
+
+    def _execute_with_raw_ptrs(self, ptr_array, num_ptrs, workspace, handle=None):
+        """The same with the address of an array of addresses."""
+        import ctypes
+        values = (ctypes.c_uint64 * operator.index(num_ptrs)).from_address(operator.index(ptr_array))
+        self._execute_with_ptrs([int(v) for v in values], workspace, handle)
+
+    # ---- stored graphs
+
+    def serialize(self) -> bytes:
+        """The graph and its built plan, to be run by `deserialize` in any process on a device of the same architecture."""
+        from ._serial import packed
+        if self._candidate is None:
+            raise ExecutionFailed(f"serialize: the graph {self.name!r} has not been built; call build first")
+        return packed(self.spec, self._candidate)
+
+    def deserialize(self, *arguments):
+        """Take over a serialized graph: ``deserialize(data)`` or ``deserialize(handle, data)``. It can be executed at once, with the uids,
+        names or tensors of the graph that was serialized."""
+        from ._serial import unpacked
+        if len(arguments) not in (1, 2):
+            raise TypeError(f"deserialize: got {len(arguments)} arguments; expected (data) or (handle, data)")
+        if len(arguments) == 2 and arguments[0] is not None:
+            get_stream(arguments[0])
+            self.handle = arguments[0]
+        spec, plan, engines = unpacked(arguments[-1])
+        self.spec, self._engines, self._candidate, self._runners = spec, engines, plan.build(), {}
+        self._plans = engines.plans(())
+        self._plans.add(plan)
+        self.name = spec.name
+
+    def _deserialized_tensor(self, uid):
+        for t in self.spec.tensors if self.spec else ():
+            if t.uid == uid:
+                return self._mirrors.setdefault(uid, self._mirror(t))
+        raise InvalidValue(f"query_tensor_attributes_of_uid: no tensor of the graph {self.name!r} has uid {uid}")
+
+    def _mirror(self, t):
+        from ._enums import data_type
+        from ._tensor import tensor
+        made = tensor(self, t.name)
+        made._dim, made._stride, made._type, made._uid, made._virtual = t.dim, t.stride, data_type[t.dtype], t.uid, t.virtual
+        made._by_value, made._value, made._constant, made._alignment = t.by_value, t.value, t.constant, t.alignment
+        return made
+
+
+def _notes(kind, notes, function):
+    return [member(kind, note, f"{function}: notes") for note in notes]

@@ -1,0 +1,248 @@
+"""Plans: the launches of all parts of a cut in one `Executable`, with one workspace.
+
+Each step's launches name their own operands; here every pointer is moved to where the graph keeps it: a buffer of the variant pack, or a
+part of the workspace. What lies in the workspace lives from the first step that takes it to the last, and shares memory with what lives
+at other times.
+"""
+import threading
+from dataclasses import replace
+
+from .. import dispatch
+from ..algorithm import Note
+from ..host.executable import load
+from ._enums import behavior_note, numerical_note
+from ._errors import cudnnGraphNotSupportedError
+from ._lower import Value
+
+LINE = 256
+NULL = "null"
+_NOTES = {note: Note[note.name] for note in numerical_note if note.name in Note.__members__}
+
+
+def library_notes(notes):
+    """Numerical notes as the library's flags."""
+    found = Note.NONE
+    for note in notes:
+        found |= _NOTES.get(note, Note.NONE)
+    return found
+
+
+class Plan:
+    """How a graph runs: its steps, each with the algorithm that solves it.
+
+    Attributes
+    ----------
+    engine : int
+        Which of the graph's engines it is of.
+    steps : tuple of Step
+    algorithms : tuple of Algorithm
+        Bound to their configurations; None for a step without elements.
+    workspace : int
+        Bytes it needs.
+    """
+
+    def __init__(self, spec, steps, temporaries, algorithms, device, engine):
+        self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
+        self.device, self.engine = device, engine
+        self._lock, self._executables, self.is_built = threading.Lock(), {}, False
+        self.offsets, self.workspace = self._arranged()
+
+    @property
+    def name(self):
+        """What runs, step by step."""
+        return " | ".join(f"{a.op}_{a.name}" + f"[{a.config_text}]" * bool(a.config_text) for a in self.algorithms if a) or "empty"
+
+    @property
+    def seconds(self):
+        """The predicted time."""
+        return sum(a.seconds(step.problem, self.device) for step, a in zip(self.steps, self.algorithms) if a)
+
+    @property
+    def notes(self):
+        """Flags of all its algorithms."""
+        found = Note.NONE
+        for a in self.algorithms:
+            found |= a.notes if a else Note.NONE
+        return found
+
+    @property
+    def numerical_notes(self):
+        """cuDNN's words for them."""
+        return [note for note, flag in _NOTES.items() if flag & self.notes]
+
+    @property
+    def behavior_notes(self):
+        """Every kernel is compiled for the device at hand."""
+        return [behavior_note.RUNTIME_COMPILATION]
+
+    # ---- workspace
+
+    def _arranged(self):
+        """({buffer in the workspace: offset}, bytes)"""
+        spans = {}  # buffer: [bytes, first step, last step]
+        for k, (step, algorithm) in enumerate(zip(self.steps, self.algorithms)):
+            if algorithm is None:
+                continue
+            for _, (buffer, _) in step.places:
+                size = self._bytes_in_workspace(buffer)
+                if size is not None:
+                    spans.setdefault(buffer, [size, k, k])[2] = k
+            scratch = algorithm.workspace(step.problem, self.device, algorithm.config)
+            if scratch:
+                spans["scratch", k] = [scratch, k, k]
+        placed, end = [], 0
+        for buffer, (size, first, last) in sorted(spans.items(), key=lambda item: (-item[1][0], item[1][1])):
+            lines, at = -(-max(size, 1) // LINE) * LINE, 0
+            for start, stop, _ in sorted((o, o + n, b) for b, o, n, f, t in placed if f <= last and first <= t):
+                if at + lines <= start:
+                    break
+                at = max(at, stop)
+            placed.append((buffer, at, lines, first, last))
+            end = max(end, at + lines)
+        return {buffer: at for buffer, at, *_ in placed}, end
+
+    def _bytes_in_workspace(self, buffer):
+        kind, number = buffer
+        if kind == "temporary":
+            return self.temporaries[number].extent[1]
+        t = self.spec.tensor(number)
+        if not t.virtual:
+            return None
+        from ._enums import ITEMSIZE
+        return t.elements * ITEMSIZE[t.dtype]
+
+    # ---- launches
+
+    def build(self):
+        """Compile and load it."""
+        self.executable(frozenset())
+        self.is_built = True
+        return self
+
+    def executable(self, aliases):
+        """(executable, `Slots`) for calls in which these pairs (uid of an input, uid of an output) are the same memory."""
+        with self._lock:
+            found = self._executables.get(aliases)
+        if found is None:
+            slots = Slots()
+            launches = [moved for k in range(len(self.steps)) for moved in self._launches(k, aliases, slots)]
+            executable = load(launches, slots.parameters(bool(self.workspace)), self.device.index, f"graph {self.spec.name}: {self.name}")
+            with self._lock:
+                found = self._executables.setdefault(aliases, (executable, slots))
+        return found
+
+    def _launches(self, k, aliases, slots):
+        step, algorithm = self.steps[k], self.algorithms[k]
+        if algorithm is None:
+            return
+        places, scalars, problem = dict(step.places), dict(step.scalars), in_place(step, aliases)
+        if problem is not step.problem and dispatch.refusal(algorithm, problem, self.device) is not None:
+            algorithm = dispatch.get_algorithm(step.op, problem, device=self.device)
+        scratch = self.offsets.get(("scratch", k), 0)
+
+        def moved(argument):
+            if not argument.is_dynamic:
+                return argument
+            name = argument.value
+            if name in scalars:
+                value = scalars[name]
+                return replace(argument, value=slots.number(value, argument.type) if isinstance(value, Value) else value)
+            if name == "workspace":
+                return replace(argument, value="workspace", offset=argument.offset + scratch)
+            if name not in places:
+                return replace(argument, value=NULL, offset=0)
+            buffer, offset = places[name]
+            if buffer in self.offsets:
+                return replace(argument, value="workspace", offset=argument.offset + offset + self.offsets[buffer])
+            return replace(argument, value=slots.pointer(buffer[1]), offset=argument.offset + offset)
+        for launch in algorithm.build(problem, self.device, algorithm.config):
+            yield replace(launch, arguments=tuple(map(moved, launch.arguments)))
+
+    # ---- what calls have to check
+
+    @property
+    def uids(self):
+        """uids of the buffers that it takes, and of the numbers."""
+        pointers = {n: None for step, a in zip(self.steps, self.algorithms) if a for _, ((kind, n), _) in step.places
+                    if kind == "tensor" and not self.spec.tensor(n).virtual}
+        numbers = {v.uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in step.scalars if isinstance(v, Value)}
+        return list(pointers), list(numbers)
+
+    def hazards(self):
+        """[(uid of an output, uid of another buffer, whether they may be exactly the same memory)] of pairs that must not overlap: the
+        other is read after, or while, the output is written."""
+        written, last = {}, {}
+        for k, (step, algorithm) in enumerate(zip(self.steps, self.algorithms)):
+            for name, (buffer, _) in step.places if algorithm else ():
+                kind, uid = buffer
+                if kind == "tensor" and not self.spec.tensor(uid).virtual:
+                    last[uid] = k
+                    if is_written(step, name):
+                        written.setdefault(uid, k)
+        pairs = []
+        for out, k in written.items():
+            for other, until in last.items():
+                if other == out or other in written and other > out or until < k and other not in written:
+                    continue
+                same = other not in written and until == k and self._may_be_in_place(k, out, other)
+                pairs.append((out, other, same))
+        return pairs
+
+    def _may_be_in_place(self, k, out, other):
+        step = self.steps[k]
+        names = {uid: name for name, ((kind, uid), _) in step.places if kind == "tensor"}
+        operation = dispatch.operation_of(step.op)
+        a, b = self.spec.tensor(out), self.spec.tensor(other)
+        return (names.get(other) in operation.in_place and isinstance(getattr(step.problem, "in_place", None), tuple)
+                and (a.dim, a.stride, a.dtype) == (b.dim, b.stride, b.dtype))
+
+
+def is_written(step, name):
+    """Whether an operand of a step, by its name in launches, is written."""
+    operation = dispatch.operation_of(step.op)
+    return name in operation.updates or name in operation.outputs
+
+
+def in_place(step, aliases):
+    """The step's problem, in place where these pairs of buffers are the same memory."""
+    if not aliases:
+        return step.problem
+    uids = {uid: name for name, ((kind, uid), _) in step.places if kind == "tensor"}
+    names = tuple(uids[i] for i, o in aliases if i in uids and o in uids and is_written(step, uids[o]) and not is_written(step, uids[i]))
+    return replace(step.problem, in_place=names) if names else step.problem
+
+
+class Slots:
+    """The values that an executable takes, as launches ask for them: buffers by uid, then the workspace, then numbers."""
+
+    def __init__(self):
+        self.pointers, self.numbers = {}, {}
+
+    def pointer(self, uid):
+        """The name of a buffer."""
+        return self.pointers.setdefault(uid, f"tensor {uid}")
+
+    def number(self, value, kind):
+        """The name of a number of a kernel's type."""
+        return self.numbers.setdefault((value, kind), f"value {value.uid} times {value.factor} {kind}")
+
+    def parameters(self, workspace):
+        """`Executable`'s."""
+        return (*((name, "pointer") for name in self.pointers.values()), *(("workspace", "pointer"),) * workspace,
+                *((name, kind) for (_, kind), name in self.numbers.items()), (NULL, NULL))
+
+
+def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=None) -> Plan:
+    """A plan of these steps: for each the algorithm of dispatch, or of `forced`, {index of a step: Algorithm}."""
+    algorithms = []
+    for k, step in enumerate(steps):
+        if step.problem.is_empty:
+            algorithms.append(None)
+        elif forced and k in forced:
+            algorithms.append(forced[k])
+        else:
+            try:
+                algorithms.append(dispatch.get_algorithm(step.op, step.problem, device=device, exclude=exclude))
+            except dispatch.NotSupported as error:
+                raise cudnnGraphNotSupportedError(f"{step.node}: {error}") from None
+    return Plan(spec, steps, temporaries, tuple(algorithms), device, engine)

@@ -1,0 +1,81 @@
+"""Serialized graphs: a header, and JSON of the graph and of its plan's algorithms and configurations. Nothing in it is executed.
+
+Header: magic (8 bytes), format and length of the body (4 and 8 bytes, little-endian), the library's version and the device's architecture
+(16 bytes each, filled up with zeros), and the SHA-256 of everything before it and of the body. Loading lowers the graph anew, asks each
+algorithm whether it can solve its problem, and compiles; anything that does not fit is an `UnsupportedGraphFormat`.
+"""
+import hashlib
+import json
+import struct
+
+from .. import __version__, dispatch
+from ._engines import Engines
+from ._errors import UnsupportedGraphFormat, cudnnGraphNotSupportedError
+from ._ir import GraphSpec
+from ._plan import Plan
+
+MAGIC, FORMAT = b"DNNKGRPH", 1
+_HEADER = struct.Struct("<8sIQ16s16s")
+_DIGEST = 32
+
+
+def packed(spec, plan) -> bytes:
+    """A graph and its plan as bytes."""
+    steps = [None if a is None else {"op": a.op, "algorithm": a.name, "config": a.config_text} for a in plan.algorithms]
+    body = json.dumps({"graph": json.loads(spec.to_json()), "engine": plan.engine, "steps": steps}).encode()
+    header = _HEADER.pack(MAGIC, FORMAT, len(body), __version__.encode(), plan.device.arch.encode())
+    return header + hashlib.sha256(header + body).digest() + body
+
+
+def as_bytes(data) -> bytes:
+    """A serialized graph given as bytes, a list of ints, or text of one character a byte."""
+    try:
+        return data.encode("latin-1") if isinstance(data, str) else bytes(data)
+    except (TypeError, ValueError, UnicodeEncodeError):
+        raise UnsupportedGraphFormat(f"deserialize: got {type(data).__name__}; expected what serialize() returned: bytes, or a list of "
+                                     "their values") from None
+
+
+def unpacked(data):
+    """(GraphSpec, Plan, Engines) of a serialized graph."""
+    data = as_bytes(data)
+    start = _HEADER.size + _DIGEST
+    if len(data) < start:
+        raise UnsupportedGraphFormat(f"deserialize: got {len(data)} bytes; expected a header of {start} at least")
+    magic, form, length, version, arch = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise UnsupportedGraphFormat(f"deserialize: the data begins with {magic!r}; expected {MAGIC!r}")
+    if hashlib.sha256(data[:_HEADER.size] + data[start:]).digest() != data[_HEADER.size:start] or length != len(data) - start:
+        raise UnsupportedGraphFormat(f"deserialize: the data is damaged: {len(data) - start} bytes after the header, which do not have "
+                                     "its checksum")
+    version, arch = version.rstrip(b"\0").decode(), arch.rstrip(b"\0").decode()
+    if form != FORMAT or version != __version__:
+        raise UnsupportedGraphFormat(f"deserialize: the data has format {form} of version {version}; expected format {FORMAT} of version "
+                                     f"{__version__}")
+    body = json.loads(data[start:])
+    engines = Engines(GraphSpec.from_json(body["graph"]))
+    if arch != engines.device.arch:
+        raise UnsupportedGraphFormat(f"deserialize: the plan is for {arch}; the device is {engines.device.arch}")
+    if len(body["steps"]) != len(engines.steps):
+        raise UnsupportedGraphFormat(f"deserialize: the plan has {len(body['steps'])} steps; the graph has {len(engines.steps)}")
+    algorithms = tuple(map(algorithm_of(engines), engines.steps, body["steps"]))
+    return engines.spec, Plan(engines.spec, engines.steps, engines.temporaries, algorithms, engines.device, body["engine"]), engines
+
+
+def algorithm_of(engines):
+    """A function of a step and of what the data has for it: the algorithm, bound to its configuration."""
+    def found(step, known):
+        if known is None:
+            return None
+        algorithm = dispatch.named(known["op"], known["algorithm"])
+        reason = dispatch.refusal(algorithm, step.problem, engines.device) if known["op"] == step.op else f"solves {known['op']}"
+        if reason is not None:
+            raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} cannot solve {step.problem}: {reason}")
+        if not known["config"]:
+            return algorithm
+        configs = map(algorithm.bound_to, algorithm.configs(step.problem, engines.device))
+        bound = next((b for b in configs if b.config_text == known["config"]), None)
+        if bound is None:
+            raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} has no configuration {known['config']}")
+        return bound
+    return found

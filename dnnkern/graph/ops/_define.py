@@ -1,0 +1,68 @@
+"""How an operation is defined: a signature, ports, inference, validation and lowering, all in one place::
+
+    @operation(outputs="C", tag="MATMUL")
+    def matmul(A, B, padding=0.0):
+        \"""Matrix product.\"""
+        return {"A": A, "B": B}, {"padding": padding}
+
+    @matmul.infer
+    def _(node): ...
+
+    @matmul.lower
+    def _(node, part): ...
+
+The function maps the arguments of a call to input ports and attributes, which are plain data. Every signature ends with
+``compute_data_type=NOT_SET, name=""`` unless it has them elsewhere. Inference reads and completes the node's tensors. Lowering adds steps
+to a `_lower.Part`.
+"""
+import inspect
+
+from .._enums import data_type
+
+OPERATIONS = {}
+
+
+class Operation:
+    """One method of pygraph.
+
+    Attributes
+    ----------
+    name : str
+    outputs : tuple of str
+        Ports.
+    tag : str or callable(node) -> str
+        cuDNN's name of the node, in logs.
+    listed : bool
+        Results are a list even if there is one.
+    """
+
+    def __init__(self, function, outputs, tag, listed, tail):
+        self.name, self.arguments, self.doc = function.__name__, function, inspect.getdoc(function)
+        self.outputs, self.tag, self.listed = tuple(outputs.split()), tag or function.__name__.upper(), listed
+        given = list(inspect.signature(function).parameters.values())
+        for name, default in (("compute_data_type", data_type.NOT_SET), ("name", "")) if tail else ():
+            if all(p.name != name for p in given):
+                given.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.signature = inspect.Signature([first, *given])
+        self.own = frozenset(inspect.signature(function).parameters)
+        self.infer_node = self.lower_node = None
+
+    def infer(self, function):
+        """Decorate the inference."""
+        self.infer_node = function
+        return function
+
+    def lower(self, function):
+        """Decorate the lowering."""
+        self.lower_node = function
+        return function
+
+
+def operation(outputs="Y", tag=None, listed=False, tail=True):
+    """Decorate the function that maps arguments to ports and attributes; enters the operation into the table."""
+    def define(function):
+        made = Operation(function, outputs, tag, listed or len(outputs.split()) > 1, tail)
+        OPERATIONS[made.name] = made
+        return made
+    return define

@@ -1,0 +1,211 @@
+"""Products: matmul, convolution and its two gradients."""
+import operator
+
+from .._enums import convolution_mode, member
+from .._errors import AttributeNotSet, InvalidValue
+from .._infer import broadcast, channels_last
+from ._define import operation
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+INPUTS = (*FLOATS, "int8", "float8_e4m3fn", "float8_e5m2")
+OUTPUTS = {"float64": ("float64", "float32"), "float32": ("float32", "float16", "bfloat16"), "float16": ("float16", "float32", "bfloat16"),
+           "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16"),
+           **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), ("bfloat16", "float32", "float16", "float8_e4m3fn", "float8_e5m2"))}
+
+
+def alike(part, *refs):
+    """The operands of a product in one dtype: their own, or one that holds both exactly, or float32."""
+    found = {r.dtype for r in refs}
+    if len(found) == 1 and refs[0].dtype in INPUTS or found <= {"float8_e4m3fn", "float8_e5m2"}:
+        dtype = None
+    elif "float64" in found or "int32" in found:
+        dtype = "float64"
+    else:
+        halves = found & {"float16", "bfloat16"}
+        exact = found <= {*halves, "int8", "uint8", "bool"} or found <= {"float16", "float8_e4m3fn", "float8_e5m2"}
+        dtype = halves.pop() if len(halves) == 1 and exact else "float32"  # 8 bits of an integer fit a half's
+    return refs if dtype is None else tuple(part.converted(r, dtype) for r in refs)
+
+
+def target(part, port, dtype):
+    """(where a product of this dtype writes its result, the output)"""
+    out = part.output(port)
+    kinds = OUTPUTS[dtype]
+    return part.into(out, kinds, "int32" if dtype == "int8" and out.dtype.startswith(("int", "uint")) else
+                     "float64" if dtype == "float64" else "float32"), out
+
+
+# ---- matmul
+
+
+@operation(outputs="C", tag="MATMUL")
+def matmul(A, B, padding=0.0):
+    """Matrix product of the last two dims; batch dims broadcast.
+
+    Parameters
+    ----------
+    A : tensor
+        (..., M, K)
+    B : tensor
+        (..., K, N)
+    padding : float
+        The value of elements past the end of ragged operands: 0.
+    """
+    if padding != 0.0:
+        raise InvalidValue(f"matmul: padding is {padding!r}; expected 0.0")
+    return {"A": A, "B": B}, {"padding": float(padding)}
+
+
+@matmul.infer
+def _(node):
+    a, b = node.dim("A"), node.dim("B")
+    node.expect(len(a) == len(b) >= 2, "B", f"dims {b} beside A's {a}", "as many, two at least")
+    node.expect(a[-1] == b[-2], "B", f"K = {b[-2]} (dims {b})", f"{a[-1]}, as A has (dims {a})")
+    batch = broadcast([a[:-2], b[:-2]]) if len(a) > 2 else ()
+    node.expect(batch is not None, "B", f"batch dims {b[:-2]}", f"some that broadcast with A's {a[:-2]}")
+    node.result("C", (*batch, a[-2], b[-1]))
+
+
+@matmul.lower
+def _(part):
+    a, b = alike(part, part.input("A"), part.input("B"))
+    written, out = target(part, "C", a.dtype)
+    part.call("matmul", (a, b), (written,), False, False, None, None, None, False, False, scalars=(1.0, 1.0))
+    part.done(written, out)
+
+
+# ---- convolution
+
+
+def geometry(function, padding, pre_padding, post_padding, stride, dilation, mode):
+    """Attributes of a convolution; `padding` is on both sides."""
+    if padding is not None and (pre_padding is not None or post_padding is not None):
+        raise TypeError(f"{function}: got padding and pre_padding or post_padding; expected one or the other")
+    pre = pre_padding if pre_padding is not None else padding if padding is not None else ()
+    post = post_padding if post_padding is not None else padding if padding is not None else ()
+    return {"pre_padding": _ints(function, "pre_padding", pre), "post_padding": _ints(function, "post_padding", post),
+            "stride": _ints(function, "stride", stride), "dilation": _ints(function, "dilation", dilation),
+            "convolution_mode": member(convolution_mode, mode, f"{function}: convolution_mode").name}
+
+
+def _ints(function, name, values):
+    try:
+        return tuple(operator.index(v) for v in values)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {values!r}; expected a sequence of ints") from None
+
+
+@operation(tag="CONV_FPROP")
+def conv_fprop(image, weight, padding=None, pre_padding=None, post_padding=None, stride=(), dilation=(),
+               convolution_mode=convolution_mode.CROSS_CORRELATION):
+    """Convolution of an image (N, C, spatial dims) with filters (K, C / groups, spatial dims), for one to three spatial dims.
+
+    Parameters
+    ----------
+    padding : sequence of int
+        Of each spatial dim, on both sides; or `pre_padding` and `post_padding`. Default: none.
+    stride, dilation : sequence of int
+        Default: 1.
+    """
+    return ({"X": image, "W": weight},
+            geometry("conv_fprop", padding, pre_padding, post_padding, stride, dilation, convolution_mode))
+
+
+@operation(outputs="DX", tag="CONV_DGRAD")
+def conv_dgrad(loss, filter, padding=None, pre_padding=None, post_padding=None, stride=(), dilation=(),
+               convolution_mode=convolution_mode.CROSS_CORRELATION):
+    """The gradient of a convolution with respect to its image, whose dims must be set (``set_dim``)."""
+    return ({"DY": loss, "W": filter},
+            geometry("conv_dgrad", padding, pre_padding, post_padding, stride, dilation, convolution_mode))
+
+
+@operation(outputs="DW", tag="CONV_WGRAD")
+def conv_wgrad(image, loss, padding=None, pre_padding=None, post_padding=None, stride=(), dilation=(),
+               convolution_mode=convolution_mode.CROSS_CORRELATION):
+    """The gradient of a convolution with respect to its filters, whose dims must be set (``set_dim``)."""
+    return ({"X": image, "DY": loss},
+            geometry("conv_wgrad", padding, pre_padding, post_padding, stride, dilation, convolution_mode))
+
+
+@conv_fprop.infer
+def _(node):
+    _infer(node, "X", "W", "Y")
+
+
+@conv_dgrad.infer
+def _(node):
+    _infer(node, "DX", "W", "DY")
+
+
+@conv_wgrad.infer
+def _(node):
+    _infer(node, "X", "DW", "DY")
+
+
+def _infer(node, x_port, w_port, y_port):
+    """Check the dims of the image, filters and result; complete those that the forward direction infers."""
+    unset = next((port for port in (x_port, w_port) if port in node.outputs and node.outputs[port]._dim is None), None)
+    if unset:
+        raise AttributeNotSet(f"{node.where(unset)}: dims are not set, and strides of 1 and more leave them open; call set_dim")
+    x, w = node.dim(x_port), node.dim(w_port)
+    node.expect(3 <= len(x) <= 5, x_port, f"dims {x}", "N, C, and one to three spatial dims")
+    node.expect(len(w) == len(x), w_port, f"dims {w}", f"as many as the image's {x}")
+    spatial = len(x) - 2
+    for key, default in (("pre_padding", 0), ("post_padding", 0), ("stride", 1), ("dilation", 1)):
+        values = node.attributes[key] or (default,) * spatial
+        node.expect(len(values) == spatial, x_port, f"{key} {values}", f"one for each of {spatial} spatial dims")
+        node.expect(all(v >= default for v in values), x_port, f"{key} {values}", f"{default} at least")
+        node.attributes[key] = values
+    node.expect(w[1] and x[1] % w[1] == 0, w_port, f"{w[1]} channels of a filter", f"a divisor of the image's {x[1]}")
+    node.expect(w[0] % (x[1] // w[1]) == 0 if x[1] else True, w_port, f"{w[0]} filters", f"a multiple of {x[1] // w[1]} groups")
+    extents = []
+    for k, (n, r) in enumerate(zip(x[2:], w[2:])):
+        padded = n + node.attributes["pre_padding"][k] + node.attributes["post_padding"][k]
+        extents.append((padded - node.attributes["dilation"][k] * (r - 1) - 1) // node.attributes["stride"][k] + 1)
+    node.expect(min(extents) >= 1, w_port, f"filters of {w[2:]} over an image of {x[2:]}, which give {tuple(extents)}", "1 at least")
+    y = (x[0], w[0], *extents)
+    if y_port in node.outputs:
+        node.result(y_port, y, channels_last)
+    else:
+        node.expect_dim(y_port, y)
+    for port in (x_port, w_port):
+        if port in node.outputs:
+            node.result(port, None, channels_last)
+
+
+def _is_channels_last(*refs):
+    return all(r.tensor.strides[1] == 1 or r.shape[1] == 1 for r in refs) and any(r.tensor.strides[1] == 1 < r.shape[1] for r in refs)
+
+
+def _lower(part, op, x_port, w_port, y_port):
+    inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
+    converted = dict(zip(inputs, alike(part, *inputs.values())))
+    (result,) = {x_port, w_port, y_port} - set(inputs)
+    dtype = next(iter(converted.values())).dtype
+    if op != "conv_fwd" and dtype not in FLOATS:
+        converted, dtype = {port: part.converted(r, "float32") for port, r in converted.items()}, "float32"
+    written, out = target(part, result, dtype)
+    converted[result] = written
+    x, w, y = (converted[port] for port in (x_port, w_port, y_port))
+    groups = x.shape[1] // w.shape[1]
+    rank = len(x.shape)
+    layout = "NCHW"
+    if _is_channels_last(x, y):
+        layout, order = "NHWC", (0, *range(2, rank), 1)
+        x, w, y = (r.permuted(order) for r in (x, w, y))
+    padding = tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding")))
+    stride, dilation = part.attribute("stride"), part.attribute("dilation")
+    mode = part.attribute("convolution_mode").lower()
+    common = stride, padding, dilation, groups, layout, mode
+    if op == "conv_fwd":
+        part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0))
+    elif op == "conv_bwd_data":
+        part.call(op, (y, w, None, None, None), (x,), x.shape, *common, None, False, False, scalars=(1.0, 0.0))
+    else:
+        part.call(op, (x, y, None), (w,), w.shape, *common, None, False, False, scalars=(1.0, 0.0))
+    part.done(written, out)
+
+
+conv_fprop.lower(lambda part: _lower(part, "conv_fwd", "X", "W", "Y"))
+conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
+conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))

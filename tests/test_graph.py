@@ -1,0 +1,445 @@
+"""The graph itself: its data, its lifecycle, plans and filters, handles, the wrapper, and the lines of the architecture's list of traps."""
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from graphs import T, array_of, close, execute, new_graph, run
+
+import dnnkern.graph as cudnn
+from dnnkern.device import HOST_MEMORY
+from dnnkern.graph._ir import GraphSpec
+
+A = [cudnn.heur_mode.A]
+
+
+def draw(shape, seed, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def linear(m=12, n=10, k=8, name="linear"):
+    """relu(a @ b + bias), and its tensors."""
+    graph = cudnn.pygraph(name, io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+    a, b = graph.tensor([1, m, k], [m * k, k, 1], name="a"), graph.tensor([1, k, n], [k * n, n, 1], name="b")
+    bias = graph.tensor([1, m, 1], [m, 1, 1], name="bias")
+    y = graph.relu(graph.bias(graph.matmul(a, b, name="mm"), bias, name="add"), name="relu").set_output(True).set_name("y")
+    return graph, a, b, bias, y
+
+
+def values(m=12, n=10, k=8):
+    a, b, bias = draw((1, m, k), 1), draw((1, k, n), 2), draw((1, m, 1), 3)
+    return a, b, bias, np.maximum(a.astype(float) @ b + bias, 0)
+
+
+# ---- the module
+
+
+def test_the_module_imports_neither_numba_nor_torch():
+    code = ("import sys, dnnkern.graph as cudnn; cudnn.data_type.HALF; cudnn.create_handle(); "
+            "sys.exit(any(m.split('.')[0] in ('numba', 'torch', 'numpy', 'cuda') for m in sys.modules))")
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_versions():
+    assert cudnn.backend_version() >= 92200 and cudnn.backend_version_string() == "9.22.0"
+    assert all(int(part) >= 0 for part in cudnn.__version__.split("."))
+    assert cudnn.get_last_error_string() == ""
+
+
+def test_public_names():
+    for name in cudnn.__all__:
+        assert getattr(cudnn, name).__doc__ and name in dir(cudnn)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        cudnn.nothing
+
+
+@pytest.mark.parametrize("kind, members", [("data_type", 19), ("reduction_mode", 10), ("norm_forward_phase", 3), ("heur_mode", 4),
+                                           ("knob_type", 29), ("numerical_note", 10), ("behavior_note", 5), ("tensor_reordering", 4)])
+def test_enumerations(kind, members):
+    assert len(getattr(cudnn, kind)) == members
+    assert hasattr(getattr(cudnn, kind), "NOT_SET") == (kind in ("data_type", "reduction_mode", "norm_forward_phase", "knob_type"))
+
+
+def test_data_types_of_frameworks():
+    torch = pytest.importorskip("torch")
+    graph = new_graph()
+    x = graph.tensor([2], [1], torch.bfloat16)
+    assert x.get_data_type() is T.BFLOAT16 and x.set_data_type(np.float16).get_data_type() is T.HALF
+    assert x.set_data_type(np.dtype("int32")).get_data_type() is T.INT32 and x.set_data_type(torch.bool).get_data_type() is T.BOOLEAN
+    with pytest.raises(TypeError, match="data type .*complex64"):
+        x.set_data_type(np.complex64)
+
+
+# ---- data
+
+
+def test_repr_rebuilds_an_equal_graph():
+    graph, *_ = linear()
+    before = GraphSpec.from_json(repr(graph))
+    assert len(before.nodes) == 3 and before.tensors[0].dim == (1, 12, 8)
+    graph.validate()
+    spec = GraphSpec.from_json(repr(graph))
+    assert spec == graph._spec and hash(spec) == hash(graph._spec) and spec.key() == graph.key()
+    assert [n["op"] for n in json.loads(repr(graph))["nodes"]] == ["matmul", "bias", "relu"]
+
+
+def test_data_of_attributes_of_every_kind():
+    graph = new_graph()
+    x = graph.tensor([4, 6], [6, 1])
+    graph.relu(x, upper_clip=float("inf"), negative_slope=0.5).set_output(True)
+    graph.validate()
+    assert GraphSpec.from_json(repr(graph)) == graph._spec
+
+
+def test_keys_of_graphs():
+    first, second, other = (linear(name=name, n=n)[0] for name, n in (("one", 10), ("two", 10), ("one", 11)))
+    assert first.key() == second.key() != other.key()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', "null", '{"format": 1, "context": {}, "nodes": 3, "tensors": {}}'])
+def test_what_is_no_graph(text):
+    with pytest.raises(ValueError, match="not a graph as JSON"):
+        GraphSpec.from_json(text)
+
+
+def test_setters_chain_and_getters():
+    graph = new_graph()
+    x = graph.tensor([2, 3], [3, 1], T.HALF, name="x", uid=7)
+    chained = (x.set_name("z").set_uid(9).set_dim([4, 5]).set_stride([5, 1]).set_alignment(4).set_is_pass_by_value(False)
+               .set_reordering_type(cudnn.tensor_reordering.F16x16).set_vector_count_and_dimension(4, 1).set_is_virtual(True)
+               .set_output(True).set_ragged_offset(graph.tensor([3, 1], [1, 1], T.INT32)))
+    assert chained is x
+    assert (x.get_name(), x.get_uid(), x.get_dim(), x.get_stride(), x.get_alignment()) == ("z", 9, [4, 5], [5, 1], 4)
+    assert (x.get_vector_count(), x.get_vector_dimension(), x.get_is_virtual()) == (4, 1, False)
+    assert x.get_reordering_type() is cudnn.tensor_reordering.F16x16 and not x.get_is_pass_by_value()
+    assert not x.get_has_compile_time_constant() and json.loads(repr(x))["name"] == "z"
+    constant = graph.tensor_scalar(2, cudnn.scalar_type.COMPILE_TIME_CONST)
+    assert constant.get_has_compile_time_constant() and constant.get_data_type() is T.INT32
+    copy = graph.tensor_like(x)
+    assert copy is not x and copy.get_dim() == [4, 5] and copy.get_uid() == 0 and copy.get_name() == ""
+
+
+def test_uids_are_stable_and_unique():
+    """Trap 5: given or assigned at build."""
+    graph, a, b, bias, y = linear()
+    bias.set_uid(2)
+    graph.validate()
+    uids = [t.get_uid() for t in (a, b, bias, y)]
+    graph.validate()
+    assert uids == [t.get_uid() for t in (a, b, bias, y)] and len(set(uids)) == 4 and bias.get_uid() == 2
+    assert graph.query_tensor_attributes_of_uid(2) is bias
+
+
+# ---- lifecycle
+
+
+def test_step_by_step():
+    graph, a, b, bias, y = linear()
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    assert cudnn.behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes()
+    graph.check_support()
+    graph.build_plans(cudnn.build_plan_policy.ALL)
+    x, w, v, expected = values()
+    assert graph.get_execution_plan_count() >= 3
+    names = [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
+    assert len(set(names)) == len(names) and any("matmul_naive" in name for name in names)
+    for index in range(len(names)):
+        result = array_of(y)
+        execute(graph, {a: x, b: w, bias: v, y: result}, index)
+        close(result, expected, factor=16, scale=10)
+        assert graph.get_behavior_notes_for_plan_at_index(index) == [cudnn.behavior_note.RUNTIME_COMPILATION]
+
+
+def test_build_without_modes_makes_no_plans():
+    graph, *_ = linear()
+    graph.build()
+    with pytest.raises(RuntimeError, match="create_execution_plans first"):
+        graph.get_execution_plan_count()
+    graph.create_execution_plans(A)
+    graph.build_plans()
+    assert graph.get_workspace_size() > 0
+
+
+def test_build_operation_graph_validates():
+    graph, *_ = linear()
+    graph.build_operation_graph()
+    assert graph.get_engine_count() >= 2
+
+
+def test_engines_and_knobs():
+    graph, a, b, bias, y = linear(40, 36, 24)
+    graph.build()
+    made = set()
+    for engine in range(graph.get_engine_count()):
+        knobs = {knob.type: knob.max_value for knob in graph.get_knobs_for_engine(engine)}
+        graph.create_execution_plan(engine, knobs)
+        graph.build_plan_at_index(engine)
+        made.add(graph.get_plan_name_at_index(engine))
+        x, w, v, expected = values(40, 36, 24)
+        result = array_of(y)
+        execute(graph, {a: x, b: w, bias: v, y: result})
+        close(result, expected, factor=32, scale=20)
+    assert len(made) == graph.get_engine_count() > 1
+    with pytest.raises(RuntimeError, match="engine 99"):
+        graph.get_knobs_for_engine(99)
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="no knob SPLIT_K_BUF"):
+        graph.create_execution_plan(0, {cudnn.knob_type.SPLIT_K_BUF: 1})
+
+
+def test_filters():
+    graph, *_ = linear()
+    graph.build()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    names = [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
+    graph.deselect_engines([names[0]])
+    assert graph.get_plan_name_at_index(0) == names[1]
+    graph.deselect_workspace_greater_than(graph.get_workspace_size())
+    graph.select_behavior_notes([cudnn.behavior_note.RUNTIME_COMPILATION])
+    graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.WINOGRAD])
+    graph.check_support()
+    graph.select_numeric_notes([cudnn.numerical_note.FFT])
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="no plan .* passes the filters"):
+        graph.check_support()
+
+
+def test_workspace_is_exact_and_shared():
+    """Intermediates that live at different times share memory; a workspace of exactly the size is enough, one byte less is refused."""
+    x = draw((1, 64, 64), 1)
+    graph = new_graph()
+    t = y = graph.tensor_like(x)
+    for _ in range(6):
+        y = graph.neg(y)
+    y.set_output(True)
+    got, = run(graph, {t: x}, [y])
+    np.testing.assert_array_equal(got, x)
+    size = graph.get_workspace_size()
+    assert size == graph.get_workspace_size_plan_at_index(0) == 2 * x.nbytes
+    if HOST_MEMORY:
+        with pytest.raises(RuntimeError, match=f"has {size - 1} bytes; the plan needs {size}"):
+            graph.execute({t: x, y: got}, np.empty(size - 1, np.uint8))
+
+
+def test_handles_and_streams():
+    first, second = cudnn.create_handle(), cudnn.create_handle()
+    assert first != second and cudnn.get_stream(first) == 0
+    cudnn.set_stream(handle=first, stream=5)
+    assert cudnn.get_stream(handle=first) == 5 and cudnn.get_stream(second) == 0
+    cudnn.destroy_handle(first)
+    with pytest.raises(RuntimeError, match="HANDLE_ERROR"):
+        cudnn.get_stream(first)
+    with pytest.raises(RuntimeError, match="HANDLE_ERROR"):
+        cudnn.pygraph(handle=first)
+
+
+def test_fast_paths():
+    """NVIDIA's torch operators call these with addresses, in the order of the uids."""
+    if not HOST_MEMORY:
+        pytest.skip("addresses of host memory")
+    graph, a, b, bias, y = linear()
+    graph.build(A)
+    x, w, v, expected = values()
+    result, workspace = array_of(y), np.empty(graph.get_workspace_size(), np.uint8)
+    arrays = {a.get_uid(): x, b.get_uid(): w, bias.get_uid(): v, y.get_uid(): result}
+    graph._prepare_variant_pack_template()
+    uids = graph._get_variant_pack_uids_sorted()
+    assert uids == sorted(arrays)
+    pointers = [arrays[uid].ctypes.data for uid in uids]
+    graph._execute_with_ptrs(pointers, workspace.ctypes.data, cudnn.create_handle())
+    close(result, expected, factor=16, scale=10)
+    result[...] = 0
+    table = np.array(pointers, np.uint64)
+    graph._execute_with_raw_ptrs(table.ctypes.data, len(table), workspace.ctypes.data, None)
+    close(result, expected, factor=16, scale=10)
+    with pytest.raises(ValueError, match="got 1 addresses; expected 4"):
+        graph._execute_with_ptrs(pointers[:1], workspace.ctypes.data, None)
+
+
+def test_overrides_are_refused_not_dropped():
+    graph, a, b, bias, y = linear()
+    graph.build(A)
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="override_uids"):
+        graph.execute({}, None, override_uids=[1], override_shapes=[[1]], override_strides=[[1]])
+
+
+# ---- conveniences
+
+
+def test_graph_jit_and_cache():
+    calls = []
+
+    @cudnn.graph_cache(key_fn=lambda n: n, maxsize=2)
+    @cudnn.jit(heur_modes=A)
+    def negated(n):
+        calls.append(n)
+        with cudnn.graph(None, io_data_type=T.FLOAT) as (graph, uids):
+            x = graph.tensor([n, 2], [2, 1], name="x")
+            y = graph.neg(x).set_output(True)
+            graph.validate()
+            uids += [x.get_uid(), y.get_uid()]
+        return graph, uids
+    graph, uids = negated(3)
+    assert negated(3)[0] is graph and negated(3)[1] is uids and calls == [3] and negated.__wrapped__.__wrapped__.__name__ == "negated"
+    x, y = draw((3, 2), 1), np.empty((3, 2), np.float32)
+    execute(graph, {uids[0]: x, uids[1]: y})
+    np.testing.assert_array_equal(y, -x)
+    negated(4), negated(5), negated(3)
+    assert calls == [3, 4, 5, 3]
+
+
+def test_wrapper_on_arrays():
+    if not HOST_MEMORY:
+        pytest.skip("arrays of the host")
+    x, w, v, expected = values()
+    with cudnn.Graph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT) as g:
+        y = g.relu(g.bias(input=g.matmul(A=x, B=w, name="mm"), bias=v, name="add"), name="act")
+        y.set_output(True)
+    g.set_io_tuples(["mm::A", "mm::B", "add::bias"], ["act::OUT_0"])
+    close(g(x, w, v), expected, factor=16, scale=10)
+    out = np.empty(expected.shape, np.float32)
+    assert g({"mm::A": x, "mm::B": w, "add::bias": v}, {"act::OUT_0": out}) is out
+    close(out, expected, factor=16, scale=10)
+    with pytest.raises(ValueError, match="INVALID_TENSOR_NAME: .*'mm::X'.*'mm::A'"):
+        g({"mm::X": x})
+    with pytest.raises(ValueError, match="got 2 arrays; expected 3"):
+        g(x, w)
+
+
+# ---- traps, in their order
+
+
+def test_trap_1_channels_last_torch_tensors_need_no_copy():
+    torch = pytest.importorskip("torch")
+    graph = new_graph()
+    image = graph.tensor_like(torch.empty(2, 8, 4, 4).to(memory_format=torch.channels_last))
+    matrix = graph.tensor_like(torch.empty(3, 4, 5))
+    assert (image.get_dim(), image.get_stride()) == ([2, 8, 4, 4], [128, 1, 32, 8])
+    assert (matrix.get_dim(), matrix.get_stride()) == ([3, 4, 5], [20, 5, 1])
+
+
+def test_trap_2_a_first_result_that_nobody_takes_is_an_output():
+    x = draw((1, 4, 4), 1, np.float16)
+    graph = cudnn.pygraph(intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+    t = graph.tensor_like(x)
+    y = graph.neg(graph.abs(t))
+    got, = run(graph, {t: x}, [y])
+    assert not y.get_is_virtual() and y.get_data_type() is T.FLOAT
+    np.testing.assert_array_equal(got, -np.abs(x).astype(np.float32))
+    plain = cudnn.pygraph()
+    z = plain.neg(plain.tensor_like(x))
+    plain.validate()
+    assert z.get_data_type() is T.HALF
+
+
+def test_trap_3_arrays_of_one_element_are_numbers():
+    graph = new_graph()
+    assert graph.tensor_like(np.array([[2.0]], np.float32)).get_is_pass_by_value()
+    if HOST_MEMORY:
+        assert not graph.tensor_like(np.zeros((2, 2), np.float32)).get_is_pass_by_value()
+    else:
+        with pytest.raises(RuntimeError, match="in host memory"):
+            graph.tensor_like(np.zeros((2, 2), np.float32))
+
+
+def test_trap_4_packs_hold_buffers_not_tensors():
+    graph, a, b, bias, y = linear()
+    graph.build(A)
+    x, w, v, expected = values()
+    result = np.empty(expected.size, np.float32)
+    execute(graph, {a.get_uid(): x.reshape(-1), "b": w.view(np.uint8).reshape(-1), bias: v.reshape(3, 4), "y": result, None: x})
+    close(result.reshape(expected.shape), expected, factor=16, scale=10)
+    with pytest.raises(ValueError, match=r"INVALID_VARIANT_PACK: tensor 'bias' \(uid 4\) has no buffer.*48 bytes"):
+        execute(graph, {a: x, b: w, y: result})
+
+
+def test_trap_4_tensors_with_gradients_and_dlpack_objects():
+    torch = pytest.importorskip("torch")
+    if not HOST_MEMORY:
+        pytest.skip("tensors of the CPU")
+    graph, a, b, bias, y = linear()
+    graph.build(A)
+    x, w, v, expected = values()
+
+    class Exported:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **keywords):
+            return self.array.__dlpack__(**keywords)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+    result = torch.empty(expected.shape)
+    graph.execute({a: torch.tensor(x, requires_grad=True), b: torch.tensor(w), bias: torch.tensor(v), y: result},
+                  torch.empty(graph.get_workspace_size(), dtype=torch.uint8))
+    close(result.numpy(), expected, factor=16, scale=10)
+
+
+def test_trap_6_a_type_on_a_virtual_tensor_rounds_there():
+    x = np.array([[1 + 2.0 ** -12, 3.0]], np.float32)
+    graph = new_graph()
+    t = graph.tensor_like(x)
+    y = graph.mul(graph.identity(t).set_data_type(T.HALF), graph.tensor_scalar(2.0)).set_output(True)
+    got, = run(graph, {t: x}, [y])
+    np.testing.assert_array_equal(got, [[2.0, 6.0]])
+
+
+def test_trap_8_relu_and_nan():
+    x = np.array([[np.nan, -4.0, 8.0]], np.float32)
+    graph = new_graph()
+    t = graph.tensor_like(x)
+    y, z = graph.relu(t, negative_slope=0.5, lower_clip=-2.0).set_output(True), graph.max(t, graph.tensor_scalar(0.0)).set_output(True)
+    got = run(graph, {t: x}, [y, z])
+    np.testing.assert_array_equal(got[0], [[np.nan, -3.0, 8.0]])
+    np.testing.assert_array_equal(got[1], [[np.nan, 0.0, 8.0]])
+
+
+def test_trap_9_empty_dims():
+    graph = new_graph()
+    x = graph.tensor([0, 4], [4, 1])
+    y = graph.relu(graph.neg(x)).set_output(True)
+    graph.build(A)
+    assert graph.get_workspace_size() == 0
+    execute(graph, {x: np.empty((0, 4), np.float32), y: np.empty((0, 4), np.float32)})
+
+
+def test_trap_13_operations_are_methods():
+    from dnnkern.graph.ops import OPERATIONS
+    graph = new_graph()
+    for name, operation in OPERATIONS.items():
+        method = getattr(graph, name)
+        assert inspect.ismethod(method) and method.__doc__ and method.__name__ == name
+        assert list(inspect.signature(method).parameters) == list(operation.signature.parameters)[1:]
+    assert str(inspect.signature(graph.matmul)).startswith("(A, B, padding=0.0, compute_data_type=")
+
+
+def test_in_place_buffers():
+    """An output may be the memory of an input that the same step reads; one that a later step still needs is refused."""
+    x, other = draw((4, 37), 1), draw((4, 37), 2)
+    graph = new_graph()
+    a, b = graph.tensor_like(x), graph.tensor_like(other)
+    y = graph.add(a, b).set_output(True)
+    graph.build(A)
+    buffer = x.copy()
+    execute(graph, {a: buffer, b: other, y: buffer})
+    np.testing.assert_array_equal(buffer, x + other)
+    graph = new_graph()
+    a = graph.tensor_like(x)
+    y = graph.neg(a).set_output(True)
+    z = graph.abs(a).set_output(True)
+    graph.build(A)
+    with pytest.raises(ValueError, match="is written while .* is still needed"):
+        execute(graph, {a: buffer, y: buffer, z: np.empty_like(x)})
+
+
+def test_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDNN_FRONTEND_LOG_INFO", "1")
+    monkeypatch.setenv("CUDNN_FRONTEND_LOG_FILE", str(tmp_path / "log"))
+    graph, *_ = linear()
+    graph.build()
+    line, = (tmp_path / "log").read_text().splitlines()
+    nodes = json.loads(line.partition("INFO: ")[2])["nodes"]
+    assert [n["tag"] for n in nodes] == ["MATMUL", "POINTWISE_ADD", "POINTWISE_RELU_FWD"]

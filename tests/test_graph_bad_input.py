@@ -1,0 +1,150 @@
+"""Bad input of graphs: each raises what cuDNN would, with names, before anything is launched or written."""
+import numpy as np
+import pytest
+from graphs import T, new_graph
+
+import dnnkern.graph as cudnn
+from dnnkern.device import HOST_MEMORY
+
+A = [cudnn.heur_mode.A]
+
+
+def built():
+    graph = new_graph()
+    x = graph.tensor([4, 8], [8, 1], name="x", uid=11)
+    y = graph.neg(graph.abs(x), name="minus").set_output(True).set_name("y").set_uid(12)
+    graph.build(A)
+    return graph, x, y
+
+
+def test_a_cycle():
+    """Results are made after their operands; outputs that the caller makes can close a cycle all the same."""
+    from dnnkern.graph._infer import GraphNode
+    from dnnkern.graph.ops import OPERATIONS
+    graph = new_graph()
+    x = graph.tensor([4, 8], [8, 1], name="x")
+    y = graph.abs(x, name="first")
+    graph.nodes.append(GraphNode(graph, OPERATIONS["neg"], "second", {"IN_0": y}, {"OUT_0": x}, {}, T.NOT_SET))
+    x._producer = graph.nodes[-1]
+    with pytest.raises(RuntimeError, match="cycle: abs node 'first', neg node 'second'"):
+        graph.validate()
+
+
+def test_a_tensor_of_another_graph():
+    other = new_graph().tensor([4], [1], name="theirs")
+    with pytest.raises(RuntimeError, match="neg node 'mine': port IN_0: tensor 'theirs' belongs to another graph"):
+        new_graph().neg(other, name="mine")
+
+
+def test_a_virtual_tensor_nobody_makes():
+    graph = new_graph()
+    graph.neg(graph.tensor([4], [1], is_virtual=True, name="ghost")).set_output(True)
+    with pytest.raises(RuntimeError, match="tensor 'ghost' is virtual, and no operation makes it"):
+        graph.validate()
+
+
+def test_by_value_and_virtual():
+    graph = new_graph()
+    graph.neg(graph.tensor([1], [1], is_virtual=True, is_pass_by_value=True, name="both")).set_output(True)
+    with pytest.raises(RuntimeError, match="tensor 'both' is passed by value and virtual at once"):
+        graph.validate()
+
+
+def test_a_type_that_nothing_sets():
+    graph = cudnn.pygraph(compute_data_type=T.FLOAT)
+    graph.neg(graph.tensor([4], [1], name="x")).set_output(True)
+    with pytest.raises(ValueError, match="ATTRIBUTE_NOT_SET: tensor 'x': its data type is not set"):
+        graph.validate()
+
+
+@pytest.mark.parametrize("dim, stride, message", [([4, 2], [1], "1 strides"), ([-1], [1], "negative"), ([1] * 9, [1] * 9, "8 at most")])
+def test_dims_and_strides(dim, stride, message):
+    with pytest.raises(RuntimeError, match=message):
+        new_graph().tensor(dim, stride, name="x")
+    with pytest.raises(TypeError, match="'x'.*sequence of ints"):
+        new_graph().tensor(["a"], [1], name="x")
+
+
+def test_a_duplicate_uid():
+    graph = new_graph()
+    y = graph.neg(graph.tensor([4], [1], name="x", uid=3), name="minus").set_output(True).set_name("y").set_uid(3)
+    with pytest.raises(RuntimeError, match="uid 3 is that of tensor 'y' and of tensor 'x'"):
+        graph.validate()
+    y.set_uid(4)
+    graph.validate()
+
+
+def test_arguments():
+    graph = new_graph()
+    with pytest.raises(TypeError, match="neg: .*it takes input, compute_data_type, name"):
+        graph.neg()
+    with pytest.raises(TypeError, match="neg node '0': port IN_0: got int"):
+        graph.neg(3)
+    with pytest.raises(TypeError, match="heur_mode.A"):
+        graph.create_execution_plans(["Z"])
+    with pytest.raises(TypeError, match="io_data_type.*'quarter'"):
+        cudnn.pygraph(io_data_type="quarter")
+
+
+def test_execute_before_build():
+    graph = new_graph()
+    graph.neg(graph.tensor([4], [1]))
+    for call in (lambda: graph.execute({}, None), lambda: graph._execute_with_ptrs([], 0, None), graph.serialize):
+        with pytest.raises(RuntimeError, match="call build first|call create_execution_plans"):
+            call()
+    for call in (graph.get_engine_count, lambda: graph.create_execution_plans(A)):
+        with pytest.raises(RuntimeError, match="call build_operation_graph first"):
+            call()
+
+
+@pytest.mark.parametrize("index", [-1, 99])
+def test_a_plan_index_out_of_range(index):
+    graph, x, y = built()
+    for call in (graph.get_plan_name_at_index, graph.build_plan_at_index, graph.get_workspace_size_plan_at_index,
+                 lambda i: graph.execute_plan_at_index({}, None, i)):
+        with pytest.raises(RuntimeError, match=f"index {index} of"):
+            call(index)
+
+
+def test_a_pack_that_misses_a_tensor():
+    graph, x, y = built()
+    if HOST_MEMORY:
+        out = np.zeros((4, 8), np.float32)
+        with pytest.raises(ValueError, match=r"INVALID_VARIANT_PACK: tensor 'x' \(uid 11\) has no buffer"):
+            graph.execute({y: out}, np.empty(graph.get_workspace_size(), np.uint8))
+        assert not out.any()
+    with pytest.raises(ValueError, match="got list; expected a dict"):
+        graph.execute([], None)
+
+
+def test_buffers():
+    if not HOST_MEMORY:
+        pytest.skip("buffers of the host")
+    graph, x, y = built()
+    a, out, workspace = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32), np.empty(graph.get_workspace_size(), np.uint8)
+    with pytest.raises(ValueError, match=r"tensor 'x' \(uid 11\): its buffer has 64 bytes; expected 128 at least"):
+        graph.execute({x: a[:2], y: out}, workspace)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="tensor 'y'.*read-only"):
+        graph.execute({x: a, y: frozen}, workspace)
+    with pytest.raises(ValueError, match="tensor 'x'.*null address"):
+        graph.execute({x: 0, y: out}, workspace)
+    with pytest.raises(ValueError, match="tensor 'x'.*expected a multiple of 16"):
+        graph.execute({x: np.ones(40, np.float32)[1:], y: out}, workspace)
+    with pytest.raises(ValueError, match="tensor 'x'.*got str"):
+        graph.execute({x: "memory", y: out}, workspace)
+    for bad, message in ((None, "got no workspace; the plan needs 256 bytes"), (workspace[:-1], "255 bytes"), (0, "no workspace")):
+        with pytest.raises(RuntimeError, match=message):
+            graph.execute({x: a, y: out}, bad)
+    assert not out.any()
+
+
+def test_a_destroyed_handle():
+    graph, x, y = built()
+    handle = cudnn.create_handle()
+    cudnn.destroy_handle(handle)
+    for call in (lambda: graph.execute({}, None, handle=handle), lambda: cudnn.destroy_handle(handle),
+                 lambda: cudnn.set_stream(handle, 0)):
+        with pytest.raises((RuntimeError, ValueError), match="HANDLE_ERROR|INVALID_VARIANT_PACK"):
+            call()
