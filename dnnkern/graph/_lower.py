@@ -61,7 +61,7 @@ class Value:
 class Step:
     """One problem of one operation: its operands' buffers, by their names in launches, and its numbers."""
     problem: object
-    places: tuple
+    buffers: tuple
     scalars: tuple
     node: str
 
@@ -166,7 +166,7 @@ class Part:
         scalars : tuple of float or Value
             In the order of the front end's scalars.
         make : callable, optional
-            In place of `make_problem`.
+            Instead of `make_problem`.
         """
         operation = dispatch.operation_of(op)
         tensors = [None if r is None else r.tensor for r in operands]
@@ -182,8 +182,8 @@ class Part:
 
     def add(self, problem, refs, scalars=None):
         """Add a step; `refs` are its operands and outputs by their names in launches."""
-        places = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
-        self.steps.append(Step(problem, places, tuple((scalars or {}).items()), str(self)))
+        buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
+        self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self)))
 
     def fill(self, ref, value):
         """Write a number to every element."""

@@ -83,7 +83,7 @@ class Plan:
         for k, (step, algorithm) in enumerate(zip(self.steps, self.algorithms)):
             if algorithm is None:
                 continue
-            for _, (buffer, _) in step.places:
+            for _, (buffer, _) in step.buffers:
                 size = self._bytes_in_workspace(buffer)
                 if size is not None:
                     spans.setdefault(buffer, [size, k, k])[2] = k
@@ -135,7 +135,7 @@ class Plan:
         step, algorithm = self.steps[k], self.algorithms[k]
         if algorithm is None:
             return
-        places, scalars, problem = dict(step.places), dict(step.scalars), in_place(step, aliases)
+        buffers, scalars, problem = dict(step.buffers), dict(step.scalars), in_place(step, aliases)
         if problem is not step.problem and dispatch.refusal(algorithm, problem, self.device) is not None:
             algorithm = dispatch.get_algorithm(step.op, problem, device=self.device)
         scratch = self.offsets.get(("scratch", k), 0)
@@ -149,9 +149,9 @@ class Plan:
                 return replace(argument, value=slots.number(value, argument.type) if isinstance(value, Value) else value)
             if name == "workspace":
                 return replace(argument, value="workspace", offset=argument.offset + scratch)
-            if name not in places:
+            if name not in buffers:
                 return replace(argument, value=NULL, offset=0)
-            buffer, offset = places[name]
+            buffer, offset = buffers[name]
             if buffer in self.offsets:
                 return replace(argument, value="workspace", offset=argument.offset + offset + self.offsets[buffer])
             return replace(argument, value=slots.pointer(buffer[1]), offset=argument.offset + offset)
@@ -163,7 +163,7 @@ class Plan:
     @property
     def uids(self):
         """uids of the buffers that it takes, and of the numbers."""
-        pointers = {n: None for step, a in zip(self.steps, self.algorithms) if a for _, ((kind, n), _) in step.places
+        pointers = {n: None for step, a in zip(self.steps, self.algorithms) if a for _, ((kind, n), _) in step.buffers
                     if kind == "tensor" and not self.spec.tensor(n).virtual}
         numbers = {v.uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in step.scalars if isinstance(v, Value)}
         return list(pointers), list(numbers)
@@ -173,7 +173,7 @@ class Plan:
         other is read after, or while, the output is written."""
         written, last = {}, {}
         for k, (step, algorithm) in enumerate(zip(self.steps, self.algorithms)):
-            for name, (buffer, _) in step.places if algorithm else ():
+            for name, (buffer, _) in step.buffers if algorithm else ():
                 kind, uid = buffer
                 if kind == "tensor" and not self.spec.tensor(uid).virtual:
                     last[uid] = k
@@ -190,7 +190,7 @@ class Plan:
 
     def _may_be_in_place(self, k, out, other):
         step = self.steps[k]
-        names = {uid: name for name, ((kind, uid), _) in step.places if kind == "tensor"}
+        names = {uid: name for name, ((kind, uid), _) in step.buffers if kind == "tensor"}
         operation = dispatch.operation_of(step.op)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
         return (names.get(other) in operation.in_place and isinstance(getattr(step.problem, "in_place", None), tuple)
@@ -207,7 +207,7 @@ def in_place(step, aliases):
     """The step's problem, in place where these pairs of buffers are the same memory."""
     if not aliases:
         return step.problem
-    uids = {uid: name for name, ((kind, uid), _) in step.places if kind == "tensor"}
+    uids = {uid: name for name, ((kind, uid), _) in step.buffers if kind == "tensor"}
     names = tuple(uids[i] for i, o in aliases if i in uids and o in uids and is_written(step, uids[o]) and not is_written(step, uids[i]))
     return replace(step.problem, in_place=names) if names else step.problem
 

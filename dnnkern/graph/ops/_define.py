@@ -1,4 +1,4 @@
-"""How an operation is defined: a signature, ports, inference, validation and lowering, all in one place::
+"""How an operation is defined: a signature, ports, inference, validation and lowering, together::
 
     @operation(outputs="C", tag="MATMUL")
     def matmul(A, B, padding=0.0):

@@ -21,9 +21,9 @@ def alike(part, *refs):
     elif "float64" in found or "int32" in found:
         dtype = "float64"
     else:
-        halves = found & {"float16", "bfloat16"}
-        exact = found <= {*halves, "int8", "uint8", "bool"} or found <= {"float16", "float8_e4m3fn", "float8_e5m2"}
-        dtype = halves.pop() if len(halves) == 1 and exact else "float32"  # 8 bits of an integer fit a half's
+        short = found & {"float16", "bfloat16"}
+        exact = found <= {*short, "int8", "uint8", "bool"} or found <= {"float16", "float8_e4m3fn", "float8_e5m2"}
+        dtype = short.pop() if len(short) == 1 and exact else "float32"  # 8 bits of an integer fit a half's
     return refs if dtype is None else tuple(part.converted(r, dtype) for r in refs)
 
 
