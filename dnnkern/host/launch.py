@@ -143,6 +143,7 @@ class _Frame:
             self.configs.append(config)
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
         self.stream, self.addresses = None, None  # of the last launch; of a list that `repeat` was given last
+        self.at = None  # where a site's arrays lie whose call the frame holds
         self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
 
     def set_stream(self, stream):
@@ -253,8 +254,12 @@ class Executable:
                                         for some in (fields, fields[self.pointers:], fields + ["Q"] * len(self.shifted)))
         self.pack, self.pack_numbers = packed.pack_into, numbers.pack_into
         self.local = threading.local()
-        maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
-        self.is_plain = not (maps or self.tables or len(self.launches) >= LEAST)
+        self.has_maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
+        self.is_steady = not (self.tables or len(self.launches) >= LEAST)
+
+    def new_frame(self):
+        """One that the caller keeps, for a thread of its own."""
+        return _Frame(self)
 
     def frame(self):
         """The thread's."""
@@ -267,8 +272,8 @@ class Executable:
     def execute(self, values, stream):
         """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
 
-        A plan that `is_plain` needs no more than its values in the thread's frame, `shifted` pointers after them, and `enqueue`: `sites`
-        do it all.
+        A plan that `is_steady` needs no more than its values in a frame, `shifted` pointers after them, `set_maps` where it `has_maps`,
+        and `enqueue`, again and again for the same values: `sites` do it all, in frames of their own.
         """
         try:
             frame = self.local.frame
@@ -278,15 +283,20 @@ class Executable:
             values = (*values, *[values[position] + offset for position, offset in self.shifted])
         self.pack(frame.storage, 0, *values)
         frame.addresses = None
-        if self.is_plain or not self._prepare(frame, values, stream):
+        if self.has_maps:
+            self.set_maps(frame, values)
+        if self.is_steady or not self._prepare(frame, values, stream):
             self.enqueue(frame, stream)
 
-    def _prepare(self, frame, values, stream):
-        """Fill in what follows from the values; whether all launches were then enqueued as a graph."""
-        storage = frame.storage
+    def set_maps(self, frame, values):
+        """Describe the arrays of these values in the frame's tensor maps."""
         for tensor_map in frame.maps:
             if values[tensor_map.position] != tensor_map.address:
                 tensor_map.set(values[tensor_map.position])
+
+    def _prepare(self, frame, values, stream):
+        """Fill in what follows from the values and the stream; whether all launches were then enqueued as a graph."""
+        storage = frame.storage
         for table in frame.tables:
             table.set(storage, values, stream)
         return frame.replays is not None and frame.replays.run(storage.raw, stream, functools.partial(self.enqueue, frame))

@@ -10,30 +10,43 @@ each form of a call: which operands there are, which of them are the same object
         if not guard(x0, x1, out):
             return MISS
         at = p0, p1, p2 = x0.data_ptr(), x1.data_ptr(), out.data_ptr()
-        if at not in known:
-            if not (p0 and p1 and p2) or (p0 | p1 | p2) & 15 or \\
-                    -below0 < p2 - p0 < above0 or -below1 < p2 - p1 < above1:
+        s0, s1 = scalars
+        try:
+            frame = local.frame
+        except AttributeError:
+            frame = local.frame = new_frame()
+        if frame.at != at or frame.s0 is not s0 or frame.s1 is not s1:
+            if at not in known:
+                if not (p0 and p1 and p2) or (p0 | p1 | p2) & 15 or \\
+                        -below0 < p2 - p0 < above0 or -below1 < p2 - p1 < above1:
+                    return MISS
+                remember(known, at)
+            frame.at = None
+            try:
+                pack(frame.storage, 0, p0, p1, p2, 0, s0, s1)
+            except OverflowError:
                 return MISS
-            remember(known, at)
+            if frame.at is None:
+                frame.s0 = s0
+                frame.s1 = s1
+                frame.at = at
         if stream is None:
             stream = current(device)
         elif type(stream) is not int:
             stream = handle(stream)
-        try:
-            frame = local.frame
-        except AttributeError:
-            frame = new_frame()
-        try:
-            pack(frame.storage, 0, p0, p1, p2, 0, *scalars)
-        except OverflowError:
-            return MISS
         enqueue(frame, stream)
         return out
+
+What the thread's frame holds is launched again where addresses and numbers are those of the call before. Numbers are compared by identity:
+0.0 equals -0.0. While the frame is filled `frame.at` is None: an interrupt, or a call within it (a finalizer's), leaves nothing that is
+taken for something else.
 """
 import functools
+import threading
 from dataclasses import dataclass
 
 from .dtypes import STORAGE, numpy_dtype
+from .guards import make_allocator
 from .launch import Executable
 from .memory import numba_array, numba_classes
 from .tensor import packed_strides
@@ -91,9 +104,7 @@ class Torch(Framework):
         return f"{name}.data_ptr()"
 
     def allocator(self, kind, shape, dtype, device):
-        torch = kind.torch  # whose empty takes a third longer
-        return functools.partial(torch.empty_strided, tuple(shape), packed_strides(shape), dtype=getattr(torch, dtype),
-                                 device=torch.device(kind.where, device))
+        return make_allocator(kind.where, device, tuple(shape), packed_strides(shape), dtype)
 
 
 class Numba(Framework):
@@ -159,10 +170,14 @@ class Form:
     is_aligned : bool
         Whether every array is aligned to 16 bytes.
     has_workspace : bool
-    is_plain : bool
+    scalars : int
+        How many run-time numbers there are.
+    is_steady : bool
         Whether the plan is; otherwise `Executable.execute` does the rest.
+    has_maps : bool
+        Whether the plan has tensor maps.
     shifted : tuple of int
-        Indices of the values of which a plain plan takes pointers at an offset.
+        Indices of the values of which a steady plan takes pointers at an offset.
     referenced : tuple of bool
         `Framework.referenced` of the arrays that are none of those before them.
     """
@@ -174,7 +189,9 @@ class Form:
     pairs: tuple
     is_aligned: bool
     has_workspace: bool
-    is_plain: bool
+    scalars: int
+    is_steady: bool
+    has_maps: bool
     shifted: tuple
     referenced: tuple
 
@@ -215,8 +232,9 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     low = [addresses[k] & -addresses[k] & 15 for k in own]
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
-                is_aligned=not any(low), has_workspace=bool(bound.workspace), is_plain=plan.is_plain,
-                shifted=tuple(position for position, _ in plan.shifted) if plan.is_plain else (),
+                is_aligned=not any(low), has_workspace=bool(bound.workspace),
+                scalars=len(plan.parameters) - plan.pointers, is_steady=plan.is_steady, has_maps=plan.has_maps,
+                shifted=tuple(position for position, _ in plan.shifted) if plan.is_steady else (),
                 referenced=framework.referenced(own_arrays))
     for site in sites:
         if site.bound is bound and site.form == form and framework.accepts(site.values, own_arrays):
@@ -225,8 +243,8 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     values = framework.values(kind, own_arrays)
     if values is None:
         return None
-    if plan.is_plain:
-        values.update(local=plan.local, new_frame=plan.frame, pack=plan.pack, enqueue=plan.enqueue)
+    if plan.is_steady:
+        values.update(local=threading.local(), new_frame=plan.new_frame, pack=plan.pack, set_maps=plan.set_maps, enqueue=plan.enqueue)
         values.update({f"offset{k}": offset for k, (_, offset) in enumerate(plan.shifted)})
     else:
         values["execute"] = plan.execute
@@ -283,31 +301,33 @@ def source(form):
     misaligned = f"({' | '.join(pointers)}) & 15" if form.is_aligned else " or ".join(f"p{k} & mask{k} != low{k}" for k in own)
     none = f"not ({' and '.join(pointers)})"
     overlap = [f"-below{k} < p{o} - p{i} < above{k}" for k, (i, o) in enumerate(form.pairs)]
-    yield "if at not in known:"
-    yield f"    if {' or '.join([none, misaligned, *overlap])}:"
-    yield "        return MISS"
-    yield "    remember(known, at)"
-    yield "if stream is None:"
-    yield f"    stream = {framework.stream}"
-    yield "elif type(stream) is not int:"
-    yield "    stream = handle(stream)"
+    look = ["if at not in known:", f"    if {' or '.join([none, misaligned, *overlap])}:", "        return MISS", "    remember(known, at)"]
+    find_stream = ["if stream is None:", f"    stream = {framework.stream}", "elif type(stream) is not int:", "    stream = handle(stream)"]
+    numbers = [f"s{k}" for k in range(form.scalars)]
     made = [(f"r{k}", f"q{k}", f"empty{k}") for k in range(form.results)] + [("w", "room", "scratch")] * form.has_workspace
-    for name, pointer, make in made:
-        yield f"{name} = {make}()"
-        yield f"{pointer} = {framework.address(name)}"
     values = ["0" if first is None else f"p{first}" for first in form.first]
     values += [f"q{k}" for k in range(form.results)] + ["room" if form.has_workspace else "0"]
     shifted = [f"{values[position]} + offset{k}" for k, position in enumerate(form.shifted)]
-    if form.is_plain:
-        yield "try:"
-        yield "    frame = local.frame"
-        yield "except AttributeError:"
-        yield "    frame = new_frame()"
-    yield "try:"
-    values = ", ".join([*values, "*scalars", *shifted])
-    yield f"    pack(frame.storage, 0, {values})" if form.is_plain else f"    execute(({values}), stream)"
-    yield "except OverflowError:"
-    yield "    return MISS"
-    if form.is_plain:
+    given = f"{''.join(f'{value}, ' for value in values)}*scalars"
+    fill = f"pack(frame.storage, 0, {', '.join([*values, *numbers, *shifted])})" if form.is_steady else f"execute(({given}), stream)"
+    fill = ["try:", f"    {fill}", "except OverflowError:", "    return MISS"]
+    if form.is_steady:
+        if numbers:
+            yield f"{''.join(f'{n}, ' for n in numbers)}= scalars"
+        yield from ("try:", "    frame = local.frame", "except AttributeError:", "    frame = local.frame = new_frame()")
+        if form.has_maps:
+            fill.append(f"set_maps(frame, ({', '.join(values)}))")
+    if form.is_steady and not made:
+        yield f"if {' or '.join(['frame.at != at', *(f'frame.{n} is not {n}' for n in numbers)])}:"
+        yield from (f"    {line}" for line in (*look, "frame.at = None", *fill, "if frame.at is None:"))
+        yield from (f"        frame.{name} = {name}" for name in (*numbers, "at"))
+        yield from find_stream
+    else:
+        yield from (*look, *find_stream)
+        for name, pointer, make in made:
+            yield f"{name} = {make}()"
+            yield f"{pointer} = {framework.address(name)}"
+        yield from fill
+    if form.is_steady:
         yield "enqueue(frame, stream)"
     yield f"return {'out' if form.outs else ', '.join(f'r{k}' for k in range(form.results))}"
