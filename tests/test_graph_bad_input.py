@@ -65,6 +65,14 @@ def test_dims_and_strides(dim, stride, message):
         new_graph().tensor(["a"], [1], name="x")
 
 
+@pytest.mark.parametrize("stride", [[2, 1], [0, 1], [4, 4]])
+def test_results_whose_elements_share_addresses(stride):
+    graph = new_graph()
+    graph.neg(graph.tensor([2, 4], [4, 1]), name="minus").set_output(True).set_stride(stride)
+    with pytest.raises(ValueError, match="neg node 'minus': port OUT_0.*expected no two elements at one address"):
+        graph.validate()
+
+
 def test_a_duplicate_uid():
     graph = new_graph()
     y = graph.neg(graph.tensor([4], [1], name="x", uid=3), name="minus").set_output(True).set_name("y").set_uid(3)

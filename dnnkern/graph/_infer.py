@@ -45,6 +45,16 @@ def broadcasts(dim, to):
     return len(dim) <= len(to) and all(p in (1, q) for p, q in zip(reversed(dim), reversed(to)))
 
 
+def overlaps(dim, stride):
+    """Whether two elements may have one address: some dim steps less far than the faster ones together reach."""
+    reach = 0
+    for s, n in sorted((s, n) for n, s in zip(dim, stride) if n > 1):
+        if s <= reach:
+            return 0 not in dim
+        reach += (n - 1) * s
+    return False
+
+
 class GraphNode:
     """A node with its tensors at ports: {port: tensor}; missing optional inputs are absent."""
 

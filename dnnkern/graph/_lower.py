@@ -180,6 +180,15 @@ class Part:
         self.add(problem, {**dict(zip(operation.operands, operands)), **dict(zip(operation.outputs, results))},
                  dict(zip(operation.scalars, scalars)))
 
+    def problem(self, kind, operands, results, scalars=None, **fields):
+        """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these."""
+        refs = {**operands, **results}
+        try:
+            problem = kind(**{name: None if r is None else r.tensor for name, r in refs.items()}, **fields)
+        except (TypeError, ValueError) as error:
+            raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
+        self.add(problem, refs, scalars)
+
     def add(self, problem, refs, scalars=None):
         """Add a step; `refs` are its operands and outputs by their names in launches."""
         buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
@@ -194,6 +203,7 @@ class Part:
     def copy(self, source, target):
         """Copy an array, and convert its values where dtypes differ. Truth values are 0 and 1 as numbers."""
         if source.dtype == target.dtype:
+            source, target = (r.reinterpreted("uint8") if r.dtype == "bool" else r for r in (source, target))
             self.call("transpose", (source,), (target,), tuple(range(len(source.shape))))
             return
         if target.dtype == "bool":
@@ -203,6 +213,13 @@ class Part:
             return
         source = source.reinterpreted("uint8") if source.dtype == "bool" else source
         self.call("cast", (source,), (target,), target.dtype, False, scalars=(1.0,))
+
+    def duplicate(self, source, target):
+        """Copy floats, to memory that may be exactly the source's."""
+        if source.dtype == target.dtype:
+            self.call("unary", (source,), (target,), "identity", None)
+        else:
+            self.copy(source, target)
 
     def converted(self, ref, dtype):
         """The array in a dtype: itself, or a temporary that it is converted into."""

@@ -138,7 +138,7 @@ class Plan:
         buffers, scalars, problem = dict(step.buffers), dict(step.scalars), in_place(step, aliases)
         if problem is not step.problem and dispatch.refusal(algorithm, problem, self.device) is not None:
             algorithm = dispatch.get_algorithm(step.op, problem, device=self.device)
-        scratch = self.offsets.get(("scratch", k), 0)
+        scratch = self.offsets.get(("scratch", k))
 
         def moved(argument):
             if not argument.is_dynamic:
@@ -147,7 +147,7 @@ class Plan:
             if name in scalars:
                 value = scalars[name]
                 return replace(argument, value=slots.number(value, argument.type) if isinstance(value, Value) else value)
-            if name == "workspace":
+            if name == "workspace" and scratch is not None:
                 return replace(argument, value="workspace", offset=argument.offset + scratch)
             if name not in buffers:
                 return replace(argument, value=NULL, offset=0)
@@ -194,7 +194,7 @@ class Plan:
         operation = dispatch.operation_of(step.op)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
         return (names.get(other) in operation.in_place and isinstance(getattr(step.problem, "in_place", None), tuple)
-                and (a.dim, a.stride, a.dtype) == (b.dim, b.stride, b.dtype))
+                and (a.dim, a.dtype) == (b.dim, b.dtype) and all(s == t for n, s, t in zip(a.dim, a.stride, b.stride) if n > 1))
 
 
 def is_written(step, name):

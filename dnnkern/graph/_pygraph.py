@@ -6,7 +6,7 @@ import operator
 
 from ._enums import as_data_type, data_type, member, scalar_type, tensor_reordering
 from ._errors import AttributeNotSet, InvalidValue
-from ._infer import GraphNode
+from ._infer import GraphNode, overlaps
 from ._ir import GraphSpec
 from ._lifecycle import Lifecycle
 from ._tensor import sizes, tensor
@@ -191,6 +191,9 @@ class pygraph(Lifecycle):
         for node in order:
             node.operation.infer_node(node)
             node.complete_types()
+            for port in node.outputs:
+                node.expect(not overlaps(node.dim(port), node.stride(port)), port,
+                            f"strides {node.stride(port)} of dims {node.dim(port)}", "no two elements at one address")
         self._number(used.values())
         self._order = order
         uid_of = {id(t): t._uid for t in used.values()}

@@ -1,0 +1,195 @@
+"""The gradients of normalizations, from the statistics that the forward operations returned."""
+from .._infer import channels_last
+from ._define import operation
+from .norm import Arrays, _channels, as_rows, images, normalized, squeezed
+
+
+def _ports(grad, input, scale, mean, inv_variance):
+    return {"DY": grad, "X": input, "SCALE": scale, "MEAN": mean, "INV_VARIANCE": inv_variance}
+
+
+def _results(node, weight):
+    node.expect_dim("DY", node.dim("X"))
+    node.result("DX", node.dim("X"), node.stride("X"))
+    for port in ("DSCALE", "DBIAS"):
+        node.result(port, weight, node.stride("SCALE") if node.inputs.get("SCALE") is not None else channels_last)
+
+
+# ---- rows
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="LAYERNORM_BPROP")
+def layernorm_backward(grad, input, scale, mean, inv_variance):
+    """The gradients of `layernorm`.
+
+    Returns
+    -------
+    list
+        [DX, DSCALE, DBIAS]
+    """
+    return _ports(grad, input, scale, mean, inv_variance), {}
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="RMSNORM_BPROP")
+def rmsnorm_backward(grad, input, scale, inv_variance, has_dbias=False):
+    """The gradients of `rmsnorm`.
+
+    Returns
+    -------
+    list
+        [DX, DSCALE, DBIAS]; None for DBIAS without `has_dbias`.
+    """
+    ports = _ports(grad, input, scale, None, inv_variance)
+    return ports, {"has_dbias": bool(has_dbias)}, {} if has_dbias else {"DBIAS": None}
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="ADALAYERNORM_BPROP")
+def adalayernorm_backward(grad, input, scale, mean, inv_variance):
+    """The gradients of `adalayernorm`; results as `layernorm_backward`'s, one DSCALE and DBIAS for each sample."""
+    return _ports(grad, input, scale, mean, inv_variance), {}
+
+
+def _infer_rows(node, adaptive=False):
+    dim, scale = node.dim("X"), node.dim("SCALE")
+    node.expect(len(scale) == len(dim) and all(n in (1, m) for n, m in zip(scale, dim)), "SCALE", f"dims {scale}", f"1 or X's, {dim}")
+    axes = normalized(dim, scale, adaptive)
+    for port in ("MEAN", "INV_VARIANCE"):
+        if node.inputs.get(port) is not None:
+            node.expect_dim(port, tuple(1 if k in axes else n for k, n in enumerate(dim)))
+    _results(node, scale)
+
+
+layernorm_backward.infer(_infer_rows)
+rmsnorm_backward.infer(_infer_rows)
+adalayernorm_backward.infer(lambda node: _infer_rows(node, adaptive=True))
+
+
+@layernorm_backward.lower
+def _(part):
+    from ...norm import LayerNormGradientProblem
+    _lower_rows(part, LayerNormGradientProblem, ("mean", "rstd"))
+
+
+@rmsnorm_backward.lower
+def _(part):
+    from ...norm import RmsNormGradientProblem
+    _lower_rows(part, RmsNormGradientProblem, ("rstd",))
+
+
+def _lower_rows(part, kind, statistics):
+    arrays = Arrays(part, ("X", "DY"), ("DX",))
+    x, dy, gamma = arrays.whole("X"), arrays.whole("DY"), arrays.weight("SCALE")
+    axes = normalized(x.shape, gamma.shape)
+    kept = tuple(k for k in range(len(x.shape)) if k not in axes)
+    weights = tuple(dict.fromkeys((arrays.dtype, arrays.compute)))
+    dx = arrays.result("DX", (arrays.dtype,), x.shape)
+    dgamma = squeezed(arrays.result("DSCALE", weights, gamma.shape), axes)
+    dbeta = squeezed(arrays.result("DBIAS", weights, gamma.shape), axes) if part.attribute("has_dbias", True) else None
+    known = {name: squeezed(arrays.statistic(port), kept)
+             for name, port in (("mean", "MEAN"), ("rstd", "INV_VARIANCE")) if name in statistics}
+    part.problem(kind, {"dy": as_rows(dy, kept, axes), "x": as_rows(x, kept, axes), "gamma": squeezed(gamma, axes), **known},
+                 {"dx": as_rows(dx, kept, axes), "dgamma": dgamma, "dbeta": dbeta}, axis=len(kept))
+    arrays.done()
+
+
+@adalayernorm_backward.lower
+def _(part):
+    """In the compute type: DX is layer normalization's, of the gradient times the sample's scale; DSCALE and DBIAS are sums over a
+    sample."""
+    from ...norm import LayerNormGradientProblem
+    arrays = Arrays(part, ("X", "DY"), ("DX",))
+    compute = arrays.compute
+    x, dy, gamma, mean, rstd = (part.converted(part.input(port), compute) for port in ("X", "DY", "SCALE", "MEAN", "INV_VARIANCE"))
+    shape, axes = x.shape, normalized(x.shape, gamma.shape, adaptive=True)
+    kept = tuple(k for k in range(len(shape)) if k not in axes)
+    scaled, centred, hat, product = (part.temporary(shape, compute) for _ in range(4))
+    part.call("binary", (dy, gamma.broadcast(shape)), (scaled,), "mul")
+    dx = arrays.result("DX", (compute,), shape)
+    row = [shape[a] for a in axes]
+    unused = [part.temporary(row, compute) for _ in range(2)]
+    part.problem(LayerNormGradientProblem, {"dy": as_rows(scaled, kept, axes), "x": as_rows(x, kept, axes), "gamma": None,
+                                            "mean": squeezed(mean, kept), "rstd": squeezed(rstd, kept)},
+                 {"dx": as_rows(dx, kept, axes), "dgamma": unused[0], "dbeta": unused[1]}, axis=len(kept))
+    part.call("binary", (x, mean.broadcast(shape)), (centred,), "sub")
+    part.call("binary", (centred, rstd.broadcast(shape)), (hat,), "mul")
+    part.call("binary", (dy, hat), (product,), "mul")
+    summed = tuple(k for k in range(len(shape)) if gamma.shape[k] == 1 and shape[k] != 1)
+    for port, of in (("DSCALE", product), ("DBIAS", dy)):
+        result = arrays.result(port, (compute,), gamma.shape)
+        if summed:
+            part.call("reduce", (of,), (result,), "add", summed, True, None)
+        else:
+            part.copy(of, result)
+    arrays.done()
+
+
+# ---- channels
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="INSTANCENORM_BPROP")
+def instancenorm_backward(grad, input, scale, mean=None, inv_variance=None):
+    """The gradients of `instancenorm`; results as `layernorm_backward`'s."""
+    return _ports(grad, input, scale, mean, inv_variance), {}
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="GROUPNORM_BPROP")
+def groupnorm_backward(grad, input, scale, mean, inv_variance, num_groups):
+    """The gradients of `groupnorm`; results as `layernorm_backward`'s."""
+    return _ports(grad, input, scale, mean, inv_variance), {"groups": int(num_groups)}
+
+
+@operation(outputs="DX DSCALE DBIAS", tag="BATCHNORM_BPROP")
+def batchnorm_backward(grad, input, scale, mean, inv_variance, peer_stats=()):
+    """The gradients of `batchnorm`; results as `layernorm_backward`'s."""
+    peers = {f"PEER_STAT_{k}": t for k, t in enumerate(peer_stats or ())}
+    return {**_ports(grad, input, scale, mean, inv_variance), **peers}, {}
+
+
+def _infer_groups(node):
+    weight, dim = _channels(node, "SCALE"), node.dim("X")
+    groups = node.attributes.get("groups", dim[1])
+    node.expect(groups >= 1 and dim[1] % groups == 0, "X", f"{dim[1]} channels", f"a multiple of {groups} groups")
+    missing = [port for port in ("MEAN", "INV_VARIANCE") if node.inputs.get(port) is None]
+    if missing:
+        node.refuse(None, f"without {' and '.join(missing)}; expected what the forward operation returned")
+    for port in ("MEAN", "INV_VARIANCE"):
+        node.expect_dim(port, (dim[0], groups, *(1,) * (len(dim) - 2)))
+    _results(node, weight)
+
+
+instancenorm_backward.infer(_infer_groups)
+groupnorm_backward.infer(_infer_groups)
+
+
+@batchnorm_backward.infer
+def _(node):
+    weight = _channels(node, "SCALE", "MEAN", "INV_VARIANCE")
+    if any(port.startswith("PEER_STAT") for port in node.inputs):
+        node.refuse(None, "peer_stats, statistics of several GPUs; expected none")
+    _results(node, weight)
+
+
+def _lower_groups(part):
+    _lower_channels(part, "group_norm_bwd", (0, 1), lambda layout: (part.attribute("groups", part.input("X").shape[1]), layout, None))
+
+
+instancenorm_backward.lower(_lower_groups)
+groupnorm_backward.lower(_lower_groups)
+
+
+@batchnorm_backward.lower
+def _(part):
+    _lower_channels(part, "batch_norm_bwd", (1,), lambda layout: ("spatial", layout, None, False))
+
+
+def _lower_channels(part, op, statistic, parameters):
+    arrays = Arrays(part, ("X", "DY"), ("DX",))
+    x, dy = arrays.whole("X"), arrays.whole("DY")
+    small = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    weights = tuple(dict.fromkeys((arrays.dtype, arrays.compute)))
+    dx = arrays.result("DX", (arrays.dtype,), x.shape)
+    dgamma, dbeta = (squeezed(arrays.result(port, weights, small), (1,)) for port in ("DSCALE", "DBIAS"))
+    layout, (x, dy, dx) = images(x, dy, dx)
+    mean, rstd = (squeezed(arrays.statistic(port), statistic) for port in ("MEAN", "INV_VARIANCE"))
+    part.call(op, (dy, x, squeezed(arrays.weight("SCALE"), (1,)), mean, rstd, None, None), (dx, dgamma, dbeta), *parameters(layout))
+    arrays.done()

@@ -1,0 +1,97 @@
+"""reshape, transpose, slice and concatenate of graphs: values, inference, refusals."""
+import numpy as np
+import pytest
+from graphs import T, channels_last, new_graph, run
+
+import dnnkern.graph as cudnn
+
+
+def draw(shape, seed, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("order", [np.asarray, channels_last])
+@pytest.mark.parametrize("stride", [None, [12, 120, 1], [1, 10, 2]])
+def test_reshape(order, stride):
+    x = order(draw((2, 3, 4, 5), 1))
+    graph = new_graph()
+    t = graph.tensor_like(x)
+    y = graph.reshape(t, reshape_mode=cudnn.reshape_mode.LOGICAL).set_output(True)
+    y.set_dim([10, 1, 12] if stride != [1, 10, 2] else [2, 12, 5])
+    if stride:
+        y.set_stride(stride)
+    got, = run(graph, {t: x}, [y])
+    np.testing.assert_array_equal(got, x.reshape(got.shape))
+    assert stride or y.get_stride()[1] == 1
+
+
+def test_transpose():
+    x = draw((2, 3, 4), 2)
+    graph = new_graph()
+    t = graph.tensor_like(x)
+    y = graph.transpose(t, permutation=[2, 0, 1]).set_output(True)
+    packed = graph.transpose(t, [1, 2, 0]).set_output(True).set_stride([8, 2, 1])
+    got = run(graph, {t: x}, [y, packed])
+    assert y.get_dim() == [4, 2, 3] and y.get_stride() == [1, 12, 4]
+    np.testing.assert_array_equal(got[0], x.transpose(2, 0, 1))
+    np.testing.assert_array_equal(got[1], x.transpose(1, 2, 0))
+
+
+def test_slice():
+    x = draw((5, 6, 4), 3)
+    graph = new_graph()
+    t = graph.tensor_like(x)
+    taken = (slice(1, 5, 2), slice(None), slice(-3, -1))
+    y = graph.slice(t, list(taken)).set_output(True)
+    relu = graph.relu(graph.slice(t, slices=[slice(0, 2)])).set_output(True)
+    got = run(graph, {t: x}, [y, relu])
+    assert y.get_dim() == [2, 6, 2] and y.get_stride() == [48, 4, 1]
+    np.testing.assert_array_equal(got[0], x[taken])
+    np.testing.assert_array_equal(got[1], np.maximum(x[:2], 0))
+
+
+def test_concatenate():
+    parts = [channels_last(draw((2, n, 3, 2), n)) for n in (4, 1, 3)]
+    graph = new_graph()
+    tensors = [graph.tensor_like(p) for p in parts]
+    y = graph.concatenate(inputs=tensors, axis=1).set_output(True)
+    other = graph.concatenate([tensors[0], graph.neg(tensors[0])], axis=-1).set_output(True)
+    got = run(graph, dict(zip(tensors, parts)), [y, other])
+    assert y.get_dim() == [2, 8, 3, 2] and y.get_stride()[1] == 1
+    np.testing.assert_array_equal(got[0], np.concatenate(parts, 1))
+    np.testing.assert_array_equal(got[1], np.concatenate([parts[0], -parts[0]], -1))
+
+
+def test_types_stay_whatever_the_intermediate_type_is():
+    x = draw((2, 4), 4, np.float16)
+    graph = new_graph(T.HALF, T.FLOAT)
+    t = graph.tensor_like(x)
+    moved = graph.transpose(graph.slice(t, [slice(0, 1)]), [1, 0])
+    y = graph.concatenate([moved, moved], 0).set_output(True)
+    got, = run(graph, {t: x}, [y])
+    assert moved.get_data_type() is T.HALF and got.dtype == np.float16
+    np.testing.assert_array_equal(got, np.concatenate([x[:1].T] * 2))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int64, np.float64])
+def test_elements_of_every_type(dtype):
+    x = (draw((3, 5), 5) * 9).astype(dtype)
+    graph = cudnn.pygraph()
+    t = graph.tensor_like(x)
+    y = graph.transpose(t, [1, 0]).set_output(True).set_stride([3, 1])
+    got, = run(graph, {t: x}, [y])
+    np.testing.assert_array_equal(got, x.T)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda g, x: g.reshape(x, name="r").set_output(True).set_dim([3, 3]), r"reshape node 'r': port Y.*9 elements.*8"),
+    (lambda g, x: g.reshape(x, name="r").set_output(True), "ATTRIBUTE_NOT_SET: reshape node 'r': port Y.*set_dim"),
+    (lambda g, x: g.transpose(x, [0, 0]).set_output(True), r"transpose node '0': port X.*\(0, 0\).*each of 2 axes once"),
+    (lambda g, x: g.slice(x, [slice(None, None, -1)]).set_output(True), "slice node '0': port X.*a step of -1"),
+    (lambda g, x: g.slice(x, [slice(1)]).set_output(True).set_data_type(T.HALF), "port Y.*HALF; expected FLOAT"),
+    (lambda g, x: g.concatenate([x, g.tensor([2, 3], [3, 1])], 0).set_output(True), r"port X_1.*\(2, 3\).*but for axis 0")])
+def test_refusals(make, message):
+    graph = new_graph()
+    make(graph, graph.tensor([2, 4], [4, 1], name="x"))
+    with pytest.raises(ValueError, match=message):
+        graph.validate()
