@@ -169,8 +169,8 @@ kernels = Job(problem.op, problem, device(0)).kernels()
 for kernel in kernels:
     kernel.compile()
 made = cache_dir() / "one.pack"
-packs.write(made, {bytes.fromhex(kernel.pack_key): (cache_dir() / kernel.file).read_bytes() for kernel in kernels}, archs=[device(0).arch],
-            versions={}, sources=_pack.sources())
+packs.write(made, {bytes.fromhex(kernel.pack_key): (cache_dir() / kernel.file).read_bytes() for kernel in kernels},
+            _pack.choices_of([problem], device(0)), archs=[device(0).arch], versions={}, sources=_pack.sources())
 print(len(kernels))
 """
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,12 @@
 """The commands ``python -m dnnkern pack`` and ``cache``: kernels compiled on one machine for others."""
+import contextlib
 import sys
 from pathlib import Path
 
 from ._table import bytes_text, note, say, show
 
-HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. No GPU is
+HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. It has
+the choices of algorithms too, for GPUs with as many multiprocessors as that which the kernels are made for. No GPU is
 needed; the sets are those of the benches, in a source checkout. An installed distribution serves packs by entry points `dnnkern.packs`:
 each is the path of a file, or several, or a function that gives them."""
 
@@ -33,7 +35,7 @@ def pack(arguments) -> int:
     devices = [described(arch) for arch in archs]
     if folder is None:
         raise ValueError("pack: there is no cache directory to compile into; set DNNKERN_CACHE_DIR to a folder that can be written")
-    kernels, failed = {}, {}
+    kernels, choices, failed = {}, {}, {}
     for device in devices:
         files = {}
         jobs = [Job(each.op, each, device) for each in problems if not each.is_empty]
@@ -43,12 +45,25 @@ def pack(arguments) -> int:
         for name, key in files.items():
             if name not in compiled.failed and (folder / name).is_file():
                 kernels[bytes.fromhex(key)] = (folder / name).read_bytes()
+        choices |= choices_of(problems, device)
     note()
-    size = packs.write(arguments.out, kernels, archs=archs, set=arguments.set, versions=versions(), sources=sources())
+    size = packs.write(arguments.out, kernels, choices, archs=archs, set=arguments.set, versions=versions(), sources=sources())
     say(f"{arguments.out}: {len(kernels)} kernels of {len(problems)} problems for {', '.join(archs)}, {bytes_text(size)}")
     for what, why in failed.items():
         print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
     return int(bool(failed))
+
+
+def choices_of(problems, device) -> dict:
+    """{key: lines} of what is chosen for problems on a device."""
+    from .dispatch import NotSupported, line_for_packs
+    from .host.chosen import pack_key
+    lines = {}
+    for problem in problems:
+        if not problem.is_empty:
+            with contextlib.suppress(NotSupported):
+                lines.setdefault(problem.op, {})[line_for_packs(problem, device)] = None
+    return {pack_key(op, device): b"\n".join(some) for op, some in lines.items()}
 
 
 def sources() -> str:
@@ -62,6 +77,7 @@ def cache(arguments) -> int:
     """Import a kernel pack, or show what the cache has."""
     from .host import packs
     from .host.paths import cache_dir
+    from .host.sources import package
     if arguments.action == "import":
         if arguments.file is None:
             raise ValueError("cache import: no file is given; expected a kernel pack, as `python -m dnnkern pack` writes")
@@ -69,7 +85,8 @@ def cache(arguments) -> int:
             found = packs.install(arguments.file, sources(), _archs_here())
         except (OSError, ValueError) as error:
             raise ValueError(f"cache import: {arguments.file} is refused: {error}") from None
-        say(f"{found.header['kernels']} kernels for {', '.join(found.header['archs'])} are imported")
+        package()  # which is kept: the first call has not to read all files
+        say(f"{found.header['kernels']} kernels and {found.header['choices']} choices for {', '.join(found.header['archs'])} are imported")
         return 0
     folder = cache_dir()
     if folder is None:

@@ -189,12 +189,13 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
         return forced.configured(problem, device, workspace_limit), "forced"
     keeps = on_disk.KEEPS and is_as_installed() and not (device.is_simulated and preferred != DEVICE)
-    asked = keeps and on_disk.question(problem, allow, workspace_limit, exclude, preferred, _measured_until(op, device))
+    wish = preferred if preferred != DEVICE else None  # which is the default of devices
+    asked = keeps and on_disk.question(problem, allow, workspace_limit, exclude, wish, _measured_until(op, device))
     answer = _chosen_earlier(op, problem, device, limits, asked) if asked else None
     if answer is None:
         answer = _choose(op, problem, device, limits, preferred)
         if asked and answer[1] in ("measured", "predicted"):
-            on_disk.keep(op, device, asked, answer[0].name, answer[1], answer[0].config_text)
+            on_disk.keep(op, device, asked, *_kept(*answer))
     chosen, why = answer
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
@@ -224,11 +225,12 @@ def _choose(op, problem, device, limits, preferred):
 def _chosen_earlier(op, problem, device, limits, asked):
     """(algorithm, why) as an earlier process chose, of whose family only the one file has to be imported; None where nothing is known, or
     it can no longer be so."""
-    name, why, config = on_disk.recall(op, device, asked) or (None, None, None)
-    if name is None:
+    known = on_disk.recall(op, device, asked)
+    if known is None:
         return None
+    name, why, config, source = known
     try:
-        algorithm = named(op, name)
+        algorithm = named(op, name, source)
     except NotSupported:
         return None
     if refusal(algorithm, problem, device, **limits) is not None:
@@ -239,6 +241,17 @@ def _chosen_earlier(op, problem, device, limits, asked):
     if bound is None or limit is not None and bound.workspace(problem, device, bound.config) > limit:
         return None
     return bound if bound.config is not None else algorithm, why
+
+
+def _kept(algorithm, why):
+    """A choice as it is kept."""
+    return algorithm.name, why, algorithm.config_text, algorithm.source
+
+
+def line_for_packs(problem, device) -> bytes:
+    """The line of a kernel pack that says what is chosen for a problem of calls without any wishes; NotSupported if nothing can be."""
+    asked = on_disk.question(problem, Note.NONE, None, Note.NONE, None, None)
+    return on_disk.line_of(asked, *_kept(*_chosen(problem.op, problem, None, None, Note.NONE, Note.NONE, device, None)))
 
 
 def _measured_until(op, device):

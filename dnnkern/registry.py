@@ -86,15 +86,15 @@ def _discover(family):
             manifest.remember("algorithms", family, where)
 
 
-def _known(op, name):
-    """The algorithm of this name, of whose family only the file that binds it has to be imported; None where the manifest has none."""
+def _known(op, name, source):
+    """The algorithm of this name, of whose family only the file that binds it has to be imported; None where neither `source` nor the
+    manifest says which that is."""
     family = _family_of.get(op)
     with _lock:
         if family is None or family in _discovered or name in _registry.get(op, {}):
             return _registry.get(op, {}).get(name)
-        source = (manifest.recall("algorithms", family) or {}).get(f"{op}/{name}")
-        if source is not None:
-            path = PACKAGE.parent / source
+        source = source or (manifest.recall("algorithms", family) or {}).get(f"{op}/{name}")
+        if source and (path := PACKAGE.parent / source).is_file():
             for algorithm in _bound_by(path.parent if path.name == "__init__.py" else path):
                 _registry.setdefault(algorithm.op, {}).setdefault(algorithm.name, algorithm)
         return _registry.get(op, {}).get(name)
@@ -211,9 +211,9 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
     return list(_registry[op].values())
 
 
-def named(op, algo) -> Algorithm:
-    """The algorithm of an operation that has this name; NotSupported if none has."""
-    found = _known(op, algo)
+def named(op, algo, source=None) -> Algorithm:
+    """The algorithm of an operation that has this name; NotSupported if none has. `source` is its file, where that is known."""
+    found = _known(op, algo, source)
     if found is not None:
         return found
     known = {a.name: a for a in algorithms(op)}

@@ -2,6 +2,7 @@
 import dataclasses
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import dnnkern
 from dnnkern import dispatch, find
 from dnnkern.algorithm import Note, Perf
 from dnnkern.device import SIMULATED
-from dnnkern.host import chosen, manifest
+from dnnkern.host import chosen, manifest, packs, sources
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="what is kept and read again needs no GPU")
 HOPPER = device("sm_90a")
@@ -184,9 +185,10 @@ def test_every_flipped_byte(folder):
 def test_a_line_that_is_right_and_cannot_be(folder, asked, monkeypatch):
     """As of other sources with the same stamp: an algorithm that does not exist, cannot solve it, or has no such configuration."""
     first = get()
-    settings = Note.NONE, None, Note.NONE, dispatch.preference(), None
-    for name, config in (("nonsense", ""), ("gemv", ""), ("wgmma", "7x7"), ("naive", "128x128")):
-        chosen.keep("matmul", HOPPER, chosen.question(product(), *settings), name, "predicted", config)
+    settings = Note.NONE, None, Note.NONE, None, None
+    for name, config, source in (("nonsense", "", ""), ("gemv", "", ""), ("wgmma", "7x7", ""), ("naive", "128x128", ""),
+                                 ("nonsense", "", "dnnkern/matmul/absent.py"), ("nonsense", "", "dnnkern/matmul/matmul_naive.py")):
+        chosen.keep("matmul", HOPPER, chosen.question(product(), *settings), name, "predicted", config, source)
         another_process()
         count = len(asked)
         assert get() == first and len(asked) == count + 1, name
@@ -229,7 +231,7 @@ def test_a_file_does_not_grow_without_end(folder, monkeypatch):
 def _keep_some(path, which):
     chosen.cache_dir, manifest.stamp, chosen.KEEPS = (lambda: path), (lambda: "a" * 64), True
     for k in range(200):
-        chosen.keep("matmul", HOPPER, f"{which * 1000 + k:032d}", "naive", "predicted", "")
+        chosen.keep("matmul", HOPPER, f"{which * 1000 + k:032d}", "naive", "predicted", "", "here")
 
 
 def test_two_processes_at_once(folder):
@@ -244,7 +246,7 @@ def test_two_processes_at_once(folder):
     chosen.forget()
     for which in (9, 1, 2, 3):
         for k in range(200):
-            assert chosen.recall("matmul", HOPPER, f"{which * 1000 + k:032d}") == ("naive", "predicted", "")
+            assert chosen.recall("matmul", HOPPER, f"{which * 1000 + k:032d}") == ("naive", "predicted", "", "here")
 
 
 _PROCESS = """
@@ -272,3 +274,69 @@ def test_the_second_process_imports_one_algorithm(tmp_path):
         pytest.skip("a file of the package changed this moment")
     assert (name, source) == (again, same) and (first, second) == ("1", "0")
     assert len(every) > 2 and len(few) == 1 and few[0] in source
+
+
+# ---- the choices of a pack
+
+@pytest.fixture
+def packed(folder, monkeypatch):
+    """A pack of the choices that `get` makes, imported; the cache has no others."""
+    made = folder.parent / "made.pack"
+    lines = [dispatch.line_for_packs(problem, HOPPER) for problem in (product(), product(640))]
+    packs.write(made, {}, {chosen.pack_key("matmul", HOPPER): b"\n".join(lines)}, archs=["sm_90a"], versions={}, sources="these")
+    shutil.rmtree(folder / "chosen")
+    monkeypatch.setattr(packs, "cache_dir", lambda: folder)
+    packs.install(made, "these")
+    another_process()
+    yield next(folder.rglob("*.pack"))
+    packs.forget()
+
+
+def test_a_packs_choice_is_taken(folder, packed, asked):
+    able = [a for a in dispatch.algorithms("matmul") if dispatch.refusal(a, product(), HOPPER) is None]
+    (expected, _), *_ = dispatch.cheapest(able, product(), HOPPER, None, choosing=True)
+    asked.clear()
+    assert get() == expected and get(product(640)) and not asked and not files(folder)
+    assert get(product(768)) and len(asked) == 1, "which the pack has not"
+
+
+@pytest.mark.parametrize("changes, taken", [({"memory": 80 << 30, "bandwidth": 3.35e12, "name": "NVIDIA H100", "index": 1}, True),
+                                            ({"sms": 114}, False), ({"arch": "sm_90"}, False)])
+def test_it_is_for_devices_of_the_kind(packed, asked, changes, taken):
+    get(target=dataclasses.replace(HOPPER, **changes))
+    assert len(asked) == (not taken)
+
+
+def test_it_is_of_the_same_sources_and_of_calls_without_wishes(packed, asked, monkeypatch):
+    get(workspace_limit=0)
+    assert len(asked) == 1
+    shutil.rmtree(packed.parent.parent / "chosen")
+    monkeypatch.setattr(sources, "package", lambda: "others")
+    another_process()
+    get()
+    assert len(asked) == 2
+
+
+def test_the_users_own_choice_comes_first(packed, asked):
+    settings = Note.NONE, None, Note.NONE, None, None
+    chosen.keep("matmul", HOPPER, chosen.question(product(), *settings), "naive", "measured", "", "dnnkern/matmul/matmul_naive.py")
+    another_process()
+    assert get().name == "naive" and get(product(640)).name != "naive" and not asked
+
+
+def test_a_packs_broken_choices_are_made_anew(packed, asked):
+    first = get()
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    packs.forget()
+    another_process()
+    with pytest.warns(RuntimeWarning, match="is refused: entry .* is not what was packed"):
+        assert get() == first
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"nonsense", bytes(range(256)) * 3])
+def test_a_pack_with_other_words(asked, monkeypatch, content):
+    """Whose hashes are right."""
+    monkeypatch.setattr(packs, "get", lambda key: content)
+    assert get() and len(asked) == 1

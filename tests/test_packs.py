@@ -15,10 +15,13 @@ from dnnkern.host.paths import cache_dir
 
 
 def key(k):
+    """The key of entry `k`."""
     return hashlib.sha256(str(k).encode()).digest()
 
 
 KERNELS = {key(k): bytes(range(k)) * (k + 1) for k in range(12)}
+CHOICES = {key("matmul"): b"one\ntwo", key("conv_fwd"): b"three"}
+CONTENTS = KERNELS | CHOICES
 OF = {"archs": ["sm_90a"], "versions": {"dnnkern": "0.1.0"}, "sources": "these"}
 
 
@@ -36,15 +39,15 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    packs.write(tmp_path / "a.pack", KERNELS, **OF)
+    packs.write(tmp_path / "a.pack", KERNELS, CHOICES, **OF)
     return tmp_path / "a.pack"
 
 
 def test_what_is_packed_is_read(path):
     pack = packs.Pack(path)
-    assert {k: pack.get(k) for k in KERNELS} == KERNELS and all(k in pack for k in KERNELS)
+    assert {k: pack.get(k) for k in CONTENTS} == CONTENTS and all(k in pack for k in CONTENTS)
     assert key("another") not in pack and pack.get(key("another")) is None and pack.get(b"\xff" * 32) is None
-    assert pack.header["kernels"] == 12 and pack.header["archs"] == ["sm_90a"] and pack.check() is None
+    assert [pack.header[name] for name in ("kernels", "choices", "entries", "archs")] == [12, 3, 14, ["sm_90a"]] and pack.check() is None
 
 
 def test_an_empty_pack(tmp_path):
@@ -62,7 +65,7 @@ def test_a_flipped_byte_anywhere_is_refused(path):
             packs.install(path, "these")
         if at >= start:
             pack, wrong = packs.Pack(path), 0
-            for k, content in KERNELS.items():
+            for k, content in CONTENTS.items():
                 try:
                     assert pack.get(k) == content
                     served += 1
@@ -72,7 +75,7 @@ def test_a_flipped_byte_anywhere_is_refused(path):
         else:
             with pytest.raises(ValueError):
                 packs.Pack(path)
-    assert served == (len(whole) - start) * 11
+    assert served == (len(whole) - start) * 13
 
 
 @pytest.mark.parametrize("nbytes", [0, 5, 40, 60, 300, 1100, -1])
@@ -115,8 +118,8 @@ def test_an_imported_pack_is_served_and_a_broken_one_is_not(path, cache):
     copy, = cache.rglob("*.pack")
     whole = copy.read_bytes()
     copy.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    last = max(KERNELS)
-    with pytest.warns(RuntimeWarning, match="is refused: kernel .* is not what was packed"):
+    last = max(CONTENTS)
+    with pytest.warns(RuntimeWarning, match="is refused: entry .* is not what was packed"):
         assert packs.get(lambda: last) is None
     copy.write_bytes(whole[:80])
     packs.forget()
@@ -184,7 +187,7 @@ def test_two_processes_import_at_once(path, cache):
 def test_the_command_imports_refuses_and_shows(path, cache, capsys, monkeypatch):
     monkeypatch.setattr(_pack, "sources", lambda: "these")
     assert command.main(["cache", "import", str(path)]) == 0
-    assert capsys.readouterr().out == "12 kernels for sm_90a are imported\n"
+    assert capsys.readouterr().out == "12 kernels and 3 choices for sm_90a are imported\n"
     assert command.main(["cache"]) == 0
     assert "imported kernel packs" in (out := capsys.readouterr().out) and str(cache) in out
     path.write_bytes(path.read_bytes()[:99])

@@ -43,12 +43,35 @@ print(json.dumps({"compilers": [name for name in ("numba", "llvmlite", "cuda", "
 """
 
 
-def first_call(cache):
-    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, cwd=ROOT, env={
+PACK = """
+import pathlib, sys
+import dnnkern
+from dnnkern import _pack
+from dnnkern.host import manifest, packs
+from dnnkern.host.compiler import Job
+from dnnkern.host.device import described
+manifest.SETTLED = 0
+cache, device = pathlib.Path(sys.argv[1]), described("sm_90a")
+operand = (1024, 1024), "float32"
+problem = dnnkern.problem("matmul", a=operand, b=operand, out=operand)
+kernel, = Job(problem.op, problem, device).kernels()
+kernel.compile()
+packs.write(cache / "one.pack", {bytes.fromhex(kernel.pack_key): (cache / kernel.file).read_bytes()}, _pack.choices_of([problem], device),
+            archs=["sm_90a"], versions={}, sources=_pack.sources())
+"""
+
+
+def python(cache, *words):
+    """What a process prints that has this cache directory."""
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=ROOT, env={
         **{k: v for k, v in os.environ.items() if k != "DNNKERN_DEVICE"}, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def first_call(cache):
+    return json.loads(python(cache, "-c", FIRST_CALL))
 
 
 def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
@@ -58,3 +81,13 @@ def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
     assert second["compilers"] == [] and len(second["algorithms"]) == 1, second
     assert second["own"] <= 78 and second["others"] <= 95 and second["opened"] <= 102 and second["calls"] <= 30000, second
     assert len(list(tmp_path.glob("cubin/sm_90a/*.cubin"))) == 1
+
+
+def test_nor_does_one_that_has_a_pack(tmp_path):
+    """Which has the choice too: a single algorithm is imported, and nothing is kept."""
+    made, served = tmp_path / "made", tmp_path / "served"
+    python(made, "-c", PACK, made)
+    assert python(served, "-m", "dnnkern", "cache", "import", made / "one.pack") == "1 kernels and 1 choices for sm_90a are imported\n"
+    found = first_call(served)
+    assert found["compilers"] == [] and found["algorithms"] == ["dnnkern.matmul.matmul_blocked"] and found["others"] <= 110, found
+    assert not list(served.glob("cubin/*/*")) and not list(served.glob("chosen/*/*"))

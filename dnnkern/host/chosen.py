@@ -3,6 +3,9 @@
 There is one file for each operation and device, whose first line is the `manifest.stamp` of the files that chose; one that is of other
 files begins anew. Every other line is a choice. It is added by a single write, so that processes need no lock, and begins with a checksum:
 a line that is torn, or was changed, is not there. Whatever is wrong with a file, or cannot be written, costs time alone.
+
+Kernel packs have such lines as well, those of an operation as one entry. Its key has what they depend on: the kind of device, and all
+sources of the package. They are asked where there is no choice of the user's own.
 """
 import contextlib
 import hashlib
@@ -10,12 +13,12 @@ import os
 import zlib
 
 from ..device import SIMULATED
-from . import manifest
+from . import manifest, packs, sources
 from .paths import cache_dir, replace
 
 KEEPS = not SIMULATED  # what a simulator chooses is not a device's
 MOST = 1 << 20         # bytes of a file, some thousand choices
-_files = {}            # path: {question: line}
+_files = {}            # path, or (operation, device) of a pack's: {question: line}
 
 
 def question(problem, *settings) -> str:
@@ -24,24 +27,33 @@ def question(problem, *settings) -> str:
 
 
 def recall(op, device, asked):
-    """(algorithm's name, why, its configuration's text) as an earlier process chose; None where nothing is known."""
+    """(algorithm's name, why, its configuration's text, its source) as an earlier process chose, or who made a kernel pack; None where
+    nothing is known."""
     file = _file(op, device)
-    line = file and file[1].get(asked.encode())
+    return file and _read_line(file[1].get(asked.encode())) or _read_line(_packed(op, device).get(asked.encode()))
+
+
+def _read_line(line):
     if not line:
         return None
     checksum, _, rest = line.partition(b" ")
     fields = rest.decode(errors="replace").split("\t")
-    return tuple(fields[1:]) if checksum == _checksum(rest) and len(fields) == 4 else None
+    return tuple(fields[1:]) if checksum == _checksum(rest) and len(fields) == 5 else None
 
 
-def keep(op, device, asked, name, why, config):
-    """Keep a choice; nothing where that is not possible."""
+def line_of(asked, name, why, config, source) -> bytes:
+    """A choice as it is written."""
+    rest = "\t".join((asked, name, why, config, source)).encode()
+    return _checksum(rest) + b" " + rest
+
+
+def keep(op, device, asked, *choice):
+    """Keep a choice, as `recall` returns it; nothing where that is not possible."""
     file = _file(op, device)
     if file is None:
         return
     (path, stamp), lines = file
-    rest = "\t".join((asked, name, why, config)).encode()
-    line = _checksum(rest) + b" " + rest
+    line = line_of(asked, *choice)
     if b"\n" in line or lines.get(asked.encode()) == line:
         return
     lines[asked.encode()] = line
@@ -73,12 +85,30 @@ def _file(op, device):
     return (path, stamp), _files[path]
 
 
+def pack_key(op, device) -> bytes:
+    """What the choices of an operation for such devices are called in kernel packs. Devices are alike that have as many multiprocessors of
+    the same architecture: their rates may differ, but kernels that a pack has are not compiled."""
+    return hashlib.sha256("\0".join(("choices", op, device.arch, str(device.sms), sources.package())).encode()).digest()
+
+
+def _packed(op, device):
+    """{question: line} of a pack."""
+    if (op, device) not in _files:
+        content = None if device.is_processor else packs.get(lambda: pack_key(op, device))
+        _files[op, device] = _by_question((content or b"").split(b"\n"))
+    return _files[op, device]
+
+
+def _by_question(lines):
+    return {line[9:41]: line for line in lines}
+
+
 def _read(path, stamp):
     try:
         first, *lines = path.read_bytes().split(b"\n")
     except OSError:
         return {}
-    return {line[9:41]: line for line in lines} if first == stamp else {}
+    return _by_question(lines) if first == stamp else {}
 
 
 def _is_current(path, stamp):

@@ -1,12 +1,14 @@
-"""Kernel packs: files of compiled kernels, made on one machine for others (``python -m dnnkern pack``, ``cache import``).
+"""Kernel packs: files of compiled kernels and of choices of algorithms, made on one machine for others (``python -m dnnkern pack``,
+``cache import``).
 
 ::
 
-    MAGIC | length of the header, 4 bytes | SHA-256 of the header | header, JSON | index | kernels, each compressed by LZMA
+    MAGIC | length of the header, 4 bytes | SHA-256 of the header | header, JSON | index | entries, each compressed by LZMA
 
-The header says what the pack is of, and has the SHA-256 of the index. The index has for each kernel its key, where it lies, and its
-SHA-256. So every byte is covered by a hash that is looked at before anything of the pack is used. The key of a kernel
-(`compile.pack_key`) has its sources, configuration, parameter types and architecture in it: a kernel of other sources is not found.
+The header says what the pack is of, and has the SHA-256 of the index. The index has for each entry its key, where it lies, and its
+SHA-256. So every byte is covered by a hash that is looked at before anything of the pack is used. An entry is a kernel, or the choices of
+an operation. The key of a kernel (`compile.pack_key`) has its sources, configuration, parameter types and architecture in it, that of
+choices (`chosen.pack_key`) all sources and the kind of device: what was made of other sources is not found.
 """
 import bisect
 import functools
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from .paths import cache_dir, write_atomically
 
-MAGIC = b"dnnkern pack 1\n"
+MAGIC = b"dnnkern pack 2\n"
 ENTRY_POINTS = "dnnkern.packs"
 _LENGTH, _ENTRY = struct.Struct("<I"), struct.Struct("<32sQI32s")  # of an entry: key, offset after the index, bytes, SHA-256
 _FIXED = len(MAGIC) + _LENGTH.size + 32
@@ -56,7 +58,7 @@ class Pack:
             if hashlib.sha256(text).digest() != fixed[-32:]:
                 raise Broken("its header is cut off, or not what was written")
             self.header = json.loads(text)
-            self.index = file.read(self.header["kernels"] * _ENTRY.size)
+            self.index = file.read(self.header["entries"] * _ENTRY.size)
             if hashlib.sha256(self.index).hexdigest() != self.header["index"]:
                 raise Broken("its index is cut off, or of another pack")
             self.start = file.tell()
@@ -95,11 +97,11 @@ class Pack:
         file.seek(self.start + offset)
         packed = file.read(nbytes)
         if hashlib.sha256(packed).digest() != digest:
-            raise Broken(f"kernel {key.hex()[:16]} is not what was packed")
+            raise Broken(f"entry {key.hex()[:16]} is not what was packed")
         return lzma.decompress(packed, lzma.FORMAT_RAW, filters=_FILTERS)
 
     def check(self):
-        """Read all kernels.
+        """Read all entries.
 
         Raises
         ------
@@ -111,7 +113,7 @@ class Pack:
                 self._unpacked(file, *entry)
 
 
-def write(path, kernels, **header):
+def write(path, kernels, choices={}, **header):
     """Write a pack.
 
     Parameters
@@ -119,6 +121,8 @@ def write(path, kernels, **header):
     path : Path
     kernels : {bytes: bytes}
         What to pack, by key.
+    choices : {bytes: bytes}
+        Lines of choices, by key.
     **header
         What the pack is of.
 
@@ -128,12 +132,14 @@ def write(path, kernels, **header):
         Its bytes.
     """
     entries, packed, offset = [], [], 0
-    for key in sorted(kernels):
-        packed.append(lzma.compress(kernels[key], lzma.FORMAT_RAW, filters=_FILTERS))
+    contents = {**kernels, **choices}
+    for key in sorted(contents):
+        packed.append(lzma.compress(contents[key], lzma.FORMAT_RAW, filters=_FILTERS))
         entries.append(_ENTRY.pack(key, offset, len(packed[-1]), hashlib.sha256(packed[-1]).digest()))
         offset += len(packed[-1])
     index = b"".join(entries)
-    text = json.dumps({**header, "kernels": len(entries), "index": hashlib.sha256(index).hexdigest()}, sort_keys=True).encode()
+    text = json.dumps({**header, "kernels": len(kernels), "choices": sum(lines.count(b"\n") + 1 for lines in choices.values()),
+                       "entries": len(entries), "index": hashlib.sha256(index).hexdigest()}, sort_keys=True).encode()
     data = b"".join([MAGIC, _LENGTH.pack(len(text)), hashlib.sha256(text).digest(), text, index, *packed])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

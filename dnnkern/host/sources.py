@@ -110,6 +110,17 @@ def digest(*paths: Path) -> str:
     return found
 
 
+def package() -> str:
+    """Hash of all sources of the package."""
+    found = manifest.recall("digests", "package")
+    if found is None:
+        files = sorted((path.relative_to(PACKAGE).as_posix(), path) for path in PACKAGE.rglob("*.py"))
+        lines = (f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files)
+        found = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        manifest.remember("digests", "package", found)
+    return found
+
+
 def _digest(paths):
     found, left = set(), set(paths)
     while left:
