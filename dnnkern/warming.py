@@ -4,7 +4,8 @@ import contextlib
 from .device import HOST_MEMORY, SIMULATED
 from .host import driver
 from .host.ahead import Compilation, Compiled
-from .host.compiler import Job
+from .host.compiler import Job, kernels_of
+from .host.executable import plan_ahead
 from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .preference import RECORDING, within
@@ -43,12 +44,12 @@ class Recorder:
         if key not in self._jobs:
             job = self._jobs[key] = Job(operation.op, problem, device, algorithm.name, algorithm.config, tuple(choice.items()))
             if self._here:
-                self._note(job)
+                self._note(job, kernels_of(plan_ahead(problem, algorithm, device), device))
         return _Recorded(problem, fresh, device.index)
 
-    def _note(self, job):
-        """Look which kernels of a job the cache lacks; from the first one on the process that compiles them gets ready."""
-        new = {kernel.file: kernel for kernel in job.kernels() if kernel.file not in self._kernels}
+    def _note(self, job, kernels):
+        """Look which of a job's kernels the cache lacks; from the first one on the process that compiles them gets ready."""
+        new = {kernel.file: kernel for kernel in kernels if kernel.file not in self._kernels}
         self._kernels.update((name, kernel.is_missing) for name, kernel in new.items())
         if any(self._kernels[name] for name in new):
             self._lacking.append(job)

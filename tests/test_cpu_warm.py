@@ -1,4 +1,5 @@
 """Kernels compiled ahead, by another process, for the processor: `dnnkern.warm`, `recording`, and the command."""
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 
 import dnnkern
 from dnnkern import __main__ as command
-from dnnkern.host import ahead, compiler, pending
+from dnnkern import dispatch
+from dnnkern.host import ahead, compiler, executable, pending
 from dnnkern.host import compile as host_compile
 from dnnkern.host.device import device
 from dnnkern.host.paths import cache_dir
@@ -68,6 +70,21 @@ def test_what_is_kept_starts_no_process(cache, monkeypatch):
     monkeypatch.setattr(ahead.subprocess, "Popen", lambda *_, **__: pytest.fail("started a process"))
     said = dnnkern.warm(dnnkern.softmax_fwd, rows(24))
     assert said.kernels == 1 and said.missing == 0
+
+
+def test_a_recorded_calls_plan_is_built_once(cache):
+    built, naive = [], dispatch.named("activation_fwd", "naive")
+    mine = dispatch.register(dataclasses.replace(naive, name="mine", build=lambda *given: built.append(given) or naive.build(*given)))
+    try:
+        with dnnkern.recording(wait=False) as recorded:
+            dnnkern.activation_fwd(rows(24), "mish", algo="mine")
+        assert len(built) == 1
+        y = dnnkern.activation_fwd(rows(24), "mish", algo="mine")
+        assert len(built) == 1 and abs(y[0, 0] - 0.8650984) < 1e-6
+        executable.make_executable(dispatch.operation_of("activation_fwd"), recorded.jobs[0].problem, mine, device(0))
+        assert len(built) == 2, "it is not kept any longer"
+    finally:
+        dispatch.unregister(mine)
 
 
 def test_an_error_while_it_is_recorded_ends_the_process(cache):

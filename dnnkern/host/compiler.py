@@ -56,7 +56,7 @@ class Job(NamedTuple):
 
     def kernels(self) -> list:
         """Its kernels, each once."""
-        return list(dict.fromkeys(Wanted(launch.kernel, launch.signature, self.device) for launch in self.launches()))
+        return kernels_of(self.launches(), self.device)
 
 
 class Wanted(NamedTuple):
@@ -109,6 +109,11 @@ class Planned(NamedTuple):
     def compile(self):
         """Compile it."""
         self.job.kernels()[self.number].compile()
+
+
+def kernels_of(launches, device) -> list:
+    """The kernels of launches on a device, each once."""
+    return list(dict.fromkeys(Wanted(launch.kernel, launch.signature, device) for launch in launches))
 
 
 def plan(jobs, workers) -> tuple:

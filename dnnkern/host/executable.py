@@ -8,13 +8,24 @@ from .device import set_current
 from .launch import Argument, Executable, Launch, SimulatedExecutable
 
 
+_PLANNED, _MOST = {}, 1024  # {(problem, algorithm, device): launches} of recorded calls, which may never run
+
+
+def plan_ahead(problem, algorithm, device) -> tuple:
+    """The algorithm's launches for a problem, kept until `make_executable` asks for them."""
+    if len(_PLANNED) >= _MOST:
+        _PLANNED.clear()
+    launches = _PLANNED[problem, algorithm, device] = algorithm.build(problem, device, algorithm.config)
+    return launches
+
+
 def make_executable(operation, problem, algorithm, device, given=None, called=False):
     """The algorithm's launches for a problem, compiled and loaded (or simulated); `given`: see `front.Operation.parameters`.
 
     `called`: for a call of a program, not to be measured or checked.
     """
-    launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
-    return load(launches, parameters, device.index, f"{problem} by {algorithm}" if called else None)
+    launches = _PLANNED.pop((problem, algorithm, device), None) or algorithm.build(problem, device, algorithm.config)
+    return load(launches, operation.of(problem).parameters(problem, given), device.index, f"{problem} by {algorithm}" if called else None)
 
 
 def load(launches, parameters, index, title=None):

@@ -1,17 +1,15 @@
 """What a row of the table is made of."""
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where numbers come from: "fitted" to a run on a device, "counted" in machine code for an architecture, or "guessed"."""
     kind: str
     device: str = ""
     run: str = ""
 
 
-@dataclass(frozen=True)
-class About:
+class About(NamedTuple):
     """What is known of a row: its name, source and meaning, and which of its numbers were guessed though others were fitted."""
     name: str
     source: Source
