@@ -55,7 +55,8 @@ class Runner:
             buffers.append(buffer)
         addresses = [self._address(uid, buffer) for uid, buffer in zip(self.pointers, buffers)]
         aliases = self._aliases(dict(zip(self.pointers, addresses))) if self.hazards else frozenset()
-        executable, slots = self.plan.executable(aliases)
+        bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound]) or None
+        executable, slots = self.plan.executable(aliases, bound)
         index = self.plan.device.index
         if stream is None:
             stream = next((kind_of(b).stream(index) for b in buffers if type(b) is not int), 0)

@@ -59,11 +59,13 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One problem of one operation: its operands' buffers, by their names in launches, and its numbers."""
+    """One problem of one operation: its operands' buffers, by their names in launches, its numbers, and those of its fields that are
+    numbers read at each execution (`bound`)."""
     problem: object
     buffers: tuple
     scalars: tuple
     node: str
+    bound: tuple = ()
 
     @property
     def op(self):
@@ -142,6 +144,11 @@ class Part:
             self.refuse(port, "a tensor on the device", "a number passed by value (set_is_pass_by_value)")
         return float(t.value) * factor if t.constant else Value(t.uid, factor)
 
+    def integer(self, port):
+        """The same for an integer, such as a seed."""
+        t = self.spec_of(port)
+        return int(t.value) if t.constant else Value(t.uid)
+
     @property
     def compute(self):
         """The library's dtype that the node computes in."""
@@ -180,19 +187,22 @@ class Part:
         self.add(problem, {**dict(zip(operation.operands, operands)), **dict(zip(operation.outputs, results))},
                  dict(zip(operation.scalars, scalars)))
 
-    def problem(self, kind, operands, results, scalars=None, **fields):
-        """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these."""
+    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, **fields):
+        """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these.
+
+        `bound`: {field: Value} of fields that are read at each execution. `names`: {field: name in launches}, where they differ.
+        """
         refs = {**operands, **results}
         try:
             problem = kind(**{name: None if r is None else r.tensor for name, r in refs.items()}, **fields)
         except (TypeError, ValueError) as error:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
-        self.add(problem, refs, scalars)
+        self.add(problem, {(names or {}).get(name, name): r for name, r in refs.items()}, scalars, bound)
 
-    def add(self, problem, refs, scalars=None):
+    def add(self, problem, refs, scalars=None, bound=None):
         """Add a step; `refs` are its operands and outputs by their names in launches."""
         buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
-        self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self)))
+        self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items())))
 
     def fill(self, ref, value):
         """Write a number to every element."""

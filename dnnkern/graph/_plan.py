@@ -15,6 +15,7 @@ from ._errors import cudnnGraphNotSupportedError
 from ._lower import Value
 
 LINE = 256
+REMEMBERED = 32  # executables of a plan
 NULL = "null"
 _NOTES = {note: Note[note.name] for note in numerical_note if note.name in Note.__members__}
 
@@ -46,6 +47,7 @@ class Plan:
         self.device, self.engine = device, engine
         self._lock, self._executables, self.is_built = threading.Lock(), {}, False
         self.offsets, self.workspace = self._arranged()
+        self.bound = tuple(dict.fromkeys(value for step in steps for _, value in step.bound))
 
     @property
     def name(self):
@@ -115,27 +117,34 @@ class Plan:
 
     def build(self):
         """Compile and load it."""
-        self.executable(frozenset())
+        self.executable(frozenset(), None)
         self.is_built = True
         return self
 
-    def executable(self, aliases):
-        """(executable, `Slots`) for calls in which these pairs (uid of an input, uid of an output) are the same memory."""
+    def executable(self, aliases, bound):
+        """(executable, `Slots`) for calls in which these pairs (uid of an input, uid of an output) are the same memory, and the numbers of
+        `bound` have these values, None for those that the problems were made with."""
+        key = aliases, bound
         with self._lock:
-            found = self._executables.get(aliases)
+            found = self._executables.get(key)
         if found is None:
             slots = Slots()
-            launches = [moved for k in range(len(self.steps)) for moved in self._launches(k, aliases, slots)]
+            values = bound and dict(zip(self.bound, bound))
+            launches = [moved for k in range(len(self.steps)) for moved in self._launches(k, aliases, values, slots)]
             executable = load(launches, slots.parameters(bool(self.workspace)), self.device.index, f"graph {self.spec.name}: {self.name}")
             with self._lock:
-                found = self._executables.setdefault(aliases, (executable, slots))
+                if len(self._executables) >= REMEMBERED:
+                    self._executables.pop(next(iter(self._executables)))
+                found = self._executables.setdefault(key, (executable, slots))
         return found
 
-    def _launches(self, k, aliases, slots):
+    def _launches(self, k, aliases, bound, slots):
         step, algorithm = self.steps[k], self.algorithms[k]
         if algorithm is None:
             return
         buffers, scalars, problem = dict(step.buffers), dict(step.scalars), in_place(step, aliases)
+        if bound and step.bound:
+            problem = replace(problem, **{name: bound[value] for name, value in step.bound})
         if problem is not step.problem and dispatch.refusal(algorithm, problem, self.device) is not None:
             algorithm = dispatch.get_algorithm(step.op, problem, device=self.device)
         scratch = self.offsets.get(("scratch", k))
@@ -165,7 +174,8 @@ class Plan:
         """uids of the buffers that it takes, and of the numbers."""
         pointers = {n: None for step, a in zip(self.steps, self.algorithms) if a for _, ((kind, n), _) in step.buffers
                     if kind == "tensor" and not self.spec.tensor(n).virtual}
-        numbers = {v.uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in step.scalars if isinstance(v, Value)}
+        numbers = {v.uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in (*step.scalars, *step.bound)
+                   if isinstance(v, Value)}
         return list(pointers), list(numbers)
 
     def hazards(self):

@@ -165,7 +165,7 @@ class pygraph(Lifecycle):
             node.outputs[port] = t
         self.nodes.append(node)
         self._spec = None
-        returned = [node.outputs.get(port) for port in operation.outputs if port not in made or made[port] is None]
+        returned = [node.outputs.get(port) for port in operation.outputs if port not in operation.given]
         return returned if operation.listed else returned[0]
 
     # ---- validation

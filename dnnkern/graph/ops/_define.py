@@ -32,19 +32,21 @@ class Operation:
         Ports.
     tag : str or callable(node) -> str
         cuDNN's name of the node, in logs.
+    given : frozenset of str
+        Those of the outputs that the caller makes, and that are not returned.
     listed : bool
         Results are a list even if there is one.
     """
 
-    def __init__(self, function, outputs, tag, listed, tail):
+    def __init__(self, function, outputs, tag, given, listed, tail):
         self.name, self.arguments, self.doc = function.__name__, function, inspect.getdoc(function)
         self.outputs, self.tag, self.listed = tuple(outputs.split()), tag or function.__name__.upper(), listed
-        given = list(inspect.signature(function).parameters.values())
+        self.given, parameters = frozenset(given.split()), list(inspect.signature(function).parameters.values())
         for name, default in (("compute_data_type", data_type.NOT_SET), ("name", "")) if tail else ():
-            if all(p.name != name for p in given):
-                given.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
+            if all(p.name != name for p in parameters):
+                parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self.signature = inspect.Signature([first, *given])
+        self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = None
 
@@ -59,10 +61,10 @@ class Operation:
         return function
 
 
-def operation(outputs="Y", tag=None, listed=False, tail=True):
+def operation(outputs="Y", tag=None, given="", listed=False, tail=True):
     """Decorate the function that maps arguments to ports and attributes; enters the operation into the table."""
     def define(function):
-        made = Operation(function, outputs, tag, listed or len(outputs.split()) > 1, tail)
+        made = Operation(function, outputs, tag, given, listed or len(outputs.split()) > 1, tail)
         OPERATIONS[made.name] = made
         return made
     return define

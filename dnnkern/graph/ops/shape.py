@@ -110,7 +110,8 @@ def _(part):
 
 @operation(tag="CONCATENATE", tail=False)
 def concatenate(inputs, axis, in_place_index=None, name=""):
-    """Tensors one after the other along an axis; `in_place_index` names one whose buffer is its part of the result already."""
+    """Tensors one after the other along an axis; `in_place_index` is accepted: each tensor is copied, and buffers
+    must be apart."""
     inputs = list(inputs)
     if not inputs:
         raise InvalidValue("concatenate: inputs is empty; expected one tensor at least")
@@ -141,7 +142,7 @@ def _(node):
 
 @concatenate.lower
 def _(part):
-    """One copy for each tensor. One that is in place is copied too, unless its buffer is virtual: nothing says where it is."""
+    """One copy for each tensor."""
     y, axis, first = part.output("Y"), part.attribute("axis"), 0
     for port, _ in part.node.inputs:
         x = part.input(port)

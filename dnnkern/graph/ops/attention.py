@@ -1,0 +1,304 @@
+"""Scaled dot-product attention, its gradients, and rotary embeddings."""
+import math
+from types import SimpleNamespace
+
+from .._enums import attention_implementation, data_type, diagonal_alignment, member
+from .._errors import InvalidValue
+from .._infer import ordered_like, row_major
+from .._tensor import tensor
+from ._define import operation
+
+ABSENT = ("block_mask", "rng_dump", "score_mod", "score_mod_bprop", "score_max", "score_sum_exp", "paged_attention_k_table",
+          "paged_attention_v_table", "paged_attention_max_seq_len_kv")
+"""Options of cuDNN's that no kernel here has."""
+
+
+def _options(function, a):
+    """({port: tensor}, attributes) of the options that both directions share."""
+    if a.generate_stats is not None and a.is_inference is not None or a.generate_stats is None and a.is_inference is None:
+        raise InvalidValue(f"{function}: got generate_stats={a.generate_stats!r} and is_inference={a.is_inference!r}; expected exactly one "
+                           "of them")
+    left, right = a.diagonal_band_left_bound, a.diagonal_band_right_bound
+    if a.sliding_window_length is not None:
+        if left is not None:
+            raise InvalidValue(f"{function}: got sliding_window_length and diagonal_band_left_bound; expected one of them")
+        left = a.sliding_window_length
+    align = member(diagonal_alignment, a.diagonal_alignment, f"{function}: diagonal_alignment")
+    if a.use_causal_mask or a.use_causal_mask_bottom_right:
+        right = 0
+        align = diagonal_alignment.BOTTOM_RIGHT if a.use_causal_mask_bottom_right else align
+    if left is not None and left < 1 or right is not None and right < 0:
+        raise InvalidValue(f"{function}: the band has {left} on the left and {right} on the right; expected 1 and 0 at least, or None")
+    ports = {"Bias": a.bias, "SEQ_LEN_Q": a.seq_len_q, "SEQ_LEN_KV": a.seq_len_kv, "SINK_TOKEN": a.sink_token}
+    if a.use_padding_mask and (a.seq_len_q is None or a.seq_len_kv is None):
+        raise InvalidValue(f"{function}: use_padding_mask without seq_len_q and seq_len_kv; expected both")
+    if not a.use_padding_mask and (a.seq_len_q is not None or a.seq_len_kv is not None):
+        raise InvalidValue(f"{function}: seq_len_q or seq_len_kv without use_padding_mask; expected it")
+    attributes = {"alibi": bool(a.use_alibi_mask), "left": -1 if left is None else int(left) - 1,
+                  "right": -1 if right is None else int(right), "align": align.name.lower(), "scale": None, "dropout": 0.0}
+    if isinstance(a.attn_scale, tensor):
+        ports["Attn_scale"] = a.attn_scale
+    elif a.attn_scale is not None:
+        attributes["scale"] = float(a.attn_scale)
+    if a.dropout is not None:
+        probability, *words = a.dropout
+        if isinstance(probability, tensor) or len(words) != 2:
+            attributes["dropout_mask"] = True
+        else:
+            attributes["dropout"] = float(probability)
+            ports["Seed"], ports["Offset"] = words
+    attributes["absent"] = tuple(name for name in ABSENT if getattr(a, name, None) is not None)
+    return ports, attributes
+
+
+@operation(outputs="O Stats", tag="SDPA_FWD")
+def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None, use_alibi_mask=False, use_padding_mask=False,
+         seq_len_q=None, seq_len_kv=None, use_causal_mask=False, use_causal_mask_bottom_right=False, sliding_window_length=None,
+         diagonal_alignment=diagonal_alignment.TOP_LEFT, diagonal_band_left_bound=None, diagonal_band_right_bound=None, dropout=None,
+         rng_dump=None, paged_attention_k_table=None, paged_attention_v_table=None, paged_attention_max_seq_len_kv=None,
+         compute_data_type=data_type.NOT_SET, name="", score_mod=None, generate_stats=None,
+         implementation=attention_implementation.AUTO, score_max=None, score_sum_exp=None, sink_token=None, unfuse_fma=False):
+    """Scaled dot-product attention of q (B, H, S, D), k and v (B, G, N, ...); G divides H.
+
+    Parameters
+    ----------
+    generate_stats : bool
+        Also return the logarithm of each row's sum of exponentials; or `is_inference`, its opposite: exactly one of the two.
+    attn_scale : float or tensor passed by value
+        Default: 1.
+    use_padding_mask, seq_len_q, seq_len_kv
+        Lengths of sequences, (B, 1, 1, 1) int32; rows past a length are zero.
+    diagonal_band_left_bound, diagonal_band_right_bound, diagonal_alignment
+        A query attends to keys less than so many to the left, and at most so many to the right, of its own position.
+    dropout : (float, tensor, tensor)
+        Probability, seed and offset (int64).
+    sink_token : tensor
+        A logit of each head, (1, H, 1, 1), in the softmax without a value.
+
+    Returns
+    -------
+    list
+        [O, Stats]; Stats (B, H, S, 1), FLOAT, is None without `generate_stats`.
+    """
+    a = SimpleNamespace(**locals())
+    ports, attributes = _options("sdpa", a)
+    wanted = generate_stats if generate_stats is not None else not is_inference
+    return {"Q": q, "K": k, "V": v, **ports}, attributes, {} if wanted else {"Stats": None}
+
+
+@operation(outputs="dQ dK dV dBias dSINK_TOKEN", given="dBias dSINK_TOKEN", tag="SDPA_BWD")
+def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None, use_alibi_mask=False, use_padding_mask=False,
+                  seq_len_q=None, seq_len_kv=None, max_total_seq_len_q=None, max_total_seq_len_kv=None, use_causal_mask=False,
+                  use_causal_mask_bottom_right=False, sliding_window_length=None,
+                  diagonal_alignment=diagonal_alignment.TOP_LEFT, diagonal_band_left_bound=None, diagonal_band_right_bound=None,
+                  dropout=None, rng_dump=None, use_deterministic_algorithm=False, compute_data_type=data_type.NOT_SET, name="",
+                  score_mod=None, score_mod_bprop=None, sink_token=None, dSink_token=None):
+    """The gradients of `sdpa`, deterministic always.
+
+    Parameters
+    ----------
+    dBias, dSink_token : tensor
+        Tensors of the caller's that receive these gradients.
+
+    Returns
+    -------
+    list
+        [dQ, dK, dV]
+    """
+    a = SimpleNamespace(**locals(), generate_stats=True, is_inference=None)
+    ports, attributes = _options("sdpa_backward", a)
+    made = {"dBias": dBias, "dSINK_TOKEN": dSink_token}
+    return {"Q": q, "K": k, "V": v, "O": o, "dO": dO, "Stats": stats, **ports}, attributes, made
+
+
+def _check(node):
+    """What both directions ask of q, k, v and the options; (dims of q, of v)."""
+    for port in ("Q", "K", "V"):
+        node.expect_rank(port, 4)
+    q, k, v = (node.dim(port) for port in ("Q", "K", "V"))
+    node.expect(k[0] == v[0] == q[0], "K", f"batches of {q[0]}, {k[0]} and {v[0]}", "the same of q, k and v")
+    node.expect(k[1:3] == v[1:3], "V", f"dims {v}", f"heads and keys as K's {k}")
+    node.expect(k[1] and q[1] % k[1] == 0, "K", f"{k[1]} heads", f"a divisor of Q's {q[1]}")
+    node.expect(k[3] == q[3], "K", f"{k[3]} elements a head", f"{q[3]}, as Q has")
+    for port in ("SEQ_LEN_Q", "SEQ_LEN_KV"):
+        if node.inputs.get(port) is not None:
+            node.expect_dim(port, (q[0], 1, 1, 1))
+    if node.inputs.get("SINK_TOKEN") is not None:
+        node.expect_dim("SINK_TOKEN", (1, q[1], 1, 1))
+    if node.inputs.get("Bias") is not None:
+        full = (q[0], q[1], q[2], k[2])
+        bias = node.dim("Bias")
+        node.expect(len(bias) == 4 and all(n in (1, m) for n, m in zip(bias, full)), "Bias", f"dims {bias}",
+                    f"some that broadcast to {full}")
+    if node.attributes["absent"]:
+        node.refuse(None, f"{', '.join(node.attributes['absent'])}: no kernel has it")
+    if node.attributes.get("dropout_mask"):
+        node.refuse(None, "dropout by a mask: no kernel has it; expected (probability, seed, offset)")
+    for port, t in (*node.inputs.items(), *node.outputs.items()):
+        if t._ragged is not None:
+            node.refuse(port, "a ragged offset: no kernel takes offsets of elements; pad the sequences (use_padding_mask)")
+    return q, v
+
+
+@sdpa.infer
+def _(node):
+    q, v = _check(node)
+    o = (*q[:3], v[3])
+    node.result("O", o, ordered_like(o, node.stride("Q")))
+    node.result("Stats", (*q[:3], 1), row_major, dtype=data_type.FLOAT)
+
+
+@sdpa_backward.infer
+def _(node):
+    q, v = _check(node)
+    for port in ("O", "dO"):
+        node.expect_dim(port, (*q[:3], v[3]))
+    node.expect_dim("Stats", (*q[:3], 1))
+    for port in ("Q", "K", "V"):
+        node.result(f"d{port}", node.dim(port), ordered_like(node.dim(port), node.stride(port)))
+    for port, of in (("dBias", "Bias"), ("dSINK_TOKEN", "SINK_TOKEN")):
+        if port in node.outputs:
+            node.expect(of in node.inputs, port, f"a tensor without {of}", of)
+            node.result(port, node.dim(of), node.stride(of))
+
+
+def _fields(part, d):
+    """(fields of the problem, optional operands by name, scalars, values that are read at each execution)"""
+    attribute, bound = part.attribute, {}
+    scale = attribute("scale")
+    if part.node.input("Attn_scale") is not None:
+        scale = part.number("Attn_scale")
+        if not isinstance(scale, float):
+            bound, scale = {"scale": scale}, 1 / math.sqrt(max(d, 1))
+    left, right = attribute("left"), attribute("right")
+    matters = left >= 0 or right >= 0 or attribute("alibi")
+    fields = {"scale": 1.0 if scale is None else scale, "left": left, "right": right, "alibi": attribute("alibi"),
+              "align": attribute("align") if matters else "top_left", "dropout": attribute("dropout")}
+    operands, scalars = {name: None for name in ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")}, {}
+    for name in ("seq_len_q", "seq_len_kv"):
+        lengths = part.input(name.upper())
+        operands[name] = None if lengths is None else lengths.view((lengths.shape[0],), (lengths.tensor.strides[0],))
+    for name, port in (("seed", "Seed"), ("offset", "Offset")):
+        t = part.spec_of(port)
+        scalars[name] = 0
+        if t is not None and t.by_value:
+            scalars[name] = part.integer(port)
+        elif t is not None:
+            operands[f"{name}_array"] = part.input(port).view((1,), (1,))
+    return fields, operands, scalars, bound
+
+
+def _beside(part, port, dtype, compute):
+    """A bias or a sink in a type that kernels take beside q's."""
+    r = part.input(port)
+    return r if r is None or r.dtype in (dtype, compute) else part.converted(r, compute)
+
+
+@sdpa.lower
+def _(part):
+    from ...attention import SdpaProblem
+    (q, k, v), o = (part.input(port) for port in ("Q", "K", "V")), part.output("O")
+    dtype = q.dtype if q.dtype == k.dtype == v.dtype == o.dtype else "float64" if "float64" in (q.dtype, k.dtype, v.dtype) else "float32"
+    compute = "float64" if dtype == "float64" else "float32"
+    q, k, v = (part.converted(r, dtype) for r in (q, k, v))
+    fields, operands, scalars, bound = _fields(part, q.shape[3])
+    operands["bias"] = _beside(part, "Bias", dtype, compute)
+    sink = _beside(part, "SINK_TOKEN", dtype, compute)
+    operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
+    written, stats = part.into(o, (dtype,), dtype), part.output("Stats", always=False)
+    lse = kept = None
+    if stats is not None:
+        kept = part.into(stats, (compute,), compute)
+        lse = kept.view(kept.shape[:3], kept.tensor.strides[:3])
+    part.problem(SdpaProblem, {"q": q, "k": k, "v": v, **operands}, {"o": written, "lse": lse}, scalars, bound=bound, **fields)
+    part.done(written, o)
+    part.done(kept, stats)
+
+
+@sdpa_backward.lower
+def _(part):
+    from ...attention import SdpaGradientProblem
+    refs = [part.input(port) for port in ("dO", "Q", "K", "V", "O")]
+    found = {r.dtype for r in refs}
+    (dtype,) = found if len(found) == 1 else ("float64" if "float64" in found else "float32",)
+    compute = "float64" if dtype == "float64" else "float32"
+    do, q, k, v, o = (part.converted(r, dtype) for r in refs)
+    stats = part.converted(part.input("Stats"), compute)
+    fields, operands, scalars, bound = _fields(part, q.shape[3])
+    operands["bias"] = _beside(part, "Bias", dtype, compute)
+    sink = _beside(part, "SINK_TOKEN", dtype, compute)
+    operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
+    results, pending = {"dbias": None, "dsink": None}, []
+    for name, port, like in (("dq", "dQ", q), ("dk", "dK", k), ("dv_out", "dV", v), ("dbias", "dBias", operands["bias"]),
+                             ("dsink", "dSINK_TOKEN", operands["sink"])):
+        target = part.output(port)
+        if target is None:
+            if name.startswith("db") or name.startswith("ds"):
+                continue
+            target = part.temporary(like.shape, like.dtype)
+        written = part.into(target, (like.dtype,), like.dtype)
+        pending.append((written, target))
+        results[name] = written if name != "dsink" else written.view((written.shape[1],), (written.tensor.strides[1],))
+    part.problem(SdpaGradientProblem, {"do": do, "q": q, "k": k, "v": v, "o": o,
+                                       "lse": stats.view(stats.shape[:3], stats.tensor.strides[:3]), **operands}, results, scalars,
+                 bound=bound, names={"dv_out": "dv"}, **fields)
+    for written, target in pending:
+        part.done(written, target)
+
+
+# ---- rotary embeddings
+
+
+@operation(tag="ROPE")
+def rope(input, freqs, output_scale=None, rope_dim=None):
+    """Rotate the first `rope_dim` elements of every head of input (B, H, S, D): element i with element i + rope_dim / 2, by the angle
+    `freqs` (S, 1, 1, rope_dim), FLOAT, has for both of them."""
+    return {"X": input, "FREQS": freqs}, {"output_scale": None if output_scale is None else float(output_scale),
+                                          "rope_dim": None if rope_dim is None else int(rope_dim)}
+
+
+@operation(outputs="DX", tag="ROPE_BPROP")
+def rope_backward(dY, freqs, output_scale=None, rope_dim=None):
+    """The gradient of `rope`: rotate back."""
+    return {"DY": dY, "FREQS": freqs}, {"output_scale": None if output_scale is None else float(output_scale),
+                                        "rope_dim": None if rope_dim is None else int(rope_dim)}
+
+
+def _infer_rope(node):
+    first, result = ("X", "Y") if "X" in node.inputs else ("DY", "DX")
+    node.expect_rank(first, 4)
+    dim, freqs = node.dim(first), node.dim("FREQS")
+    size = node.attributes["rope_dim"] = freqs[-1] if node.attributes["rope_dim"] is None else node.attributes["rope_dim"]
+    node.expect(freqs == (dim[2], 1, 1, size), "FREQS", f"dims {freqs}", f"{(dim[2], 1, 1, size)}")
+    node.expect(size % 2 == 0 and 0 < size <= dim[3], "FREQS", f"rope_dim {size}", f"an even number up to {dim[3]}")
+    if node.attributes["output_scale"] not in (None, 1.0):
+        node.refuse(None, f"output_scale {node.attributes['output_scale']}; expected 1")
+    node.result(result, dim, node.stride(first))
+
+
+rope.infer(_infer_rope)
+rope_backward.infer(_infer_rope)
+
+
+@rope.lower
+def _(part):
+    _lower_rope(part, "rope_fwd", "X", "Y")
+
+
+@rope_backward.lower
+def _(part):
+    _lower_rope(part, "rope_bwd", "DY", "DX")
+
+
+def _lower_rope(part, op, source, result):
+    x, y, freqs = part.input(source), part.output(result), part.converted(part.input("FREQS"), "float32")
+    dtype = x.dtype if x.dtype == y.dtype and x.dtype in ("float64", "float32", "float16", "bfloat16") else "float32"
+    x, written = part.converted(x, dtype), part.into(y, (dtype,), dtype)
+    compute = "float64" if dtype == "float64" else "float32"
+    pairs = part.attribute("rope_dim") // 2
+    angles = part.converted(freqs.view((x.shape[2], pairs), (freqs.tensor.strides[0], freqs.tensor.strides[3])), compute)
+    cos, sin = (part.temporary(angles.shape, compute) for _ in range(2))
+    part.call("unary", (angles,), (cos,), "cos", None)
+    part.call("unary", (angles,), (sin,), "sin", None)
+    part.call(op, (x, cos, sin), (written,), False)
+    part.done(written, y)

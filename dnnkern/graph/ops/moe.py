@@ -1,0 +1,102 @@
+"""Grouped products of mixtures of experts, and random numbers."""
+import operator
+
+from .._enums import data_type, member, moe_grouped_matmul_mode, rng_distribution
+from .._errors import InvalidValue
+from .._infer import row_major
+from .._tensor import sizes
+from ._define import operation
+from .product import alike, target
+
+
+@operation(tag="MOE_GROUPED_MATMUL")
+def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, token_ks=None, mode=moe_grouped_matmul_mode.NONE,
+                       compute_data_type=data_type.FLOAT, top_k=0, name=""):
+    """Rows of tokens (1, T, K) times the weight of their expert, of (E, K, N).
+
+    Parameters
+    ----------
+    first_token_offset : tensor
+        (E, 1, 1) INT32: where each expert's tokens begin; the last expert's end at T.
+    mode : moe_grouped_matmul_mode
+        NONE. GATHER and SCATTER have no kernel.
+
+    Returns
+    -------
+    tensor
+        (1, T, N)
+    """
+    return ({"TOKEN": token, "WEIGHT": weight, "FIRST_TOKEN_OFFSET": first_token_offset, "TOKEN_INDEX": token_index, "TOKEN_KS": token_ks},
+            {"mode": member(moe_grouped_matmul_mode, mode, "moe_grouped_matmul: mode").name, "top_k": operator.index(top_k)})
+
+
+@moe_grouped_matmul.infer
+def _(node):
+    for port in ("TOKEN", "WEIGHT", "FIRST_TOKEN_OFFSET"):
+        node.expect_rank(port, 3)
+    token, weight = node.dim("TOKEN"), node.dim("WEIGHT")
+    if node.attributes["mode"] != "NONE":
+        node.refuse(None, f"mode {node.attributes['mode']}; expected NONE")
+    node.expect(token[0] == 1 and token[2] == weight[1], "TOKEN", f"dims {token}", f"(1, T, {weight[1]}), K as WEIGHT's {weight}")
+    node.expect_dim("FIRST_TOKEN_OFFSET", (weight[0], 1, 1))
+    node.result("Y", (1, token[1], weight[2]), row_major)
+
+
+@moe_grouped_matmul.lower
+def _(part):
+    """The offsets get the entry that closes them."""
+    token, weight = alike(part, part.input("TOKEN"), part.input("WEIGHT"))
+    written, out = target(part, "Y", token.dtype)
+    first, experts = part.input("FIRST_TOKEN_OFFSET"), weight.shape[0]
+    if first.dtype != "int32":
+        part.refuse("FIRST_TOKEN_OFFSET", first.dtype, "int32")
+    offsets = part.temporary((experts + 1,), "int32")
+    part.copy(first.view((experts,), (first.tensor.strides[0],)), offsets.view((experts,), (1,)))
+    part.fill(offsets.view((1,), (1,), experts), float(token.shape[1]))
+    rows, results = (r.view(r.shape[1:], r.tensor.strides[1:]) for r in (token, written))
+    part.call("grouped_matmul", (rows, weight, offsets, None, None, None), (results,), False, None, None, None, False, scalars=(1.0,))
+    part.done(written, out)
+
+
+@operation(tag="RNG")
+def rng(dim, seed, offset, distribution, bernoulli_probability=0.5):
+    """Random numbers by Philox.
+
+    Parameters
+    ----------
+    dim : sequence of int
+    seed, offset : tensor
+        One INT64, passed by value or on the device.
+    distribution : rng_distribution
+        BERNOULLI: 1 with the probability, else 0. UNIFORM and NORMAL have no kernel.
+    """
+    probability = float(bernoulli_probability)
+    if not 0 < probability <= 1:
+        raise InvalidValue(f"rng: bernoulli_probability is {bernoulli_probability!r}; expected it above 0, up to 1")
+    return ({"Seed": seed, "Offset": offset},
+            {"dim": sizes(dim, "rng: dim", 0), "distribution": member(rng_distribution, distribution, "rng: distribution").name,
+             "bernoulli_probability": probability})
+
+
+@rng.infer
+def _(node):
+    if node.attributes["distribution"] != "BERNOULLI":
+        node.refuse(None, f"distribution {node.attributes['distribution']}; expected BERNOULLI")
+    node.result("Y", node.attributes["dim"], row_major)
+
+
+@rng.lower
+def _(part):
+    """Dropout of ones."""
+    y = part.output("Y")
+    dtype = y.dtype if y.dtype in ("float64", "float32", "float16", "bfloat16") else "float32"
+    ones, mask = part.temporary(y.shape, dtype), part.temporary((-(-y.tensor.size // 8),), "uint8")
+    part.fill(ones, 1.0)
+    written, arrays, words = part.into(y, (dtype,), dtype), [], []
+    for port in ("Seed", "Offset"):
+        by_value = part.spec_of(port).by_value
+        arrays.append(None if by_value else part.input(port).view((1,), (1,)))
+        words.append(part.integer(port) if by_value else 0)
+    threshold = round((1 - part.attribute("bernoulli_probability")) * 2 ** 16) << 16
+    part.call("dropout_fwd", (ones, *arrays), (written, mask), scalars=(*words, min(threshold, 2 ** 32 - 1), 1.0))
+    part.done(written, y)

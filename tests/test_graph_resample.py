@@ -1,0 +1,115 @@
+"""Pooling, resampling, grouped products and random numbers of graphs: values, inference, refusals."""
+import numpy as np
+import pytest
+from graphs import DTYPE, T, channels_last, close, new_graph, run
+
+import dnnkern.graph as cudnn
+
+R, P = cudnn.resampling_mode, cudnn.padding_mode
+
+
+def draw(shape, seed, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def windows(x, window, stride, padding, fill):
+    """(N, C, P, Q, taps) of float64, the padding `fill`."""
+    x = np.pad(x.astype(float), [(0, 0), (0, 0), *((p, p) for p in padding)], constant_values=fill)
+    view = np.lib.stride_tricks.sliding_window_view(x, window, (2, 3))[:, :, ::stride[0], ::stride[1]]
+    return view.reshape(*view.shape[:4], -1)
+
+
+@pytest.mark.parametrize("order", [np.asarray, channels_last])
+@pytest.mark.parametrize("mode", ["MAXPOOL", "AVGPOOL_EXCLUDE_PADDING", "AVGPOOL_INCLUDE_PADDING"])
+def test_pooling_and_its_gradient(mode, order):
+    x = order(draw((2, 8, 7, 6), 1))
+    is_max = mode == "MAXPOOL"
+    how = dict(resampling_mode=R[mode], padding_mode=P.NEG_INF_PAD if is_max else P.ZERO_PAD, window=[3, 2], stride=[2, 2],
+               pre_padding=[1, 0], post_padding=[1, 0])
+    seen = windows(x, (3, 2), (2, 2), (1, 0), -np.inf if is_max else 0 if mode.endswith("INCLUDE_PADDING") else np.nan)
+    expected = seen.max(-1) if is_max else np.nanmean(seen, -1)
+    dy = order(draw(expected.shape, 2))
+    graph = new_graph()
+    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    y, index = graph.resample(tx, generate_index=is_max, **how)
+    dx = graph.resample_backward(tdy, tx, **how).set_output(True)
+    outs = [y.set_output(True), dx]
+    if is_max:
+        outs += [index.set_output(True), graph.resample_backward(tdy, index, **how).set_output(True).set_dim(list(x.shape))]
+    got = run(graph, {tx: x, tdy: dy}, outs)
+    assert y.get_dim() == list(expected.shape) and y.get_stride()[1] == 1
+    close(got[0], expected, scale=4)
+    # the gradient is linear in dy, and the sum over windows of what each of them reads
+    probe = x.astype(float)
+    if is_max:
+        assert got[2].dtype == np.int32
+        flat = x.reshape(2, 8, -1)
+        np.testing.assert_array_equal(np.take_along_axis(flat, got[2].reshape(2, 8, -1), -1).reshape(expected.shape), got[0])
+        np.testing.assert_array_equal(got[1], got[3])
+        close((got[1].astype(float) * probe).sum(), (dy.astype(float) * expected).sum(), factor=256, scale=100)
+    else:
+        close((got[1].astype(float) * probe).sum(), (dy.astype(float) * expected).sum(), factor=256, scale=100)
+
+
+@pytest.mark.parametrize("mode", ["NEAREST", "BILINEAR"])
+def test_resampling(mode):
+    x, dy = draw((1, 2, 3, 4), 1), draw((1, 2, 6, 8), 2)
+    graph = new_graph()
+    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    y = graph.resample(tx, R[mode], P.EDGE_VAL_PAD)[0].set_output(True).set_dim([1, 2, 6, 8])
+    dx = graph.resample_backward(tdy, tx, R[mode], P.EDGE_VAL_PAD).set_output(True)
+    got = run(graph, {tx: x, tdy: dy}, [y, dx])
+    expected = x.astype(float)
+    for axis, n in ((2, 6), (3, 8)):
+        if mode == "NEAREST":
+            expected = np.repeat(expected, 2, axis)
+            continue
+        at = np.clip((np.arange(n) + 0.5) / 2 - 0.5, 0, None)
+        low = np.floor(at).astype(int)
+        high, part = np.minimum(low + 1, expected.shape[axis] - 1), np.moveaxis(np.zeros(n)[None] + (at - low), -1, -1)
+        part = part.reshape([-1 if k == axis else 1 for k in range(4)])
+        expected = np.take(expected, low, axis) * (1 - part) + np.take(expected, high, axis) * part
+    close(got[0], expected, factor=16, scale=4)
+    close((got[1].astype(float) * x).sum(), (dy * expected).sum(), factor=256, scale=20)
+
+
+@pytest.mark.parametrize("io", [T.FLOAT, T.BFLOAT16])
+def test_mixture_of_experts(io):
+    from dnnkern.host.dtypes import numpy_dtype
+    dtype = numpy_dtype(DTYPE[io])
+    token, weight = draw((1, 11, 8), 1).astype(dtype), draw((3, 8, 6), 2).astype(dtype)
+    first = np.array([0, 4, 4], np.int32).reshape(3, 1, 1)
+    graph = new_graph(io)
+    tt, tw, tf = map(graph.tensor_like, (token, weight, first))
+    y = graph.moe_grouped_matmul(tt, tw, tf).set_output(True)
+    got, = run(graph, {tt: token, tw: weight, tf: first}, [y])
+    assert y.get_dim() == [1, 11, 6]
+    rows = token[0].astype(float)
+    close(got[0], np.concatenate([rows[:4] @ weight[0].astype(float), rows[4:] @ weight[2].astype(float)]), factor=8, scale=8)
+
+
+def test_random_numbers():
+    graph = new_graph()
+    words = [graph.tensor([1], [1], T.INT64, is_pass_by_value=True) for _ in range(2)]
+    y = graph.rng([40, 100], *words, cudnn.rng_distribution.BERNOULLI, bernoulli_probability=0.75).set_output(True)
+    first, = run(graph, {words[0]: np.array([5]), words[1]: np.array([0])}, [y])
+    again, = run(graph, {words[0]: np.array([5]), words[1]: np.array([0])}, [y])
+    other, = run(graph, {words[0]: np.array([6]), words[1]: np.array([0])}, [y])
+    assert set(np.unique(first)) == {0, 1} and abs(first.mean() - 0.75) < 0.03
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda g, x: g.resample(x, R.MAXPOOL, P.ZERO_PAD, [2, 2], [2, 2], [1, 1], [1, 1]), "MAXPOOL with ZERO_PAD; expected NEG_INF_PAD"),
+    (lambda g, x: g.resample(x, R.MAXPOOL, P.NEG_INF_PAD, [9, 2]), r"windows \(9, 2\)"),
+    (lambda g, x: g.resample(x, R.BILINEAR, P.ZERO_PAD), "ATTRIBUTE_NOT_SET.*set_dim"),
+    (lambda g, x: [g.rng([4], x, x, cudnn.rng_distribution.NORMAL)], "distribution NORMAL; expected BERNOULLI"),
+    (lambda g, x: [g.moe_grouped_matmul(x, x, x)], "moe_grouped_matmul node '0': port TOKEN.*expected 3 of them"),
+    (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
+                                        mode=cudnn.moe_grouped_matmul_mode.GATHER)], "mode GATHER; expected NONE")])
+def test_refusals(make, message):
+    graph = new_graph()
+    make(graph, graph.tensor([1, 4, 4, 4], [64, 1, 16, 4], name="x"))[0].set_output(True)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        graph.validate()
