@@ -46,7 +46,6 @@ import threading
 from dataclasses import dataclass
 
 from .dtypes import STORAGE, numpy_dtype
-from .guards import make_allocator
 from .launch import Executable
 from .memory import numba_array, numba_classes
 from .tensor import packed_strides
@@ -104,6 +103,7 @@ class Torch(Framework):
         return f"{name}.data_ptr()"
 
     def allocator(self, kind, shape, dtype, device):
+        from .guards import make_allocator
         return make_allocator(kind.where, device, tuple(shape), packed_strides(shape), dtype)
 
 
