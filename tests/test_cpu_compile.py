@@ -3,13 +3,14 @@ import gc
 import operator
 import re
 import struct
+import weakref
 
 import pytest
 from test_cpu import diverged, reversed_by_barriers
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.device import _mode, _numba_speed, cpu, cuda, f32, i32
+from dnnkern.device import _collections, _mode, _numba_speed, cpu, cuda, f32, i32
 from dnnkern.device._numba_compile import lower
 from dnnkern.device.cpu.switch import SWITCHES
 from dnnkern.host.device import device as device_of
@@ -152,16 +153,43 @@ def test_an_operator_of_numbers_is_typed_once(monkeypatch):
 
 def test_the_garbage_collector_rests_and_goes_on():
     assert gc.isenabled()
-    with pytest.raises(ValueError), _numba_speed.no_collections():
-        with _numba_speed.no_collections():
+    with pytest.raises(ValueError), _collections.no_collections():
+        with _collections.no_collections():
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise ValueError
     assert gc.isenabled()
     gc.disable()
     try:
-        with _numba_speed.no_collections():
+        with _collections.no_collections():
             pass
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def unfrozen():
+    """What conftest.py has frozen takes part again in what the collector does."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_stays_is_old_at_once(unfrozen):
+    """Garbage made meanwhile is garbage still."""
+    with _collections.no_collections(stays=True):
+        kept, cycle = [set()], [set()]
+        cycle.append(cycle)
+        watched = weakref.ref(cycle[0])
+    assert gc.get_freeze_count() == 0 and any(o is kept for o in gc.get_objects(generation=2))
+    del cycle
+    gc.collect()
+    assert watched() is None
+
+
+def test_what_a_program_has_frozen_stays_so(unfrozen):
+    gc.freeze()
+    with _collections.no_collections(stays=True):
+        pass
+    assert gc.get_freeze_count()

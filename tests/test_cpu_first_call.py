@@ -56,6 +56,19 @@ def test_a_forced_algorithm_is_the_only_one_imported(tmp_path):
     assert said["compilers"] == [] and said["algorithms"] == ["dnnkern.matmul.matmul_naive", "dnnkern.softmax.softmax_naive"]
 
 
+def test_numba_looks_for_blas_when_somebody_asks():
+    """To import what compiles does not import SciPy's. Who multiplies arrays in a kernel finds what Numba finds by itself."""
+    said = python("""
+import sys
+from dnnkern.device import numba_cuda
+numba_cuda()
+before = "scipy.linalg" in sys.modules
+from numba.cuda.np import arraymath, linalg
+print(before, arraymath.ensure_blas is linalg.ensure_blas, bool(arraymath._HAVE_BLAS) is arraymath._check_blas())
+""")
+    assert said == "False True True"
+
+
 def test_importing_kernels_imports_no_numba():
     assert python("import sys, dnnkern; [dnnkern.dispatch.algorithms()]; print('numba' in sys.modules)") == "False"
 

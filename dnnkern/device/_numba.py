@@ -6,12 +6,15 @@ import warnings
 
 import numpy as np
 
+from ._collections import no_collections
+
 if not hasattr(np, "row_stack"):  # NumPy 2.5 removed the name, numba-cuda 0.30 looks it up at its first compile
     np.row_stack = np.vstack
 
 from llvmlite import ir  # noqa: E402
 
-with warnings.catch_warnings():  # NumPy 2.5 deprecates a timedelta64 without a unit, which numba-cuda 0.30 makes as it is imported
+with no_collections(stays=True), warnings.catch_warnings():
+    # NumPy 2.5 deprecates a timedelta64 without a unit, which numba-cuda 0.30 makes as it is imported
     warnings.filterwarnings("ignore", "The 'generic' unit for NumPy timedelta is deprecated", DeprecationWarning)
     from numba import cuda  # noqa: E402
 from numba.cuda import types  # noqa: E402

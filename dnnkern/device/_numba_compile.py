@@ -17,7 +17,8 @@ from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 
 from . import _numba_fields, _numba_typing  # noqa: F401  the types of marked functions take part in what is compiled
-from ._numba_speed import install, no_collections
+from ._collections import no_collections
+from ._numba_speed import install, load
 from ._parameters import fields, is_structure
 
 
@@ -88,6 +89,7 @@ def kernel_type(name):
 
 install()
 _numba_fields.install()
+load()
 
 
 class _OfflineDevice:

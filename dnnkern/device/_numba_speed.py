@@ -3,13 +3,15 @@
 Lowering a kernel of fifty device functions goes through two dozen passes for each. What they spend is spread evenly but for what is here;
 what each saves is in docs/notes/cpu.md.
 """
-import contextlib
-import gc
 import operator
+import sys
 
 from numba.core.types import Boolean, Function, Number
 from numba.cuda.core import postproc, transforms
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.flags import CUDAFlags
+
+from ._collections import no_collections
 
 _post_process, _call_type = postproc.PostProcessor.run, Function.get_call_type
 _OPERATORS = {f for f in vars(operator).values() if callable(f)}
@@ -46,6 +48,43 @@ def _operator_type(self, context, args, kws):
     return _typed[key][0]
 
 
+class _Later:
+    """A truth that is found when somebody asks."""
+
+    def __init__(self, find):
+        self.find, self.found = find, None
+
+    def __bool__(self):
+        if self.found is None:
+            self.found = bool(self.find())
+        return self.found
+
+
+def _without_blas():
+    """Import Numba's functions of arrays, which look for SciPy's BLAS as they are imported: 0.1 s. Only products of arrays in a kernel need
+    to know whether there is one; then they look."""
+    if "numba.cuda.np.arraymath" in sys.modules:
+        return
+    from numba.cuda.np import linalg
+    look = linalg.ensure_blas
+
+    def missing():
+        raise ImportError
+    linalg.ensure_blas = missing
+    try:
+        from numba.cuda.np import arraymath
+    finally:
+        linalg.ensure_blas = look
+    arraymath.ensure_blas, arraymath._HAVE_BLAS = look, _Later(arraymath._check_blas)
+
+
+def load():
+    """Import and register what Numba does at its first compile."""
+    with no_collections(stays=True):
+        _without_blas()
+        cuda_target.target_context.refresh()
+
+
 def install():
     """Replace them, once a process.
 
@@ -55,15 +94,3 @@ def install():
     CUDAFlags.__eq__, CUDAFlags.__hash__ = _same_flags, lambda flags: hash(flags.compute_capability)
     CUDAFlags.values = lambda flags: {**_DEFAULTS, **flags._values}
     postproc.PostProcessor.run, Function.get_call_type = _post_processed, _operator_type
-
-
-@contextlib.contextmanager
-def no_collections():
-    """Within, the garbage collector rests: compiling makes many objects that stay, and looking through them was a sixth of its time."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
