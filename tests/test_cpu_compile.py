@@ -151,7 +151,7 @@ def test_an_operator_of_numbers_is_typed_once(monkeypatch):
     assert len(first) == 4 and operator.getitem in found and not set(first) & set(found)
 
 
-def test_the_garbage_collector_rests_and_goes_on():
+def test_the_garbage_collector_pauses_and_goes_on():
     assert gc.isenabled()
     with pytest.raises(ValueError), _collections.no_collections():
         with _collections.no_collections():

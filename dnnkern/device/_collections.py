@@ -1,11 +1,11 @@
-"""The garbage collector rests while Numba is imported and while it compiles."""
+"""The garbage collector pauses while Numba is imported and while it compiles."""
 import contextlib
 import gc
 
 
 @contextlib.contextmanager
 def no_collections(stays=False):
-    """Within, the garbage collector rests: compiling makes many objects that stay, and looking through them was a sixth of its time.
+    """Within, the garbage collector pauses: compiling makes many objects that stay, and looking through them was a sixth of its time.
 
     Where everything that is made `stays`, as what imports make does, it counts as old right away: the next collection does not look
     through it either.
