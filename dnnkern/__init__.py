@@ -48,6 +48,7 @@ _NAMES = {
     "depth_to_space": "dnnkern.transform",
     "dropout_bwd": "dnnkern.dropout",
     "dropout_fwd": "dnnkern.dropout",
+    "fused_pointwise": "dnnkern.fused",
     "glu_bwd": "dnnkern.act",
     "glu_fwd": "dnnkern.act",
     "grad_norm": "dnnkern.optim",

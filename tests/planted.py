@@ -83,7 +83,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("loss/ctc_loss_block.py", "blank) != classes_of[k]:\n                        skips[k] = 1\n        for s in range",
      "blank) != -2:\n                        skips[k] = 1\n        for s in range", "the blank between equal labels is skipped"),
     ("optim/optim_chunks.py", "go = found_inf[0] == 0", "go = found_inf[0] >= 0", "a step that had to be skipped"),
-    ("act/_lanes.py", "            if first <= n and n < last:", "            if first <= n and n <= last:", "an element past the end"),
+    ("engine/lanes.py", "            if first <= n and n < last:", "            if first <= n and n <= last:", "an element past the end"),
     ("attention/_scores.py", "first, most) - first\n", "first, most)\n", "the rows of a packed sequence are counted from the first one"),
     ("attention/backward/flash_wgmma/kernel.py", "if end > tile.key or last < tile.key + HEIGHT:", "if end > tile.key:",
      "no mask at a window's other end"),

@@ -14,7 +14,7 @@ from labs import array
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.act._form import canonical, spread
+from dnnkern.engine.form import canonical, spread
 from dnnkern.act._lanes import make_work
 from dnnkern.act._parse import FAMILY, SMALL, parse_problem
 from dnnkern.device import SIMULATED

@@ -1,29 +1,15 @@
 """What functions of single elements cost, beside their bytes: the terms that the estimates of this family share."""
-from ..device.pointwise import WITH_SLOPE
 from ..engine.constants import constants
 from ..engine.cost import issue_seconds, sector_waste
+from ..engine.functions import instructions_of
 
 COST = constants("act/elements")
-
-
 WAITS = constants("act/waits")
-OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
-                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
-                            "light"),
-            **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"),
-                            "medium"),
-            **dict.fromkeys(("gelu", "gelu_tanh"), "heavy")}
-"""Function -> name of its instructions of an element, from load to store; "other" if it is not here. Of gelu by either formula."""
 
 
 def instructions(problem):
     """Of an element."""
-    function = problem.function
-    if function.op == "glu_bwd":
-        return 2 * getattr(COST, OF_MODES.get(function.mode, "other"))
-    if function.mode.startswith(("cmp_", "logical_")):
-        return COST.light
-    return getattr(COST, OF_MODES.get(function.mode, "other"))
+    return instructions_of(problem.function)
 
 
 def sector_bytes(problem, units):

@@ -7,7 +7,7 @@ from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import integer
-from ._form import Operand, spread
+from ..engine.form import Operand, spread
 from ._problem import Pointwise, check_dtype, check_output, missing_output, present, sizes_text
 
 OPS = ("glu_fwd", "glu_bwd")

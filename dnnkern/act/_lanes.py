@@ -1,29 +1,16 @@
-"""What a thread does: a few chunks of neighbouring elements, loaded together, computed in registers, stored in units of up to 16 bytes.
-
-A thread has some *lanes*, chunks of `elements` elements. For each lane the kernel says where it begins and which of its elements exist;
-all lanes are loaded before anything is computed. If every element of every lane exists, accesses are in the units of the `Work`; else
-elements are loaded and stored one by one, as many in flight, each under its condition.
-
-The first output leads: chunks begin where it is aligned, whatever the address of its rows (`lead`). Units of the other arrays are the
-largest to which they are then aligned as well. An input that has one value for a whole row is loaded once a lane, or once.
-"""
+"""What a thread does to its lanes (`engine.lanes`): a function of up to three values, of one or two results."""
 import functools
-import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i64, u32
 from ..device.convert import element
 from ..device.pointwise import TYPES, Function, make_function
-from ..device.vec import address, advance
-from ..engine.pack_words import make_pack
-from ..engine.values import make_unpack, make_words
-from ..engine.vectors import make_unit_moves, word_of
+from ..device.vec import advance
+from ..engine.lanes import make_chunks, make_input, make_output, stored
+from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
-from ._form import Form
 from ._offsets import ARRAYS, INPUTS
-
-UNITS = (16, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -71,66 +58,11 @@ class Work:
         return 6 if held * self.inputs <= 8 else 4
 
 
-def chunk_length(sizes):
-    """Elements of a chunk, of the bytes of an element of each array that lies along the row: 16 bytes of the narrowest, 32 of the widest
-    at most, and 16 at least.
-
-    >>> [chunk_length(sizes) for sizes in ((4, 4), (2, 2, 2), (4, 1), (8, 8), (1, 1))]
-    [4, 8, 8, 2, 16]
-    """
-    wide, narrow = max(sizes), min(sizes)
-    return max(16 // wide, min(32 // wide, 16 // narrow))
-
-
-def rows_refusal(form: Form) -> str | None:
-    """Why the rows of a form cannot be cut into chunks."""
-    if not form.size:
-        return "there are no elements"
-    last = form.dims[-1].strides
-    for a, s in zip(form.arrays[:form.inputs], last):
-        if s not in (0, 1):
-            return f"{a.name} has the stride {s} along the dimension that is contiguous in the result; expected 1, or 0"
-    if any(s != 1 for s in last[form.inputs:]):
-        return f"the result has the stride {last[form.inputs]} along its innermost dimension; expected 1"
-    return None
-
-
 def make_work(problem, lanes, rows_stride=None) -> Work:
     """The work of a problem's threads; `rows_stride`: the strides from lane to lane, where lanes are rows."""
-    form = problem.form
-    last, leader = form.dims[-1].strides, form.arrays[form.inputs]
-    along = [a.itemsize for a, s in zip(form.arrays, last) if s]
-    length = chunk_length(along)
-    align = min(16, length * leader.itemsize) // leader.itemsize
-    outer = [d.strides for d in form.dims[:-1]]
-    static = leader.alignment >= align * leader.itemsize and all(s[form.inputs] % align == 0 for s in outer)
-    units = []
-    for k, a in enumerate(form.arrays):
-        if not last[k]:
-            units.append(0)
-        elif k == form.inputs:
-            units.append(align * a.itemsize)
-        else:
-            units.append(_unit(a, leader, [(s[k], s[form.inputs]) for s in outer], length, static, a.name in problem.in_place))
-    once = [not last[k] if rows_stride is None else not rows_stride[k] and (static or not last[k]) for k in range(form.inputs)]
-    return Work(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), tuple(units), tuple(once), lanes, length,
-                0 if static else align, bool(problem.in_place))
-
-
-def _unit(a, leader, strides, length, static, same):
-    """Bytes of an access to an array whose chunks begin where the leader's do."""
-    size = a.itemsize
-    if static:
-        multiple = math.gcd(a.alignment, *(s * size for s, _ in strides))
-    elif same:
-        multiple = 16
-    elif size == leader.itemsize:
-        p, q = a.alignment, leader.alignment  # the addresses differ by a multiple of this
-        apart = min(16, 2 * p) if p == q else min(p, q)
-        multiple = math.gcd(apart, *((s - t) * size for s, t in strides))
-    else:
-        multiple = size
-    return next((u for u in UNITS if u > size and multiple % u == 0 and u <= length * size), size)
+    form, chunks = problem.form, make_chunks(problem.form, problem.in_place, rows_stride)
+    return Work(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), chunks.units, chunks.once, lanes, chunks.elements,
+                chunks.align, bool(problem.in_place))
 
 
 def pointer_arguments(problem) -> tuple:
@@ -146,125 +78,8 @@ def scalar_arguments(problem) -> tuple:
     return tuple(Argument(problem.compute, name if name in problem.scalars else 0.0) for name in ("alpha", "beta"))
 
 
-def _dtype(name):
-    return "uint8" if name == "bool" else name
-
-
 def _nothing(*_):
     return None
-
-
-@functools.cache
-def _make_input(dtype, unit, copies, length, plain):
-    """Of one input: the words a thread holds; ``load_whole(words, p, step, shift)`` and ``load_part(words, p, step, shift, first, last)``
-    of all lanes; ``take(values, words, lane, piece)``, the lane's values."""
-    size, name = ITEMSIZE[dtype], _dtype(dtype)
-    SCALE = word_of(size)[2]
-    load_one, _, _, _, ONE = make_unit_moves(size, size, plain)
-    if unit == 0:
-        widen, _ = make_words(name, size)
-
-        @device_function
-        def load_whole(words, p, step, shift):
-            for lane in range(copies):
-                load_one(words, lane * ONE, advance(p, i64(lane * step) * SCALE), 1)
-
-        @device_function
-        def load_part(words, p, step, shift, first, last):
-            for lane in range(copies):
-                load_one(words, lane * ONE, advance(p, i64(lane * step) * SCALE), first[lane] < last[lane])
-
-        @device_function
-        def take(values, words, lane, piece):
-            widen(values, words, (lane if copies > 1 else 0) * ONE)
-            for n in range(1, length):
-                values[n] = values[0]
-        return copies * ONE, load_whole, load_part, take
-    load, _, _, _, LOADED = make_unit_moves(unit, size, plain)
-    gather, _ = make_pack(size, length)
-    unpack, _ = make_unpack(name, length)
-    LOADS, WORDS, STEP = length * size // unit, length * size // 4, unit * SCALE // size
-    SINGLE = unit < 4
-    PARTS = length * ONE
-
-    @device_function
-    def load_whole(words, p, step, shift):
-        piece, parts = cuda.local.array(WORDS, u32), cuda.local.array(PARTS, u32)
-        for lane in range(copies):
-            at = advance(p, i64(lane * step + shift[lane]) * SCALE)
-            if SINGLE:
-                for n in range(length):
-                    load_one(parts, n, advance(at, n), 1)
-                gather(parts, piece)
-                for w in range(WORDS):
-                    words[lane * WORDS + w] = piece[w]
-            else:
-                for n in range(LOADS):
-                    load(words, lane * WORDS + n * LOADED, advance(at, n * STEP), 1)
-
-    @device_function
-    def load_part(words, p, step, shift, first, last):
-        piece, parts = cuda.local.array(WORDS, u32), cuda.local.array(PARTS, u32)
-        for lane in range(copies):
-            at = advance(p, i64(lane * step + shift[lane]) * SCALE)
-            for n in range(length):
-                load_one(parts, n * ONE, advance(at, n * SCALE), first[lane] <= n and n < last[lane])
-            if ONE > 1:
-                for w in range(WORDS):
-                    words[lane * WORDS + w] = parts[w]
-            else:
-                gather(parts, piece)
-                for w in range(WORDS):
-                    words[lane * WORDS + w] = piece[w]
-
-    @device_function
-    def take(values, words, lane, piece):
-        start = (lane if copies > 1 else 0) * WORDS
-        for w in range(WORDS):
-            piece[w] = words[start + w]
-        unpack(values, piece)
-    return copies * WORDS, load_whole, load_part, take
-
-
-@functools.cache
-def _make_output(dtype, unit, length):
-    """Of one output: the words of a chunk, ``put(words, values)``, ``store_whole(words, p)`` and ``store_part(words, p, first, last)``."""
-    size, name = ITEMSIZE[dtype], _dtype(dtype)
-    SCALE = word_of(size)[2]
-    _, store_one, _, _, ONE = make_unit_moves(size, size)
-    _, store, _, _, STORED = make_unit_moves(unit, size)
-    _, pack = make_unpack(name, length)
-    STORES, WORDS, STEP = length * size // unit, length * size // 4, unit * SCALE // size
-    SINGLE, PER, BITS = unit < 4, max(4 // size, 1), 8 * size
-    MASK = (1 << min(BITS, 32)) - 1
-
-    @device_function
-    def part(one, words, n):
-        if PER > 1:
-            one[0] = (words[n // PER] >> u32(n % PER * BITS)) & MASK
-        else:
-            for k in range(ONE):
-                one[k] = words[n * ONE + k]
-
-    @device_function
-    def store_whole(words, p):
-        one = cuda.local.array(2, u32)
-        if SINGLE:
-            for n in range(length):
-                part(one, words, n)
-                store_one(advance(p, n), one, 0)
-        else:
-            for n in range(STORES):
-                store(advance(p, n * STEP), words, n * STORED)
-
-    @device_function
-    def store_part(words, p, first, last):
-        one = cuda.local.array(2, u32)
-        for n in range(length):
-            if first <= n and n < last:
-                part(one, words, n)
-                store_one(advance(p, n * SCALE), one, 0)
-    return WORDS, pack, store_whole, store_part
 
 
 def _make_each(apply, inputs, results, scaled, length, compute, result_types):
@@ -313,17 +128,17 @@ def make_lanes(work):
     """
     inputs, results, length, LANES = work.inputs, work.function.results, work.elements, work.lanes
     apply = make_function(work.function, work.compute, all(ITEMSIZE[d] <= 2 for d in work.dtypes[inputs:]))
-    values = [TYPES[element(_dtype(d)).compute] for d in work.dtypes]
-    read = [_make_input(work.dtypes[k], work.units[k], 1 if work.once[k] else LANES, length, work.plain) for k in range(inputs)]
+    values = [TYPES[element(stored(d)).compute] for d in work.dtypes]
+    read = [make_input(work.dtypes[k], work.units[k], 1 if work.once[k] else LANES, length, work.plain) for k in range(inputs)]
     read += [(1, _nothing, _nothing, _nothing)] * (INPUTS - inputs)
     (A_WORDS, a_whole, a_part, a_take), (B_WORDS, b_whole, b_part, b_take), (C_WORDS, c_whole, c_part, c_take) = read
-    write = [_make_output(d, u, length) for d, u in zip(work.dtypes[inputs:], work.units[inputs:])]
+    write = [make_output(d, u, length) for d, u in zip(work.dtypes[inputs:], work.units[inputs:])]
     Y_WORDS, y_pack, y_whole, y_part = write[0]
     Z_WORDS, z_pack, z_whole, z_part = write[-1]
     A, B, C = (*values[:inputs], *values[:1] * INPUTS)[:INPUTS]
     Y, Z = values[inputs], values[-1]
     each = _make_each(apply, inputs, results, work.function.is_scaled, length, work.compute,
-                      [element(_dtype(d)).compute for d in work.dtypes[inputs:]])
+                      [element(stored(d)).compute for d in work.dtypes[inputs:]])
     HAS_B, HAS_C, TWO = inputs > 1, inputs > 2, results > 1
     PIECE = max(length * 2, 2)
     Y_SCALE, Z_SCALE = (word_of(ITEMSIZE[d])[2] for d in (work.dtypes[inputs], work.dtypes[-1]))
@@ -387,20 +202,3 @@ def make_lanes(work):
                 c_part(c_words, c, steps.c, shift, first, last)
         lanes(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars)
     return run
-
-
-@functools.cache
-def make_lead(work):
-    """Device function ``lead(row)``: elements before a row's first one, from the last place where a chunk may begin."""
-    size, scale = ITEMSIZE[work.dtypes[work.inputs]], work.align
-    if not scale:
-        @device_function
-        def lead(row):
-            return 0
-    else:
-        SHIFT, MASK = size.bit_length() - 1, scale - 1
-
-        @device_function
-        def lead(row):
-            return i32((address(row, 0) >> SHIFT) & MASK)
-    return lead

@@ -11,7 +11,7 @@ from ..device.pointwise import WITH_SLOPE, Function
 from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ._form import Form, Operand, canonical, spread
+from ..engine.form import Form, Operand, canonical, spread
 from ._slopes import first_part, parts_of
 
 

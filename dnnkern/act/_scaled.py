@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ..device.pointwise import Function
 from ..host.tensor import Tensor
 from ._elementwise import NUMBERS
-from ._form import spread
+from ..engine.form import spread
 from ._problem import Pointwise, broadcasts, check_dtype, check_in_place, check_output, present, sizes_text
 
 

@@ -15,12 +15,13 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, memory_seconds, overlap, tail
+from ..engine.lanes import make_lead, rows_refusal
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._estimate import kernel_issue_seconds, sector_bytes, waiting
-from ._form import WIDE, Dim
-from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
+from ..engine.form import WIDE, Dim
+from ._lanes import Work, make_lanes, make_work, pointer_arguments, scalar_arguments
 from ._offsets import arrays_argument, five, make_offsets, offset_arguments
 from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
@@ -101,7 +102,8 @@ def kernel(config):
     """y[...], z[...] = f(a[...], b[...], c[...]), a chunk of some rows a thread."""
     work = config.work
     LANES, LENGTH = work.lanes, work.elements
-    run, lead_of, offsets = make_lanes(work), make_lead(work), make_offsets(config.dims, config.wide)
+    run, offsets = make_lanes(work), make_offsets(config.dims, config.wide)
+    lead_of = make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)
     LED = work.align > 0
 

@@ -14,11 +14,12 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, tail
+from ..engine.lanes import make_lead, rows_refusal
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._estimate import kernel_issue_seconds, sector_bytes, waiting
-from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
+from ._lanes import Work, make_lanes, make_work, pointer_arguments, scalar_arguments
 from ._offsets import Arrays, arrays_argument, five
 from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
@@ -77,7 +78,7 @@ def kernel(config):
     """y[...], z[...] = f(a[...], b[...], c[...]), a tile a block."""
     work = config.work
     LANES, LENGTH, TILE = work.lanes, work.elements, config.tile
-    run, lead_of = make_lanes(work), make_lead(work)
+    run, lead_of = make_lanes(work), make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     unit = [bool(u) for u in work.units]
     A, B, C, Y, Z = (int(v) for v in five(unit, work.inputs))
     scales = [word_of(ITEMSIZE[d])[2] for d in work.dtypes]

@@ -1,17 +1,19 @@
 """What elements mean: words as values to compute with, and conversions from one element type to another."""
 import functools
 
-from ..device import device_function, f32, f64, u8, u16, u32
+from ..device import cuda, device_function, f32, f64, i32, u8, u16, u32
 from ..device.convert import element
 from ..device.numeric import bits_float, double_words, float_bits, words_double
+from .pack_words import make_pack
 
 COMPUTE = {"float32": f32, "float64": f64}
 
 
 @functools.cache
-def make_words(dtype, unit):
-    """(widen, narrow) between the words of a unit and compute values: ``widen(values, words, k)``, ``narrow(words, values)``."""
-    e = element(dtype)
+def make_words(dtype, unit, compute=None):
+    """(widen, narrow) between the words of a unit and compute values: ``widen(values, words, k)``, ``narrow(words, values)``. `compute`:
+    as `element` takes it; integers that stay such go one by one."""
+    e = element(dtype, compute)
     if unit == 16:
         @device_function
         def widen(values, words, k):
@@ -87,9 +89,10 @@ def make_convert(x_dtype, y_dtype, scaled):
 
 
 @functools.cache
-def make_unpack(dtype, count):
-    """Device functions ``unpack(values, words)`` and ``pack(words, values)`` of `count` elements, which fill whole words, side by side."""
-    e = element(dtype)
+def make_unpack(dtype, count, compute=None):
+    """Device functions ``unpack(values, words)`` and ``pack(words, values)`` of `count` elements, which fill whole words, side by side.
+    `compute`: as `element` takes it; integers that stay such are clipped."""
+    e = element(dtype, compute)
     WORDS = count * e.storage.itemsize // 4
     to_values, to_word = e.unpack, e.pack
     if e.storage.itemsize == 8:
@@ -133,4 +136,19 @@ def make_unpack(dtype, count):
         def pack(words, values):
             for k in range(WORDS):
                 words[k] = to_word(values[4 * k], values[4 * k + 1], values[4 * k + 2], values[4 * k + 3])
-    return unpack, pack
+    stays = e.pack is None and e.storage.itemsize < 8
+    return unpack, _pack_integers(e, count) if stays else pack
+
+
+def _pack_integers(e, count):
+    """`pack` of integers that stay such."""
+    gather, _ = make_pack(e.storage.itemsize, count)
+    narrow, MASK = e.narrow, (1 << 8 * e.storage.itemsize) - 1
+
+    @device_function
+    def pack(words, values):
+        parts = cuda.local.array(count, u32)
+        for k in range(count):
+            parts[k] = u32(i32(narrow(values[k]))) & u32(MASK)
+        gather(parts, words)
+    return pack

@@ -31,6 +31,16 @@ row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
 
+# ---- fused
+
+row("fused/program", GUESSED, "instructions of a value that is loaded, stored or rounded", value=2)
+row("fused/naive", GUESSED, "instructions of a thread, of a dimension's division, of an array's offset along a dimension",
+    thread=30, dimension=70, array=6)
+row("fused/rows", GUESSED,
+    "instructions of a thread, of a dimension, of an array's offset along a dimension, of an access; times as long where the bytes that a "
+    "multiprocessor waits for are fewer than these; blocks of a multiprocessor",
+    thread=30, dimension=12, array=2, access=4, enough=40960, blocks=8)
+
 # ---- dropout, optim
 
 row("dropout/naive", GUESSED,

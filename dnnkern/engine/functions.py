@@ -1,0 +1,22 @@
+"""What functions of single elements cost, in instructions."""
+from ..device.pointwise import WITH_SLOPE
+from .constants import constants
+
+COST = constants("act/elements")
+
+OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
+                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
+                            "light"),
+            **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"),
+                            "medium"),
+            **dict.fromkeys(("gelu", "gelu_tanh"), "heavy")}
+"""Function -> name of its instructions of an element, from load to store; "other" if it is not here. Of gelu by either formula."""
+
+
+def instructions_of(function):
+    """Of an element, from load to store."""
+    if function.op == "glu_bwd":
+        return 2 * getattr(COST, OF_MODES.get(function.mode, "other"))
+    if function.is_condition:
+        return COST.light
+    return getattr(COST, OF_MODES.get(function.mode, "other"))

@@ -1,0 +1,93 @@
+"""Pointwise programs over arrays: chains and DAGs of functions of single elements in one kernel."""
+import functools
+
+from ..device.program import Program
+from ..host.front import Operation, public
+from ..host.scalars import ints, number, shown
+from ._problem import FusedProblem, make_fused
+
+__all__ = ["FusedProblem", "fused_pointwise"]
+
+
+class _Fused(Operation):
+    """The operation of one array and one result, and those of other numbers: that of a problem has its arrays as operands."""
+
+    def of(self, problem):
+        return _operation(len(problem.inputs), len(problem.outputs), problem.scalars)
+
+
+@functools.cache
+def _operation(inputs, outputs, scalars):
+    names = tuple(f"x{k}" for k in range(inputs))
+    return Operation("fused_pointwise", operands=names, outputs=tuple(f"y{k}" for k in range(outputs)), scalars=scalars, problem=make_fused,
+                     in_place=frozenset(names), labels=tuple(f"inputs[{k}]" for k in range(inputs)))
+
+
+FUSED = _Fused("fused_pointwise", operands=("x0",), outputs=("y0",), problem=make_fused, in_place=frozenset({"x0"}))
+
+
+@public
+def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace=None, stream=None, **choice):
+    """A program of pointwise functions, element by element, in one kernel: ``y0, y1, ... = program(x0, x1, ...)``.
+
+    Parameters
+    ----------
+    program : dnnkern.device.program.Program
+        A DAG of functions as data, without accumulators. Each of its loads is an array, by "matrix"; a number that is given at each call,
+        by "value"; the position of an element along an axis, by "index"; or a constant. Its stores are the results.
+    inputs : sequence of arrays
+        The arrays, one a load by "matrix", in their order and of its dtype: 1 to 15. They broadcast to the shape of the results, of up to 8
+        dimensions, with arbitrary strides.
+    numbers : sequence of float
+        The loads by "value", in their order.
+    axes : sequence of int
+        The axes of the loads by "index", in their order; negative ones count from the last axis.
+    out : array, or tuple of arrays
+        The results, one a store; arbitrary strides. Each may be exactly one of the inputs; other overlap is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As in `dnnkern.matmul`.
+
+    Returns
+    -------
+    array, or tuple of arrays
+        Of the inputs' framework, of the stores' dtypes, and of the shape to which the inputs broadcast. Each function is computed in its
+        step's type, and a result is rounded once, where it is stored; integers to nearest, saturating.
+
+    Raises
+    ------
+    TypeError
+        What is no program or no array, an array whose dtype is not the load's.
+    ValueError
+        Another number of arrays, numbers or axes than the program has; shapes that do not broadcast; an axis out of range; an `out` of
+        another shape, or that partly overlaps an input.
+
+    Notes
+    -----
+    Deterministic. Mirrors a graph of cuDNN's pointwise operations, run by its runtime fusion engine.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> from dnnkern.device.pointwise import Function
+    >>> from dnnkern.device.program import Program, Step
+    >>> add, relu = Function.of("add"), Function.of("relu")
+    >>> program = Program(loads=(("float32", "matrix"), ("float32", "matrix")), steps=(Step(add, (0, 1)), Step(relu, (2,))),
+    ...                   stores=((3, "float32", "matrix"),), accumulators=0)
+    >>> dnnkern.fused_pointwise(program, [np.array([[1, -2], [3, -4]], np.float32), np.array([1, 1], np.float32)])
+    array([[2., 0.],
+           [4., 0.]], dtype=float32)
+    """
+    if not isinstance(program, Program):
+        raise TypeError(f"fused_pointwise: program is {shown(program)}; expected a dnnkern.device.program.Program")
+    if not isinstance(inputs, (list, tuple)):
+        raise TypeError(f"fused_pointwise: inputs is {shown(inputs)}; expected a list of arrays")
+    scalars = tuple(number("fused_pointwise", f"numbers[{k}]", v) for k, v in enumerate(numbers))
+    wanted = sum(access == "value" for _, access in program.loads)
+    if len(scalars) != wanted:
+        raise ValueError(f"fused_pointwise: {len(scalars)} numbers for a program with {wanted} loads by 'value'")
+    if not inputs:
+        raise ValueError("fused_pointwise: inputs is empty; expected an array for each load by 'matrix'")
+    if not program.stores:
+        raise ValueError("fused_pointwise: program stores nothing; expected a result")
+    operation = _operation(len(inputs), len(program.stores), tuple(f"s{k}" for k in range(wanted)))
+    return operation.call(tuple(inputs), out, (program, ints("fused_pointwise", "axes", tuple(axes))), scalars, workspace, stream, choice)

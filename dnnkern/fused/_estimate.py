@@ -1,0 +1,14 @@
+"""What programs cost beside their bytes."""
+import functools
+
+from ..engine.constants import constants
+from ..engine.functions import instructions_of
+
+COST = constants("fused/program")
+
+
+@functools.cache
+def instructions(program):
+    """Of an element: its functions, conversions of what is loaded, and of what is rounded on the way."""
+    moved = len(program.loads) + len(program.stores) + sum(step.round_to is not None for step in program.steps)
+    return COST.value * moved + sum(instructions_of(step.function) for step in program.steps)
