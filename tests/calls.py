@@ -24,6 +24,14 @@ def _step(states, **keywords):
     return lambda: ([[array(3)] for _ in range(2 + states)], {"lr": 1.0, **keywords})
 
 
+def _program():
+    """``x0 + x1 * axis index``"""
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+    loads = ("float32", "matrix"), ("float32", "matrix"), ("int32", "index")
+    return Program(loads, (Step(Function.of("mul"), (1, 2)), Step(Function.of("add"), (0, 3))), ((4, "float32", "matrix"),), accumulators=0)
+
+
 _IMAGE = {"window": 2, "stride": 1, "padding": 1, "dilation": 1}
 _ADAM = {"beta1": 0.5, "beta2": 0.5, "eps": 1.0, "weight_decay": 1.0, "step": 1}
 
@@ -71,6 +79,7 @@ CALLS = {
     "depth_to_space": lambda: ([array(1, 1, 2, 2)], {"block": 1}),
     "dropout_bwd": lambda: ([array(3), array(1, dtype="uint8")], {"p": 0.0}),
     "dropout_fwd": lambda: ([array(3)], {"p": 0.0, "seed": 1, "offset": 1}),
+    "fused_pointwise": lambda: ([[array(2, 3), array(3)]], {"program": _program(), "axes": 1}),
     "glu_bwd": lambda: ([array(2, 1), array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
     "glu_fwd": lambda: ([array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
     "grad_norm": lambda: ([[array(3)]], {}),

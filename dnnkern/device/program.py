@@ -179,7 +179,7 @@ class Program:
 def member_types(program, wide=False) -> tuple:
     """The types of the members of a program's tuple."""
     def types(dtype, access):
-        name = {"pointer": _element(dtype).pointer, "number": loaded_type(dtype), "stride": "int64" if wide else "int32"}
+        name = {"pointer": element_of(dtype).pointer, "number": loaded_type(dtype), "stride": "int64" if wide else "int32"}
         return [name[member] for member in MEMBERS[access]]
     return tuple(t for dtype, access in program.operands for t in types(dtype, access)) if program else ()
 
@@ -232,63 +232,6 @@ def make_program(program, accumulator="float32", short=False):
     return run
 
 
-@functools.cache
-def make_results(program):
-    """Device function ``results(loaded)`` for kernels that load and store by themselves: the tuple of the loads' values, without constants,
-    to that of what is to be stored, of the types ``loaded_type(dtype)``. Integers are clipped to their dtype; floats are yet to be
-    rounded."""
-    types, values, given = program.types(), _start(0), 0
-    for dtype, access in program.loads:
-        if access in MEMBERS:
-            values, given = _with_given(values, given), given + 1
-        else:
-            values = _with_constant(values, dtype, access)
-    shorts = _shorts(program, None)
-    for k, step in enumerate(program.steps, len(program.loads)):
-        function = make_function(step.function, step.compute, shorts[k])
-        casts = tuple(_cast(types[i], step.compute) for i in step.inputs)
-        values = _with_step(values, function, tuple(i + 1 for i in step.inputs), casts, _rounding(step.compute, step.round_to))
-    stored = None
-    for value, dtype, _ in program.stores:
-        stored = _with_result(stored, value + 1, _clipped(types[value], dtype))
-
-    @device_function
-    def results(loaded):
-        return stored(values(loaded, 0, 0, 0))
-    return results
-
-
-def _with_given(before, J):
-    """`before` with a value more, that the kernel has loaded."""
-    @device_function
-    def values(loaded, m, n, e):
-        return before(loaded, m, n, e) + (loaded[J],)
-    return values
-
-
-def _with_result(before, VALUE, cast):
-    """The results `before`, and one more."""
-    if before is None:
-        @device_function
-        def first(values):
-            return (cast(values[VALUE]),)
-        return first
-
-    @device_function
-    def results(values):
-        return before(values) + (cast(values[VALUE]),)
-    return results
-
-
-@functools.cache
-def _clipped(source, dtype):
-    """Device function: a value as it is stored, but for the rounding of floats."""
-    if loaded_type(dtype) != "int32":
-        return _cast(source, loaded_type(dtype))
-    narrow = make_narrow(source, dtype)
-    return device_function(lambda value: i32(narrow(value)))
-
-
 def _shorts(program, short):
     """For each value whether all that is made of it has 16 bits or fewer: no step goes on with it but as such."""
     count = len(program.types())
@@ -307,14 +250,12 @@ def _shorts(program, short):
 
 
 def _is_short(dtype):
-    return _element(dtype).storage.itemsize <= 2
+    return element_of(dtype).storage.itemsize <= 2
 
 
-def _element(dtype):
+def element_of(dtype):
+    """How programs load and store a dtype: integers stay such."""
     return element(dtype, "int32") if dtype in INTEGERS else element(dtype)
-
-
-element_of = _element
 
 
 def _same(value):
@@ -339,7 +280,7 @@ def make_narrow(source, dtype):
         return device_function(_truth)
     if dtype in ("int8", "uint8") and source == "float32":
         return element(dtype).narrow
-    to = _element(dtype)
+    to = element_of(dtype)
     cast, narrow = _cast(source, to.compute), to.narrow
     return device_function(lambda value: narrow(cast(value)))
 
@@ -353,7 +294,7 @@ def _rounding(source, dtype):
     """Device function: a value of type `source` rounded to a dtype, as a load of it would be; the value itself without one."""
     if dtype is None:
         return device_function(_same)
-    narrow, widen = make_narrow(source, dtype), _element(dtype).widen
+    narrow, widen = make_narrow(source, dtype), element_of(dtype).widen
     return device_function(lambda value: widen(narrow(value)))
 
 
@@ -375,7 +316,7 @@ def _start(accumulators):
 
 def _with_load(before, dtype, access, AT):
     """`before` with a value more, that is loaded."""
-    load, S, T = _element(dtype).load, AT + 1, AT + 2
+    load, S, T = element_of(dtype).load, AT + 1, AT + 2
     if access == "scalar":
         def values(acc, m, n, e):
             return before(acc, m, n, e) + (load(e[AT], 0),)

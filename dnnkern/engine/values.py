@@ -1,7 +1,7 @@
 """What elements mean: words as values to compute with, and conversions from one element type to another."""
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32, u8, u16, u32
+from ..device import cuda, device_function, f32, f64, u8, u16, u32
 from ..device.convert import element
 from ..device.numeric import bits_float, double_words, float_bits, words_double
 from .pack_words import make_pack
@@ -149,6 +149,6 @@ def _pack_integers(e, count):
     def pack(words, values):
         parts = cuda.local.array(count, u32)
         for k in range(count):
-            parts[k] = u32(i32(narrow(values[k]))) & u32(MASK)
+            parts[k] = u32(narrow(values[k])) & MASK
         gather(parts, words)
     return pack

@@ -40,7 +40,7 @@ def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace
         dimensions, with arbitrary strides.
     numbers : sequence of float
         The loads by "value", in their order.
-    axes : sequence of int
+    axes : int or sequence of int
         The axes of the loads by "index", in their order; negative ones count from the last axis.
     out : array, or tuple of arrays
         The results, one a store; arbitrary strides. Each may be exactly one of the inputs; other overlap is an error.
@@ -81,6 +81,8 @@ def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace
         raise TypeError(f"fused_pointwise: program is {shown(program)}; expected a dnnkern.device.program.Program")
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"fused_pointwise: inputs is {shown(inputs)}; expected a list of arrays")
+    axes = ints("fused_pointwise", "axes", axes)
+    axes = axes if isinstance(axes, tuple) else (axes,)
     scalars = tuple(number("fused_pointwise", f"numbers[{k}]", v) for k, v in enumerate(numbers))
     wanted = sum(access == "value" for _, access in program.loads)
     if len(scalars) != wanted:
@@ -90,4 +92,4 @@ def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace
     if not program.stores:
         raise ValueError("fused_pointwise: program stores nothing; expected a result")
     operation = _operation(len(inputs), len(program.stores), tuple(f"s{k}" for k in range(wanted)))
-    return operation.call(tuple(inputs), out, (program, ints("fused_pointwise", "axes", tuple(axes))), scalars, workspace, stream, choice)
+    return operation.call(tuple(inputs), out, (program, axes), scalars, workspace, stream, choice)

@@ -1,7 +1,7 @@
 """What the kernels of this family share: any number of arrays of different types, an element's coordinates, and its offset in each."""
 import functools
 
-from ..device import device_function, i32
+from ..device import device_function
 from ..device._parameters import structure
 from ..device.index import divided, divide_remainder, divisor
 from ..host.launch import Argument
@@ -120,7 +120,7 @@ def joined(functions):
 
 @device_function
 def _nothing(a, b, c):
-    return (i32(0),)
+    return (0,)
 
 
 def _first(f):

@@ -82,6 +82,12 @@ class FusedProblem:
         if any(not 0 <= axis < len(shape) for axis in self.axes):
             raise ValueError(f"fused_pointwise: axes={self.axes} of results of shape {shape}")
 
+    def __getattr__(self, name):
+        """The arrays are the operands x0, x1, ..."""
+        if name[:1] == "x" and name[1:].isdecimal() and int(name[1:]) < len(self.inputs):
+            return self.inputs[int(name[1:])]
+        raise AttributeError(name)
+
     def loads(self, access) -> tuple:
         """The program's loads of one kind."""
         return tuple(load for load in self.program.loads if load[1] == access)

@@ -7,7 +7,8 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, jit
-from ..device.program import Program, element_of, make_results
+from ..device.program import Program, element_of
+from ..device.program_results import make_results
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap

@@ -9,10 +9,11 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.pointwise import TYPES
-from ..device.program import Program, loaded_type, make_results
+from ..device.program import Program, loaded_type
+from ..device.program_results import make_results
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -375,7 +376,7 @@ def _all_stores(config, plan, place):
             for n in range(length):
                 some[n] = stored[V][START + n]
             pack(made, some)
-            at = advance(where(e), i64(lane * e[STEPS][K] + shift[lane]) * SCALE)
+            at = advance(where(e), (lane * e[STEPS][K] + shift[lane]) * SCALE)
             if whole:
                 store_whole(made, at)
             else:
