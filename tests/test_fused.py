@@ -38,7 +38,7 @@ def test_records(case):
 @pytest.mark.parametrize("changes, error, words", [
     ({"program": Program((("float32", "matrix"),) * 2, (Step(ADD, (1, 2)),), ((3, "float32", "matrix"),))}, ValueError,
      "1 accumulators"),
-    ({"program": program((("float32", "matrix"), ("float32", "row")))}, ValueError, "a load by 'row'; expected one of matrix, value, index"),
+    ({"program": program((("float32", "matrix"), ("float32", "row")))}, ValueError, "a load by .row."),
     ({"inputs": (packed(4, 6),)}, ValueError, "1 inputs for a program with 2 loads by 'matrix'"),
     ({"outputs": (packed(4, 6), packed(4, 6))}, ValueError, "2 outputs for a program with 1 stores"),
     ({"axes": (0,)}, ValueError, "1 axes for a program with 0 loads by 'index'"),

@@ -174,9 +174,9 @@ def _make_lanes(config):
     P, Q, R = (max(plan.stored[t], 1) for t in TYPES)
     T, U, V = TYPES.values()
     positions = pointer_positions(program)
-    place = [_make_place(config, k, positions[k]) for k in range(config.arrays)]
-    load_whole, load_part = (_all_loads(config, plan, place, whole) for whole in (True, False))
-    take, each, put = _all_takes(config, plan), _make_each(config, plan), _all_stores(config, plan, place)
+    bases = [_make_base(config, k, positions[k]) for k in range(config.arrays)]
+    load_whole, load_part = (_all_loads(config, plan, bases, whole) for whole in (True, False))
+    take, each, put = _all_takes(config, plan), _make_each(config, plan), _all_stores(config, plan, bases)
 
     def of_lane(K):
         @device_function
@@ -217,21 +217,21 @@ def _make_lanes(config):
 POINTERS, AT, STRIDES, FIRSTS, STEPS, NUMBERS = range(6)  # of `e`, what a thread is told
 
 
-def _make_place(config, K, P):
+def _make_base(config, K, P):
     """Device function: the pointer to an array's element that lanes count from; of an index its value there."""
     offset = make_offset(K, config.arrays, config.dims)
     if config.indices[K] is not None:
         @device_function
-        def place(e):
+        def base(e):
             return i32(e[FIRSTS][K] + offset(e[AT], e[STRIDES]))
-        return place
+        return base
     dtype = _dtypes(config.program)[K]
     SCALE = word_of(ITEMSIZE[dtype])[2]
 
     @device_function
-    def place(e):
+    def base(e):
         return advance(e[POINTERS][P], (e[FIRSTS][K] + offset(e[AT], e[STRIDES])) * SCALE)
-    return place
+    return base
 
 
 def _dtypes(program):
@@ -239,13 +239,13 @@ def _dtypes(program):
     return tuple(dtype for dtype, access in program.loads if access in ("matrix", "index")) + tuple(s[1] for s in program.stores)
 
 
-def _all_loads(config, plan, place, whole):
+def _all_loads(config, plan, bases, whole):
     """Device function ``load(words, e, shift, first, last)`` of all inputs."""
     def nothing(words, e, shift, first, last):
         return
 
     def with_input(before, K, load):
-        where = place[K]
+        where = bases[K]
         if whole:
             @device_function
             def more(words, e, shift, first, last):
@@ -286,7 +286,7 @@ def _all_takes(config, plan):
 
     def with_index(before, K, START, ALONG):
         V = tuple(TYPES).index("int32")
-        where = _make_place(config, K, 0)
+        where = _make_base(config, K, 0)
 
         @device_function
         def more(values, words, e, lane, shift):
@@ -358,7 +358,7 @@ def _with_kept(before, J, V, N):
     return more
 
 
-def _all_stores(config, plan, place):
+def _all_stores(config, plan, bases):
     """Device function ``put(stored, e, lane, shift, first, last, whole)`` of all outputs."""
     length, first_output = config.chunks.elements, len(plan.inputs)
 
@@ -367,7 +367,7 @@ def _all_stores(config, plan, place):
 
     def with_output(before, moves, kind, START, K):
         WORDS, pack, store_whole, store_part = moves
-        T, V, where, SCALE = TYPES[kind], tuple(TYPES).index(kind), place[K], word_of(ITEMSIZE[_dtypes(config.program)[K]])[2]
+        T, V, where, SCALE = TYPES[kind], tuple(TYPES).index(kind), bases[K], word_of(ITEMSIZE[_dtypes(config.program)[K]])[2]
 
         @device_function
         def more(stored, e, lane, shift, first, last, whole):
@@ -395,7 +395,7 @@ def kernel(config):
     LANES, LENGTH, LED = config.lanes, chunks.elements, chunks.align > 0
     LEADER = config.arrays - len(program.stores)
     run, coordinates = _make_lanes(config), make_coordinates(config.dims)
-    leader, itemsize = _make_place(config, LEADER, pointer_positions(program)[LEADER]), ITEMSIZE[_dtypes(program)[LEADER]]
+    leader, itemsize = _make_base(config, LEADER, pointer_positions(program)[LEADER]), ITEMSIZE[_dtypes(program)[LEADER]]
     lead_of, SCALE = make_lead(itemsize, chunks.align), word_of(itemsize)[2]
 
     @jit(launch_bounds=(THREADS, _blocks(config)))
