@@ -443,3 +443,114 @@ def test_log(tmp_path, monkeypatch):
     line, = (tmp_path / "log").read_text().splitlines()
     nodes = json.loads(line.partition("INFO: ")[2])["nodes"]
     assert [n["tag"] for n in nodes] == ["MATMUL", "POINTWISE_ADD", "POINTWISE_RELU_FWD"]
+
+
+def test_trap_7_products_of_mixed_types_and_scales_by_value():
+    """int8 times bfloat16, and 8-bit floats with scales that multiply the result."""
+    import ml_dtypes
+    a, b = np.random.default_rng(1).integers(-9, 9, (2, 5, 8)).astype(np.int8), draw((1, 8, 6), 2).astype(ml_dtypes.bfloat16)
+    graph = new_graph(T.BFLOAT16)
+    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    y = graph.matmul(graph.identity(ta).set_data_type(T.BFLOAT16), tb).set_output(True).set_data_type(T.FLOAT)
+    z = graph.matmul(ta, tb).set_output(True).set_data_type(T.FLOAT)
+    got = run(graph, {ta: a, tb: b}, [y, z])
+    for have in got:
+        close(have, a.astype(float) @ b.astype(float), factor=16, scale=50)
+    p, q = draw((1, 4, 16), 3).astype(ml_dtypes.float8_e4m3fn), draw((1, 16, 4), 4).astype(ml_dtypes.float8_e4m3fn)
+    graph = new_graph(T.FP8_E4M3)
+    tp, tq = graph.tensor_like(p), graph.tensor_like(q)
+    scales = [graph.tensor([1, 1, 1], [1, 1, 1], T.FLOAT, is_pass_by_value=True) for _ in range(2)]
+    y = graph.mul(graph.mul(graph.matmul(tp, tq), scales[0]), scales[1]).set_output(True).set_data_type(T.FLOAT)
+    got, = run(graph, {tp: p, tq: q, scales[0]: 0.5, scales[1]: 3.0}, [y])
+    close(got, 1.5 * (p.astype(float) @ q.astype(float)), factor=32, scale=10)
+
+
+def test_trap_9_more_than_2_to_the_31_elements():
+    graph = new_graph(T.HALF)
+    x = graph.tensor([3, 2 ** 15, 2 ** 16], [2 ** 31, 2 ** 16, 1])
+    w = graph.tensor([1, 2 ** 16, 8], [2 ** 19, 8, 1])
+    y = graph.relu(graph.matmul(x, w)).set_output(True)
+    graph.build()
+    graph.create_execution_plans(A)
+    assert y.get_stride() == [2 ** 18, 8, 1] and graph.get_workspace_size() >= 4 * 3 * 2 ** 18
+    z = graph.neg(x).set_output(True)
+    graph.build()
+    graph.create_execution_plans(A)
+    assert z.get_stride()[0] == 2 ** 31
+
+
+def test_trap_10_rows_past_a_length_are_zero():
+    q = draw((2, 1, 6, 8), 1)
+    lengths = np.array([6, 2], np.int32).reshape(2, 1, 1, 1)
+    graph = new_graph()
+    tq, tl = graph.tensor_like(q), graph.tensor_like(lengths)
+    o = graph.sdpa(tq, tq, tq, is_inference=True, use_padding_mask=True, seq_len_q=tl, seq_len_kv=tl)[0].set_output(True)
+    got, = run(graph, {tq: q, tl: lengths}, [o])
+    assert not got[1, :, 2:].any() and got[1, :, :2].all()
+
+
+def test_trap_14_streams_of_executions(monkeypatch):
+    """The handle of the call, else the graph's, whatever was current when it was built; nothing else is asked of the device."""
+    graph, a, b, bias, y = linear()
+    own, other = cudnn.create_handle(), cudnn.create_handle()
+    cudnn.set_stream(own, 11), cudnn.set_stream(other, 12)
+    graph.handle = own
+    graph.build(A)
+    streams = []
+
+    class Recorded:
+        def execute(self, values, stream):
+            streams.append(stream)
+    plan = graph._candidate
+    slots = plan.executable(frozenset(), None)[1]
+    monkeypatch.setattr(plan, "executable", lambda aliases, bound: (Recorded(), slots))
+    x, w, v, expected = values()
+    pack = {a: x, b: w, bias: v, y: array_of(y)}
+    if not HOST_MEMORY:
+        pytest.skip("arrays of the host")
+    workspace = np.empty(graph.get_workspace_size(), np.uint8)
+    graph.execute(pack, workspace)
+    graph.execute(pack, workspace, handle=other)
+    cudnn.set_stream(own, 13)
+    graph.execute(pack, workspace)
+    assert streams == [11, 12, 13]
+
+
+def test_a_registered_algorithm_is_chosen():
+    from dataclasses import replace
+
+    from dnnkern import dispatch
+    naive = next(found for found in dispatch.algorithms("matmul") if found.name == "naive")
+    mine = dispatch.register(replace(naive, name="mine", estimate=lambda problem, device, config: 1e-12, bound=None))
+    try:
+        with dispatch.prefer("mine"):
+            graph, a, b, bias, y = linear()
+            graph.build(A)
+            x, w, v, expected = values()
+            result = array_of(y)
+            execute(graph, {a: x, b: w, bias: v, y: result})
+        assert graph.get_plan_name_at_index(0).startswith("matmul_mine")
+        close(result, expected, factor=16, scale=10)
+    finally:
+        dispatch.unregister(mine)
+
+
+def test_threads():
+    """Several threads execute one graph, each with its own buffers."""
+    import threading
+    graph, a, b, bias, y = linear()
+    graph.build(A)
+    x, w, v, expected = values()
+    wrong = []
+
+    def work(factor):
+        result = array_of(y)
+        execute(graph, {a: x * np.float32(factor), b: w, bias: v * np.float32(factor), y: result})
+        if np.abs(result - factor * expected).max() > 1e-4 * factor:
+            wrong.append(factor)
+    threads = [threading.Thread(target=work, args=(k + 1,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong

@@ -1,10 +1,12 @@
 """Running a plan: from a variant pack to the values of its executable. Nothing is allocated on the device, and nothing waits."""
 from ..device import HOST_MEMORY
-from ..host.arrays import kind_of
+from ..host.arrays import KIND_OF_TYPE, kind_of
 from ._arrays import number
 from ._enums import ITEMSIZE
 from ._errors import InvalidValue, InvalidVariantPack
 from ._tensor import tensor
+
+NOTHING = frozenset()
 
 
 class Runner:
@@ -17,6 +19,9 @@ class Runner:
         self.needs = {uid: self._need(uid) for uid in self.pointers}
         self.written = {out for out, *_ in self.hazards} | {uid for uid in self.pointers if self._is_result(uid)}
         self.names = {t.name: t.uid for t in self.spec.tensors if t.name}
+        self.table = [(uid, need, alignment - 1) for uid, (need, alignment) in self.needs.items()]
+        index = {uid: k for k, uid in enumerate(self.pointers)}
+        self.apart = [(index[out], index[other], -self.needs[out][0], self.needs[other][0]) for out, other, _ in self.hazards]
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
 
     def _is_result(self, uid):
@@ -45,26 +50,42 @@ class Runner:
                 found[key] = buffer
         return found
 
-    def run(self, pack, workspace, stream, device=None):
+    def run(self, pack, workspace, stream):
         """Launch with the buffers of {uid: buffer}."""
-        buffers = []
-        for uid in self.pointers:
+        buffers, addresses, checked = [], [], self.checked
+        for uid, need, odd in self.table:
             buffer = pack.get(uid)
-            if buffer is None:
-                self._missing(uid)
+            if type(buffer) is int:
+                address = buffer
+            else:
+                if buffer is None:
+                    self._missing(uid)
+                try:
+                    description, address = (KIND_OF_TYPE.get(type(buffer)) or kind_of(buffer)).describe(buffer)
+                    if (uid, description) not in checked:
+                        self._check(uid, buffer, need, description)
+                except (TypeError, RuntimeError) as error:
+                    raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
+            if (address & odd or not address) and need:
+                self._refuse_address(uid, address)
             buffers.append(buffer)
-        addresses = [self._address(uid, buffer) for uid, buffer in zip(self.pointers, buffers)]
-        aliases = self._aliases(dict(zip(self.pointers, addresses))) if self.hazards else frozenset()
-        bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound]) or None
-        executable, slots = self.plan.executable(aliases, bound)
-        index = self.plan.device.index
+            addresses.append(address)
         if stream is None:
-            stream = next((kind_of(b).stream(index) for b in buffers if type(b) is not int), 0)
+            stream = next((kind_of(b).stream(self.plan.device.index) for b in buffers if type(b) is not int), 0)
+        aliases, bound = NOTHING, None
+        for out, other, below, above in self.apart:
+            if below < addresses[out] - addresses[other] < above:
+                aliases = self._aliases(dict(zip(self.pointers, addresses)))
+                break
+        if self.plan.bound:
+            bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound])
+        executable, slots = self.plan.executable(aliases, bound)
         at = dict(zip(self.pointers, buffers if HOST_MEMORY else addresses))
-        values = [self._view(uid, at[uid]) if HOST_MEMORY else at[uid] for uid in slots.pointers]
+        values = [self._view(uid, at[uid]) for uid in slots.pointers] if HOST_MEMORY else [at[uid] for uid in slots.pointers]
         if self.plan.workspace:
             values.append(self._workspace(workspace))
-        values += [self._number(value, kind, pack) for value, kind in slots.numbers]
+        if slots.numbers:
+            values += [self._number(value, kind, pack) for value, kind in slots.numbers]
         executable.execute(values, stream)
 
     # ---- buffers
@@ -73,26 +94,12 @@ class Runner:
         raise InvalidVariantPack(f"{self.label(uid)} has no buffer in the variant pack; it needs one of {self.needs[uid][0]} bytes"
                                  if uid in self.needs else f"{self.label(uid)}, which is passed by value, is not in the variant pack")
 
-    def _address(self, uid, buffer):
+    def _refuse_address(self, uid, address):
         need, alignment = self.needs[uid]
-        if type(buffer) is int:
-            address = buffer
-        else:
-            try:
-                description, address = kind_of(buffer).describe(buffer)
-            except (TypeError, RuntimeError) as error:
-                raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
-            try:
-                if (uid, description) not in self.checked:
-                    self._check(uid, buffer, need, description)
-            except TypeError as error:
-                raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
-        if not address and need:
+        if not address:
             raise InvalidVariantPack(f"{self.label(uid)}: got a null address; expected a buffer of {need} bytes")
-        if address & alignment - 1 and need:
-            raise InvalidVariantPack(f"{self.label(uid)}: its buffer begins at {address:#x}; expected a multiple of {alignment} "
-                                     "(set_alignment)")
-        return address
+        raise InvalidVariantPack(f"{self.label(uid)}: its buffer begins at {address:#x}; expected a multiple of {alignment} "
+                                 "(set_alignment)")
 
     def _check(self, uid, buffer, need, description):
         kind = kind_of(buffer)

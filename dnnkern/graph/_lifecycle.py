@@ -24,7 +24,7 @@ class Lifecycle:
     def key(self) -> int:
         """A hash of the graph, the same in every process."""
         self._validate_once()
-        return self._spec.key()
+        return (self._spec or self.spec).key()
 
     def _validate_once(self):
         if self._spec is None and (self.nodes or self.spec is None):

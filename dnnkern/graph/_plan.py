@@ -125,8 +125,7 @@ class Plan:
         """(executable, `Slots`) for calls in which these pairs (uid of an input, uid of an output) are the same memory, and the numbers of
         `bound` have these values, None for those that the problems were made with."""
         key = aliases, bound
-        with self._lock:
-            found = self._executables.get(key)
+        found = self._executables.get(key)
         if found is None:
             slots = Slots()
             values = bound and dict(zip(self.bound, bound))

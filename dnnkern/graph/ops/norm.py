@@ -21,9 +21,9 @@ def phase_of(function, phase):
 
 
 def normalized(node_dim, scale_dim, adaptive=False):
-    """The dims that are normalized: where the scale is not 1, or, where it is 1 throughout, all after the first."""
+    """The dims that are normalized: where the scale is not 1, or, where it is 1 throughout, those after the first in which x is 1 too."""
     found = tuple(k for k, n in enumerate(scale_dim) if n != 1 and not (adaptive and k == 0))
-    return found or tuple(range(1, len(node_dim)))
+    return found or tuple(k for k, n in enumerate(node_dim) if k and n == 1)
 
 
 # ---- the library's arrays of a node
@@ -96,6 +96,7 @@ def _infer_rows(node, adaptive=False, statistics=("MEAN", "INV_VARIANCE")):
     node.expect(len(scale) == len(dim), "SCALE", f"dims {scale}", f"as many as X's {dim}")
     node.expect(all(n in (1, m) for n, m in zip(scale, dim)), "SCALE", f"dims {scale}", f"1 or X's, {dim}")
     axes = normalized(dim, scale, adaptive)
+    node.expect(axes, "SCALE", f"dims {scale}", f"some that say which of X's {dim} are normalized")
     if adaptive:
         node.expect(scale[0] in (1, dim[0]), "SCALE", f"dims {scale}", f"one for each sample, or for all ({dim[0]} or 1)")
     if node.inputs.get("BIAS") is not None:
