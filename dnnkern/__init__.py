@@ -122,7 +122,9 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name):
     if name in _NAMES:
-        value = getattr(importlib.import_module(_NAMES[name]), name)
+        from .device._collections import no_collections
+        with no_collections(stays=True):  # a tenth of a first call
+            value = getattr(importlib.import_module(_NAMES[name]), name)
         globals()[name] = value
         return value
     if name in _MODULES:

@@ -1,4 +1,4 @@
-"""The garbage collector pauses while Numba is imported and while it compiles."""
+"""The garbage collector pauses while families of operations and Numba are imported, and while Numba compiles."""
 import contextlib
 import gc
 
