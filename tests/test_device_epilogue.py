@@ -185,13 +185,15 @@ def _kernel(spec, result):
     @cuda.jit(launch_bounds=M * N)
     def whole(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
+        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols,
+                      ())
         d[i32(m * N + n)] = epilogue(acc[i32(m * N + n)], m, n, e)
 
     @cuda.jit(launch_bounds=M * N)
     def pairs(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
+        e = AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols,
+                      ())
         if n % 2 == 0:
             d[i32((m * N + n) // 2)] = epilogue(acc[i32(m * N + n)], acc[i32(m * N + n + 1)], m, n, e)
     return pairs if result == "packed" else whole
@@ -291,13 +293,13 @@ def test_integer_accumulators_stay_exact_beyond_float32():
 def test_arguments_are_documented_in_order():
     spec = EpilogueSpec(bias="row", bias_dtype="bfloat16", c="float16", residual="bfloat16", scales=("row", "column"), wide=True)
     names, types = zip(*spec.arguments)
-    assert names == AllParams._fields
+    assert (*names, "extras") == AllParams._fields
     assert types == ("float32", "float32", "uint16*", "int64", "uint16*", "int64", "int64", "uint16*", "int64", "int64", "float32*",
                      "float32*", "int64", "int64")
     assert tuple(n for n, _ in EpilogueSpec(scales=True).arguments) == ScaledParams._fields[:9]
-    assert tuple(n for n, _ in EpilogueSpec(scales=("row", None)).arguments) == ScaledParams._fields
+    assert tuple(n for n, _ in EpilogueSpec(scales=("row", None)).arguments) == ScaledParams._fields[:-1]
     assert EpilogueSpec(scales=True) == EpilogueSpec(scales=("tensor", "tensor")) and EpilogueSpec(scales=(None, None)) == EpilogueSpec()
-    assert tuple(n for n, _ in EpilogueSpec().arguments) == EpilogueParams._fields
+    assert tuple(n for n, _ in EpilogueSpec().arguments) == EpilogueParams._fields[:-1]
     assert tuple(n for n, _ in EpilogueSpec(residual="float32").arguments) == ResidualParams._fields
 
 

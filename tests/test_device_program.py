@@ -56,7 +56,7 @@ def run(program, accumulators, operands, output="float32", wide=False, shape=(M,
     y = np.zeros(shape, numpy_dtype(output))
     a = accumulators[0] if accumulators else np.zeros(shape, np.float32)
     b = accumulators[-1] if accumulators else a
-    e = operands_class(member_types(program, wide))(*operands)
+    e = operands_class(member_types(program, wide))(*shape[:2] * bool(program.stores), *operands)
     launch(kernel, -(-y.size // threads), threads, a.ravel(), b.ravel(), words(y).ravel(), y.size, e)
     return y.astype(np.float64)
 
@@ -141,6 +141,26 @@ def test_several_accumulators_and_none(rng):
     np.testing.assert_array_equal(run(program, [], (a.ravel(), N, 1, b[:, 0].copy(), 1)), np.maximum(a, b[:, :1]))
 
 
+def test_elements_beyond_the_matrix_are_not_stored(rng):
+    """Tiles clamp what they read, not what they store: of rows and columns beyond the last the accumulators are others."""
+    acc, row, side = rng.standard_normal((M, N)).astype(np.float32), rng.standard_normal(M - 2).astype(np.float32), np.zeros((M - 2, N - 1))
+    side = side.astype(np.float32)
+    program = Program((("float32", "row"),), (of("add", 0, 1),), ((2, "float32", "matrix"),))
+    apply = make_program(program)
+
+    @cuda.jit(launch_bounds=64)
+    def kernel(a, y, e):
+        t = i32(cuda.threadIdx.x)
+        if t < M * N:
+            m = i32(t // N)
+            y[t] = apply(a[t], m, i32(t - i32(m * N)), e)
+    y = np.zeros_like(acc)
+    e = operands_class(member_types(program))(M - 2, N - 1, row, 1, side.ravel(), N - 1, 1)
+    launch(kernel, 1, 64, acc.ravel(), y.ravel(), e)
+    np.testing.assert_array_equal(side, acc[:M - 2, :N - 1] + row[:, None])
+    np.testing.assert_array_equal(y, acc + row[np.minimum(np.arange(M), M - 3)][:, None])
+
+
 def test_the_result_may_be_any_value(rng):
     a, side = rng.standard_normal((M, N)).astype(np.float32), np.zeros((M, N), np.float32)
     program = Program((), (of("exp", 0),), ((1, "float32", "matrix"),), result=0)
@@ -182,7 +202,7 @@ def test_operands_of_a_batch(dims):
         steps.append(of("add", 6 + len(steps), k))
     program = Program(loads, steps, ((6, "int32", "matrix"),))
     whole, apply = make_placed(program, dims), make_program(program)
-    types = []
+    types = ["int32", "int32"]
     for _, access in program.operands:
         types += [{"pointer": "float32*", "number": "float32", "stride": "int32"}[m] for m in MEMBERS[access]]
         types += ["int32"] * dims * has_strides(access)
@@ -203,7 +223,7 @@ def test_operands_of_a_batch(dims):
     def steps_of(a, last):
         return tuple(s // a.itemsize for s in a.strides[:dims]) if last else ()
     along = tuple(1 if d == dims - 1 else 0 for d in range(dims))  # the index along the last dimension of the batch
-    e = Operands(np.float32([0.5]), 0.25, row.ravel(), 1, *steps_of(row, True), column.ravel(), 1, *steps_of(column, True),
+    e = Operands(M, N, np.float32([0.5]), 0.25, row.ravel(), 1, *steps_of(row, True), column.ravel(), 1, *steps_of(column, True),
                  matrix.ravel(), N, 1, *steps_of(matrix, True), 0, 0, 0, *along, index.ravel(), N, 1, *steps_of(index, True))
     y = np.zeros(count * M * N, np.float32)
     launch(kernel, -(-y.size // 64), 64, y, np.int64(sizes[0]), np.int64(sizes[-1]), y.size, e)

@@ -1,4 +1,7 @@
 """Matrix products: biases of batches against PyTorch, their words, corners of algorithms."""
+import dataclasses
+import json
+
 import contract
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.host.tensor import Tensor
 from dnnkern.matmul._parse import FAMILY, parse_problem
 
 
@@ -45,3 +50,77 @@ def test_a_few_rows_of_bytes_that_are_not_packed():
     """Columns of x are gathered byte by byte; of what is past their ends nothing is read."""
     gemv = next(a for a in dispatch.algorithms("matmul") if a.name == "gemv")
     contract.check(gemv, Matmul("gathered", 3, 40, 68, "int8", ta=True, tb=True))
+
+
+# ---- programs
+
+def _program_problem(name="chain", **more):
+    return Matmul("", 48, 40, 64, "bfloat16", program=name, **more).problem()
+
+
+def test_the_operation_of_a_program():
+    """Its operands, side outputs and numbers are those of the plain operation and the program's."""
+    from dnnkern.matmul import OPERATION
+    problem = _program_problem()
+    fused = OPERATION.of(problem)
+    assert fused.operands == (*OPERATION.operands, "x0", "x1", "x2") and fused.outputs == ("y", "y1") and fused.scalars == OPERATION.scalars
+    assert OPERATION.of(problem) is fused is fused.of(problem) and OPERATION.of(_program_problem(None)) is OPERATION
+    assert problem.x1 == problem.extras[1] and problem.outputs == (problem.y, problem.extras[3])
+    triangle = OPERATION.of(_program_problem("triangle"))
+    assert triangle.operands[-1] == "x3" and triangle.scalars == ("alpha", "beta", "x2") and triangle.outputs == ("y",)
+    with pytest.raises(AttributeError, match="no attribute 'x9'"):
+        problem.x9
+
+
+def test_a_program_in_words_records_and_bytes():
+    problem, plain = _program_problem(), _program_problem(None)
+    assert str(problem) == f"{plain} + program mul+add+mul+max+add+neg"
+    record = json.loads(json.dumps(dispatch.problem_record(problem)))
+    assert FAMILY["matmul"][2](record) == problem
+    assert problem.bytes == plain.bytes + sum(t.nbytes for t in problem.extras)
+    device = contract.device()
+    for algorithm in dispatch.algorithms("matmul"):
+        if algorithm.refusal(problem, device) is None:
+            bound = algorithm.configured(problem, device)
+            assert bound.seconds(problem, device) >= bound.seconds(plain, device), bound
+
+
+def test_a_program_is_one_launch_more_than_nothing():
+    """No algorithm takes a launch more than without one."""
+    problem, plain = _program_problem(), _program_problem(None)
+    device = contract.device()
+    for algorithm in dispatch.algorithms("matmul"):
+        if algorithm.refusal(problem, device) is None:
+            bound = algorithm.configured(plain, device)
+            assert len(bound.build(problem, device, bound.config)) == len(bound.build(plain, device, bound.config)), algorithm
+
+
+@pytest.mark.skipif(SIMULATED, reason="the simulator measures nothing")
+@pytest.mark.parametrize("name", ["chain", "triangle"])
+def test_measured_with_a_program(name):
+    """What is measured has the program's operands, side outputs and numbers."""
+    found = dispatch.find_algorithms("matmul", _program_problem(name), save=False)
+    assert found[0].time_ms > 0
+
+
+@pytest.mark.parametrize("place, tensor, error, message", [
+    (0, Tensor.packed((1, 40), "float16"), TypeError, "matmul: x0 is float16; the program has float32"),
+    (0, Tensor.packed((1, 39), "float32"), ValueError, r"matmul: x0 has shape \(1, 39\), which does not broadcast"),
+    (0, Tensor.packed((48, 1), "float32"), ValueError, "matmul: x0 is read by column, and varies along rows"),
+    (3, Tensor.packed((48, 1), "float32"), ValueError, r"matmul: y1 has shape \(48, 1\); expected the result's"),
+    (3, Tensor((48, 40), (0, 1), "float32"), ValueError, "matmul: y1 has .* several elements share one address")])
+def test_extras_that_do_not_fit(place, tensor, error, message):
+    problem = _program_problem()
+    extras = list(problem.extras)
+    extras[place] = tensor
+    with pytest.raises(error, match=message):
+        dataclasses.replace(problem, extras=tuple(extras))
+
+
+@pytest.mark.parametrize("change, error, message", [
+    ({"extras": ()}, ValueError, "matmul: 0 extras; the program has 4 operands"),
+    ({"program": None}, ValueError, "matmul: 4 extras without a program"),
+    ({"program": "relu"}, TypeError, "matmul: program: got str; expected a Program")])
+def test_programs_that_do_not_fit(change, error, message):
+    with pytest.raises(error, match=message):
+        dataclasses.replace(_program_problem(), **change)

@@ -275,7 +275,7 @@ def test_unused_parts_of_an_epilogue_cost_nothing(spec, parameters, expected):
     def kernel(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         i = i32(cuda.threadIdx.x)
         e = epilogue.AllParams(alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows,
-                               s_cols)
+                               s_cols, ())
         d[i] = finish(acc[i], i32(i >> 4), i32(i & 15), e)
     given = {"residual": "uint8*", "scale_a": "float32*", "scale_b": "float32*", **dict(spec.arguments)}
     types = [given.get(name, "int32") for name in epilogue.AllParams._fields]

@@ -2,14 +2,16 @@
 import time
 
 import pytest
-from sass import machine_code, ptx
+from sass import assembled, machine_code, ptx
 
+from dnnkern import dispatch
 from dnnkern.device import SIMULATED, cuda, jit
 
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from test_device_program import chain, of  # noqa: E402
+from test_ptx import device  # noqa: E402
 
 from dnnkern.device.program import Program, make_narrow, make_program, member_types, operands_class  # noqa: E402
 from dnnkern.host.compile import compile_anew  # noqa: E402
@@ -62,6 +64,23 @@ def test_time_to_compile(rng):
         compile_anew(kernel, signature, "sm_90a")
         seconds.append(time.process_time() - started)
     assert seconds[1] < 1 + 6 * seconds[0], seconds
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("program", ["bias-gelu", "chain"])
+@pytest.mark.parametrize("algorithm", ["mma", "tiled", "split_k", "wgmma", "wgmma_split_k"])
+def test_a_product_with_a_program_keeps_its_registers(algorithm, program, arch):
+    """Of the configuration that is chosen; the side output's dtype is another than the result's."""
+    from cases.matmul import Matmul
+    target = device(arch)
+    able = next(a for a in dispatch.algorithms("matmul") if a.name == algorithm)
+    if target.supports(able.arch) is not None:
+        return
+    problem = Matmul("", 1024, 1024, 4096, "bfloat16", tb=True, program=program).problem()
+    chosen = able.configured(problem, target)
+    last = chosen.build(problem, target, chosen.config)[-1]
+    code = assembled(last.kernel, last.signature, arch)
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL"), code.report
 
 
 @pytest.fixture

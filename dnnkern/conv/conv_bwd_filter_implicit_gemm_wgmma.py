@@ -183,13 +183,13 @@ def kernel(special, width, dims):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma(dy, x, dw_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
                               each, columns, window, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha,
-                              beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                              beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  columns, window),
                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                             c_row_stride, c_column_stride))
+                             c_row_stride, c_column_stride, extras))
     return conv_bwd_filter_wgmma
 
 

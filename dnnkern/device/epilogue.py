@@ -5,11 +5,12 @@
     epilogue = make_epilogue(EpilogueSpec(alpha=True, bias="column", bias_dtype="bfloat16", activation=Activation("relu"),
                                           accumulator="float32", output="bfloat16"))
     ...
-    e = EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
+    e = EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras)
     d[offset] = epilogue(acc, m, n, e)
 
-computes ``activation(alpha*acc + beta*c + residual + bias)`` for row `m` and column `n` in float32 (float64 for a float64 accumulator) and
-rounds it to the output type once. Parts the spec does not ask for leave no instruction, and their parameters are never looked at.
+computes ``activation(alpha*acc + beta*c + residual + bias)`` for row `m` and column `n` in float32 (float64 for a float64 accumulator),
+then what a `Program` makes of that, and rounds it to the output type once. Parts the spec does not ask for leave no instruction, and their
+parameters are never looked at.
 """
 import dataclasses
 import functools
@@ -20,12 +21,14 @@ from .activation import Activation, activation_function
 from .convert import element
 from .fastmath import fma
 from .numeric import float_to_int32, floats_to_bfloat162, floats_to_half2
+from .program import Program, make_cast, make_narrow, make_program
 
 
 class EpilogueParams(NamedTuple):
     """What an epilogue reads, by name; parts that its spec does not ask for may be anything, or another class without them.
 
-    Factors of type `EpilogueSpec.compute`, pointers, and strides in elements, int64 with `EpilogueSpec.wide`, else int32.
+    Factors of type `EpilogueSpec.compute`, pointers, and strides in elements, int64 with `EpilogueSpec.wide`, else int32. `extras` are the
+    operands of the program.
     """
     alpha: f32
     beta: f32
@@ -34,6 +37,7 @@ class EpilogueParams(NamedTuple):
     c: object
     c_row_stride: i32
     c_column_stride: i32
+    extras: object
 
 
 class ResidualParams(NamedTuple):
@@ -63,6 +67,7 @@ class ScaledParams(NamedTuple):
     scale_b: object
     scale_a_stride: i32
     scale_b_stride: i32
+    extras: object
 
 
 class AllParams(NamedTuple):
@@ -81,6 +86,7 @@ class AllParams(NamedTuple):
     scale_b: object
     scale_a_stride: i32
     scale_b_stride: i32
+    extras: object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +111,8 @@ class EpilogueSpec:
         ``scale_b[n*scale_b_stride]``. True is ``("tensor", "tensor")``.
     wide : bool
         64-bit offsets and strides.
+    program : Program or None
+        What is computed of that value before it is rounded, with operands of its own, ``e.extras``.
     """
     alpha: bool = False
     beta: bool = False
@@ -117,6 +125,7 @@ class EpilogueSpec:
     output: str = "float32"
     scales: tuple = ()
     wide: bool = False
+    program: Program | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "activation", Activation.of(self.activation))
@@ -137,8 +146,9 @@ class EpilogueSpec:
 
     @property
     def integer(self):
-        """Whether the arithmetic stays in int32."""
-        others = {self.output, self.c or "int32", self.residual or "int32", self.bias_dtype if self.bias else "int32"}
+        """Whether the arithmetic stays in int32, up to the program."""
+        output = "int32" if self.program else self.output
+        others = {output, self.c or "int32", self.residual or "int32", self.bias_dtype if self.bias else "int32"}
         return self.accumulator == "int32" and others == {"int32"} and self.activation.mode == "identity" and not (
             self.alpha or self.beta or self.scales)
 
@@ -154,7 +164,7 @@ class EpilogueSpec:
 
     @property
     def arguments(self):
-        """((name, kernel parameter type), ...) of what it reads; parts not asked for may be 0 and null."""
+        """((name, kernel parameter type), ...) of what it reads but for the program; parts not asked for may be 0 and null."""
         factor, offset = ("float64" if self.compute == "float64" else "float32"), ("int64" if self.wide else "int32")
         types = {"alpha": factor, "beta": factor, "bias": element(self.bias_dtype).pointer, "bias_stride": offset,
                  "c": element(self.c or self.output).pointer, "c_row_stride": offset, "c_column_stride": offset}
@@ -188,7 +198,8 @@ def make_epilogue(spec, result="storage", given=None):
     by_row, by_column = spec.bias == "row", spec.bias == "column"
     load_bias, load_c = _loader(spec.bias_dtype, spec.integer), _loader(spec.c or spec.output, spec.integer)
     load_residual = _loader(spec.residual or spec.output, spec.integer)
-    activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute, spec.is_short)
+    short = spec.is_short and not spec.program
+    activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute, short)
 
     c_given, residual_given = given == "c", given == "residual"
 
@@ -219,6 +230,8 @@ def make_epilogue(spec, result="storage", given=None):
         if by_column:
             y = y + T(load_bias(e.bias, Offset(n * e.bias_stride)))
         return activate(y)
+    if spec.program:
+        combine = _with_program(spec, combine)
 
     @device_function
     def transform(acc, m, n, e):
@@ -230,6 +243,8 @@ def make_epilogue(spec, result="storage", given=None):
         if element(spec.output).per_word != 2:
             raise ValueError(f"make_epilogue: packed results are for 16-bit outputs, not {spec.output}")
         pack = floats_to_half2 if spec.output == "float16" else floats_to_bfloat162
+        if spec.program:
+            pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
         if given is not None:
             addend = spec.c if given == "c" else spec.residual
             if addend not in ("float16", "bfloat16"):
@@ -248,12 +263,31 @@ def make_epilogue(spec, result="storage", given=None):
         return packed
     if result != "storage":
         raise ValueError(f"make_epilogue: result {result!r}, expected 'storage', 'compute' or 'packed'")
-    narrow = (i32 if spec.integer else float_to_int32) if spec.output == "int32" else element(spec.output).narrow
+    if spec.program:
+        narrow = make_narrow(spec.program.types(spec.compute)[spec.program.result], spec.output)
+    else:
+        narrow = (i32 if spec.integer else float_to_int32) if spec.output == "int32" else element(spec.output).narrow
 
     @device_function
     def epilogue(acc, m, n, e):
         return narrow(transform(acc, m, n, e))
     return epilogue
+
+
+def _with_program(spec, combine):
+    """`combine`, and the program of its value. Where it stores, m and n may lie beyond the matrix, see `program`."""
+    run, STORES = make_program(spec.program, spec.compute, spec.is_short), bool(spec.program.stores)
+
+    @device_function
+    def combine_and_run(acc, m, n, e, other):
+        if STORES:
+            return run(combine(acc, min(m, e.extras[0] - 1), min(n, e.extras[1] - 1), e, other), m, n, e.extras)
+        return run(combine(acc, m, n, e, other), m, n, e.extras)
+    return combine_and_run
+
+
+def _with_casts(pack, cast):
+    return device_function(lambda low, high: pack(cast(low), cast(high)))
 
 
 def _same(value):

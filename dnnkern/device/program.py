@@ -25,8 +25,9 @@ Strides count elements, and are int64 where offsets are `wide`. Integers are loa
 step takes its inputs to its own compute type, and a condition is 1 or 0 in that. ``round_to`` rounds a step's result to a dtype: the value
 goes on as what a load of it would be. Conversions to integers round to nearest and saturate.
 
-Stores are of side outputs, ``matrix`` each. A kernel may compute an element twice, as tiles do that are clamped to the last row: a program
-only stores what is the same each time, and never accumulates.
+Stores are of side outputs, ``matrix`` each. A program that has some is given the numbers of rows and of columns as the first members of
+the tuple, and any m and n: tiles compute elements beyond their matrix, which are not stored, and read what the last row or column does. An
+element may be computed twice, by the same arithmetic: a program stores, and never accumulates.
 """
 import functools
 import numbers
@@ -181,7 +182,14 @@ def member_types(program, wide=False) -> tuple:
     def types(dtype, access):
         name = {"pointer": element_of(dtype).pointer, "number": loaded_type(dtype), "stride": "int64" if wide else "int32"}
         return [name[member] for member in MEMBERS[access]]
-    return tuple(t for dtype, access in program.operands for t in types(dtype, access)) if program else ()
+    if program is None:
+        return ()
+    return ("int32",) * _bounds(program) + tuple(t for dtype, access in program.operands for t in types(dtype, access))
+
+
+def _bounds(program):
+    """Members before those of the operands."""
+    return 2 if program.stores else 0
 
 
 @functools.cache
@@ -193,7 +201,7 @@ def operands_class(types):
 @functools.cache
 def _positions(program):
     """Where the members of each operand begin in the tuple."""
-    positions, at = [], 0
+    positions, at = [], _bounds(program)
     for _, access in program.operands:
         positions.append(at)
         at += len(MEMBERS[access])
@@ -220,16 +228,25 @@ def make_program(program, accumulator="float32", short=False):
     known, shorts = program.accumulators + len(program.loads), _shorts(program, short)
     for k, step in enumerate(program.steps):
         function = make_function(step.function, step.compute, shorts[known + k])
-        casts = tuple(_cast(types[i], step.compute) for i in step.inputs)
+        casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
         values = _with_step(values, function, tuple(i + shift for i in step.inputs), casts, _rounding(step.compute, step.round_to))
-    for value, dtype, _ in program.stores:
-        values = _with_store(values, value + shift, make_narrow(types[value], dtype), next(positions))
     RESULT = program.result + shift
+    if not program.stores:
+        @device_function
+        def run(acc, m, n, e):
+            return values(acc, m, n, e)[RESULT]
+        return run
+    store = None
+    for value, dtype, _ in program.stores:
+        store = _with_store(store, value + shift, make_narrow(types[value], dtype), next(positions))
 
     @device_function
-    def run(acc, m, n, e):
-        return values(acc, m, n, e)[RESULT]
-    return run
+    def run_and_store(acc, m, n, e):
+        v = values(acc, min(m, e[0] - 1), min(n, e[1] - 1), e)
+        if m < e[0] and n < e[1]:
+            store(v, m, n, e)
+        return v[RESULT]
+    return run_and_store
 
 
 def _shorts(program, short):
@@ -263,7 +280,7 @@ def _same(value):
 
 
 @functools.cache
-def _cast(source, target):
+def make_cast(source, target):
     """Device function between value types."""
     if source == target:
         return device_function(_same)
@@ -281,7 +298,7 @@ def make_narrow(source, dtype):
     if dtype in ("int8", "uint8") and source == "float32":
         return element(dtype).narrow
     to = element_of(dtype)
-    cast, narrow = _cast(source, to.compute), to.narrow
+    cast, narrow = make_cast(source, to.compute), to.narrow
     return device_function(lambda value: narrow(cast(value)))
 
 
@@ -361,15 +378,20 @@ def _with_step(before, function, inputs, casts, rounded):
 
 
 def _with_store(before, VALUE, narrow, AT):
-    """`before`, of which one value is stored."""
+    """The stores `before`, which may be None, and one of a value more."""
     S, T = AT + 1, AT + 2
 
     @device_function
-    def values(acc, m, n, e):
-        v = before(acc, m, n, e)
+    def store(v, m, n, e):
         e[AT][m * e[S] + n * e[T]] = narrow(v[VALUE])
-        return v
-    return values
+    if before is None:
+        return store
+
+    @device_function
+    def stores(v, m, n, e):
+        before(v, m, n, e)
+        store(v, m, n, e)
+    return stores
 
 
 # ---- batches
@@ -385,7 +407,7 @@ def make_placed(program, dims):
         def placed(e, z, sizes):
             return e
         return placed
-    coordinates, at, parts = _coordinates(dims), 0, None
+    coordinates, at, parts = _coordinates(dims), _bounds(program), device_function(_both_bounds) if program.stores else None
     for _, access in program.operands:
         parts, at = _with_part(parts, access, at, dims), at + len(MEMBERS[access]) + (dims if has_strides(access) else 0)
 
@@ -393,6 +415,10 @@ def make_placed(program, dims):
     def placed(e, z, sizes):
         return parts(e, coordinates(z, sizes))
     return placed
+
+
+def _both_bounds(e, c):
+    return e[0], e[1]
 
 
 def has_strides(access) -> bool:

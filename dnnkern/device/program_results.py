@@ -3,7 +3,7 @@ import functools
 
 from . import device_function, i32
 from .pointwise import make_function
-from .program import MEMBERS, _cast, _rounding, _shorts, _start, _with_constant, _with_step, loaded_type, make_narrow
+from .program import MEMBERS, _rounding, _shorts, _start, _with_constant, _with_step, loaded_type, make_cast, make_narrow
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def make_results(program):
     shorts = _shorts(program, None)
     for k, step in enumerate(program.steps, len(program.loads)):
         function = make_function(step.function, step.compute, shorts[k])
-        casts = tuple(_cast(types[i], step.compute) for i in step.inputs)
+        casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
         values = _with_step(values, function, tuple(i + 1 for i in step.inputs), casts, _rounding(step.compute, step.round_to))
     stored = None
     for value, dtype, _ in program.stores:
@@ -58,6 +58,6 @@ def _with_result(before, VALUE, cast):
 def _clipped(source, dtype):
     """Device function: a value as it is stored, but for the rounding of floats."""
     if loaded_type(dtype) != "int32":
-        return _cast(source, loaded_type(dtype))
+        return make_cast(source, loaded_type(dtype))
     narrow = make_narrow(source, dtype)
     return device_function(lambda value: i32(narrow(value)))

@@ -1,12 +1,14 @@
 """What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and how a tile number becomes a place."""
 import functools
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ..device import device_function, f32, i32, i64
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divisor
+from ..device.program import make_placed
 from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
@@ -18,12 +20,14 @@ from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
+from .programs import program_argument
 from .roles import operand_strides
 from .scales import FP8, ScaleStrides
 from .simt import band_arguments
 from .simt_plan import addends_refusal
 
 COST = constants("engine/hopper")
+MOST_SUMS = 96  # of a thread, where the epilogue stores aside: beside more the addresses of a program's matrices are spilled
 
 TILES = {
     Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
@@ -186,10 +190,11 @@ def refusal(problem, parts):
     return None
 
 
-def tiles_for(b_major, dtype):
-    """The tiles that can read b as it lies, and have the registers for its type."""
+def tiles_for(b_major, dtype, program=None):
+    """The tiles that can read b as it lies, and have the registers for its type, and for the addresses of a program's matrices."""
+    sums = MOST_SUMS if program is not None and program.stores and len(program.operands) > len(program.stores) else inf
     return [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
-            and (dtype not in FP8 or promoted_fits(t))]
+            and (dtype not in FP8 or promoted_fits(t)) and t.sums <= sums]
 
 
 def even_ranges(steps, ranges):
@@ -236,7 +241,7 @@ def output_arguments(parts):
     y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
     return (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)),
             Argument("int32", parts.m), Argument("int32", parts.n), *parts.scales.arguments(), Argument("int64", c_batch),
-            *parts.epilogue_arguments())
+            *parts.epilogue_arguments(), program_argument(parts, 1))
 
 
 class MatmulOutput(NamedTuple):
@@ -258,13 +263,19 @@ class MatmulOutput(NamedTuple):
     c: object
     c_row: i64
     c_column: i64
+    extras: object
 
 
-@device_function
-def epilogue_params(out, z):
-    """The epilogue's parameters of a `MatmulOutput`, for matrix z of the batch."""
-    return ScaledParams(out.alpha, out.beta, out.bias, out.bias_stride, advance(out.c, z * out.c_batch), out.c_row, out.c_column,
-                        out.scale_a, out.scale_b, out.scale_strides.a_row, out.scale_strides.b_column)
+@functools.cache
+def make_epilogue_params(spec):
+    """Device function ``epilogue_params(out, z)``: the epilogue's parameters of a `MatmulOutput`, for matrix z of the batch."""
+    placed = make_placed(spec.program, 1)
+
+    @device_function
+    def epilogue_params(out, z):
+        return ScaledParams(out.alpha, out.beta, out.bias, out.bias_stride, advance(out.c, z * out.c_batch), out.c_row, out.c_column,
+                            out.scale_a, out.scale_b, out.scale_strides.a_row, out.scale_strides.b_column, placed(out.extras, z, ()))
+    return epilogue_params
 
 
 @functools.cache
@@ -273,6 +284,7 @@ def make_sink(special):
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    epilogue_params = make_epilogue_params(spec)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):

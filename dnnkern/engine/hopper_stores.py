@@ -22,6 +22,11 @@ from .hopper import GROUP, ROW
 from .stores import make_group_store
 
 
+def stores_aside(spec):
+    """Whether the epilogue stores more than its result: it is told of the rows and columns beyond the matrix as they are."""
+    return spec.program is not None and bool(spec.program.stores)
+
+
 @functools.cache
 def make_fill(spec, staged=None, width=ROW):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
@@ -33,12 +38,15 @@ def make_fill(spec, staged=None, width=ROW):
     halves = element(spec.output).storage.itemsize == 2
     epilogue = make_epilogue(spec, "packed" if halves else "storage", staged)
     bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
+    CLAMPED = not stores_aside(spec)
 
     if halves:
         @device_function
         def fill_part(pair, s):
             acc, j, line, chunk0, r0, r1, column, last, e = s
-            ca, cb = min(column + pair * 16, last), min(column + pair * 16 + 8, last)
+            ca, cb = column + pair * 16, column + pair * 16 + 8
+            if CLAMPED:
+                ca, cb = min(ca, last), min(cb, last)
             at = line + u32((pair * 2 + (chunk0 >> 3)) ^ (chunk0 & 7)) * 16
             k = j + pair * 8
             if ADDEND:
@@ -59,7 +67,9 @@ def make_fill(spec, staged=None, width=ROW):
         @device_function
         def fill_part(block, s):
             acc, j, line, inside, lane, r0, r1, column, last, e = s
-            ca, cb = min(column + block * 8, last), min(column + block * 8 + 1, last)
+            ca, cb = column + block * 8, column + block * 8 + 1
+            if CLAMPED:
+                ca, cb = min(ca, last), min(cb, last)
             chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
             at, k = line + chunk + inside, j + block * 4
             store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
@@ -105,7 +115,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
     fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and not staged
-    STAGED, AHEAD, IS_C = staged is not None, BUFFERS > 1, staged == "c"
+    STAGED, AHEAD, IS_C, CLAMPED = staged is not None, BUFFERS > 1, staged == "c", not stores_aside(spec)
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
 
     @device_function
@@ -167,7 +177,10 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
                 free()
             barrier_sync(barrier, u32(128))
         last = m - 1
-        fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e)
+        if CLAMPED:
+            fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e)
+        else:
+            fill(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
         if clipped and row + 64 > m:

@@ -17,7 +17,8 @@ class Roles:
     """A `MatmulProblem` with its operands in their parts; names are the plan's, strides count elements.
 
     `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
-    partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c.
+    partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c. `operand_steps`: the `Steps` of the program's
+    operands.
     """
     m: int
     n: int
@@ -37,6 +38,7 @@ class Roles:
     ragged: bool = False
     pitch: int = 0
     addend: str = "c"
+    operand_steps: tuple = ()
 
     @property
     def dtype(self):
@@ -73,12 +75,13 @@ def roles(problem, swap=False) -> Roles:
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
                      b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,
-                     scales=problem.scales, **common)
+                     scales=problem.scales, operand_steps=problem.operand_steps, **common)
     scales = problem.scales.swapped()
-    bias = {"row": "column", "column": "row", None: None}[problem.epilogue.bias]
+    bias, program = {"row": "column", "column": "row", None: None}[problem.epilogue.bias], problem.epilogue.program
     return Roles(m=problem.n, n=problem.m, a=problem.b, b=problem.a, names=("b", "a"), a_strides=problem.b_strides[::-1],
                  b_strides=problem.a_strides[::-1], y_strides=problem.y_strides[::-1], c_strides=problem.c_strides[::-1],
-                 epilogue=replace(problem.epilogue, bias=bias, scales=scales.in_epilogue), scales=scales, **common)
+                 epilogue=replace(problem.epilogue, bias=bias, scales=scales.in_epilogue, program=program and program.transposed()),
+                 scales=scales, operand_steps=tuple(steps.transposed() for steps in problem.operand_steps), **common)
 
 
 @remembered

@@ -11,10 +11,12 @@ from ..device.convert import element
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.program import make_placed
 from ..device.vec import advance, load2, load4
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from .batch import make_batch_offsets
+from .programs import program_argument
 from .roles import store_width
 from .stores import make_group_store
 
@@ -149,12 +151,12 @@ def sum_kernel(config):
     GROUPS, G, DEPENDENT = config.groups, config.vector, config.dependent
     Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
     store = make_group_store(config.epilogue, G, config.store > 1)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
     add_ranges = make_add_ranges(GROUPS, G, Acc)
 
     @jit(launch_bounds=(THREADS, 2))
     def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         acc = cuda.local.array(G, Acc)
         if DEPENDENT:
             wait_for_previous_grid()
@@ -164,7 +166,7 @@ def sum_kernel(config):
             z, row = divide_remainder(line, m)
             _, _, c_at, y_at = batch_offsets(z, sizes, strides)
             e = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_a, scale_b,
-                             scale_strides.a_row, scale_strides.b_column)
+                             scale_strides.a_row, scale_strides.b_column, placed(extras, z, sizes))
             store(acc, 0, row, column, n, y, y_at + row * sym + column * syn, syn, e)
     return matmul_sum
 
@@ -176,6 +178,6 @@ def sum_launch(parts, ranges, dependent=False):
     arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),
                  Argument("int32", parts.n), Argument("uint32x3", divisor(pitch_of(parts))), Argument("int32", elements),
                  Argument("int32", ranges), *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
-                 *parts.scales.arguments(), *parts.epilogue_arguments())
+                 *parts.scales.arguments(), *parts.epilogue_arguments(), program_argument(parts, len(parts.batch)))
     return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments,
                   dependent=dependent)

@@ -68,7 +68,7 @@ def from_record(op, record):
     def make_it(program, inputs, outputs, axes, in_place):
         some = [tuple(Tensor(tuple(t["shape"]), tuple(t["strides"]), t["dtype"], t["alignment"]) for t in given)
                 for given in (inputs, outputs)]
-        return FusedProblem(Program.of_record(program), *some, tuple(axes), tuple(in_place))
+        return FusedProblem(program, *some, tuple(axes), tuple(in_place))
     return problem_from_record(make_it, op, record)
 
 

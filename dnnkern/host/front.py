@@ -21,7 +21,7 @@ from .executable import make_executable
 from .memory import introduce
 from .scalars import integer, shown
 from .sites import MISS, new_site
-from .tensor import share_memory
+from .tensor import Tensor, share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 _FORMS = 1 << 12  # forms of one operation's calls that have sites
@@ -102,7 +102,7 @@ class Operation:
         self.updates, self.leaves = updates, leaves
         self.in_place, self.check_values, self.function = in_place, check_values, function or op
         self.labels = operands if labels is None else labels
-        self.calls, self.plans, self.sites = {}, {}, {}
+        self.calls, self.plans, self.sites, self.fused = {}, {}, {}, {}
         self._unlock()
         in_forked_child(self._unlock)
         declare(self, problem.__module__.split(".")[1])
@@ -113,14 +113,28 @@ class Operation:
         self.lock = threading.Lock()
 
     def of(self, problem):
-        """The operation with the operands of this problem: itself, unless its operands are lists."""
-        return self
+        """The operation with the operands of this problem: itself, unless its operands are lists or a program has some (see
+        `engine.programs`). Parameters of its calls are then the problem, of whatever tensors, and nothing else."""
+        names = getattr(problem, "extra_names", ())
+        if not any(names):
+            return self
+        fused = self.fused.get(names)
+        if fused is None:
+            more, outputs, scalars = names
+            make = functools.update_wrapper(functools.partial(_again, self.operands + more, self.outputs + outputs), self.make_problem)
+            fused = _Fused(self.op, operands=self.operands + more, outputs=self.outputs + outputs, scalars=self.scalars + scalars,
+                           problem=make, in_place=self.in_place, updates=self.updates, check_values=self.check_values,
+                           leaves=self.leaves, function=self.function, labels=self.labels + more)
+            fused = self.fused.setdefault(names, fused)
+        return fused
 
     def forget(self):
         """Drop all cached choices of algorithms."""
         with self.lock:
             self.calls.clear()
             self.sites.clear()
+        for fused in self.fused.values():
+            fused.forget()
 
     def call(self, operands, out, parameters, scalars, workspace, stream, choice):
         """Run the operation; returns the output, or the tuple of outputs.
@@ -446,6 +460,22 @@ class Operation:
         if kind.device(workspace) != bound.device:
             raise ValueError(f"{self.function}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
         return address
+
+
+class _Fused(Operation):
+    """The operation with a program's operands."""
+
+    def of(self, problem):
+        return self
+
+
+def _again(operands, outputs, tensors, outs, problem, aliases):
+    """A problem with the tensors of a call."""
+    if outs is None:
+        outs = tuple(Tensor.packed(t.shape, t.dtype) for t in problem.outputs)
+    elif not isinstance(outs, tuple):
+        outs = (outs,)
+    return problem.of_tensors({**dict(zip(operands, tensors)), **dict(zip(outputs, outs))})
 
 
 def stream_handle(function, stream) -> int:

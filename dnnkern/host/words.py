@@ -2,7 +2,8 @@
 import argparse
 import re
 
-from ..device.epilogue import Activation
+from ..device.activation import Activation
+from ..device.program import Program
 from ..dispatch import Note
 from .dtypes import dtype_name
 from .products import FP8, INPUTS
@@ -27,17 +28,25 @@ def addend_dtype(out):
 
 
 def problem_from_record(make_it, op, record):
-    """The problem with the fields of a record: an `Activation`, tensors, and plain values."""
+    """The problem with the fields of a record: an `Activation`, a `Program`, tensors, tuples of these, and plain values."""
     try:
         fields = dict(record)
         for name, value in fields.items():
             if isinstance(value, dict) and "shape" in value:
-                fields[name] = Tensor(tuple(value["shape"]), tuple(value["strides"]), value["dtype"], value["alignment"])
+                fields[name] = _tensor(value)
+        if isinstance(program := fields.get("program"), dict):
+            fields["program"] = Program.of_record(program)
+        if "extras" in fields:
+            fields["extras"] = tuple(map(_tensor, fields["extras"]))
         if (activation := fields.get("activation")) is not None:
             fields["activation"] = Activation(activation["mode"], **{name: float(v) for name, v in activation["parameters"]})
         return make_it(**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{op}: not a record of a problem: {type(error).__name__}: {error}") from None
+
+
+def _tensor(record):
+    return Tensor(tuple(record["shape"]), tuple(record["strides"]), record["dtype"], record["alignment"])
 
 
 def dtype_word(text):

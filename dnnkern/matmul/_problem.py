@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, replace
 
 from ..device.epilogue import Activation, EpilogueSpec
+from ..device.program import Program
+from ..engine.programs import Steps, WithProgram, check_access, operand_names
 from ..engine.roles import epilogue_arguments
 from ..engine.scales import Scales, scales_of
 from ..host.choices import activation_of, dtype_of, one_of
@@ -20,18 +22,24 @@ from ..host.tensor import Tensor
 @dataclass(frozen=True)
 class BatchDim:
     """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast); `c` is the
-    addend's, `bias` that of a bias for each matrix beside it."""
+    addend's, `bias` that of a bias for each matrix beside it, `extras` those of the program's operands."""
     size: int
     a: int
     b: int
     c: int
     y: int
     bias: int = 0
+    extras: tuple = ()
+
+    def steps_into(self, inner):
+        """Whether this dimension and the one inside it are one in every operand."""
+        strides, inside = ((d.a, d.b, d.c, d.y, d.bias, *d.extras) for d in (self, inner))
+        return all(s == inner.size * t for s, t in zip(strides, inside))
 
 
 @dataclass(frozen=True)
-class MatmulProblem:
-    """``y = activation(alpha * a @ b + beta * c + bias)``: everything but the addresses and the values of alpha and beta.
+class MatmulProblem(WithProgram):
+    """``y = program(activation(alpha * a @ b + beta * c + bias))``: everything but the addresses and the values of alpha and beta.
 
     Attributes
     ----------
@@ -49,6 +57,10 @@ class MatmulProblem:
         c is exactly y.
     scale_a, scale_b : Tensor or None
         Of 8-bit floating operands, see `engine.scales`.
+    program : Program or None
+        What becomes of each element before it is rounded, see `device.program`; rows and columns are those of the last two dimensions of y.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to y, see `engine.programs`.
     """
     a: Tensor
     b: Tensor
@@ -64,8 +76,11 @@ class MatmulProblem:
     in_place: bool = False
     scale_a: Tensor | None = None
     scale_b: Tensor | None = None
+    program: Program | None = None
+    extras: tuple = ()
 
     def __post_init__(self):
+        object.__setattr__(self, "extras", tuple(self.extras))
         for name, t in (("a", self.a), ("b", self.b)):
             if t.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
@@ -88,6 +103,10 @@ class MatmulProblem:
         if self.c is not None and not _broadcasts(self.c.shape, self.y.shape):
             raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
         self.scales  # validates them
+        self.check_program("matmul", self.y.shape)
+        if self.program is not None:
+            for name, (_, by), steps in zip(operand_names(self.program), self.program.operands, self.extra_steps):
+                check_access("matmul", name, by, steps)
 
     @staticmethod
     def shape_of(a, b, transpose_a=False, transpose_b=False):
@@ -206,6 +225,12 @@ class MatmulProblem:
         return self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[0] if self.c else (0, 0)
 
     @functools.cached_property
+    def extra_steps(self) -> tuple:
+        """The strides of each of the program's operands along (m, n), and along the batch dimensions of y."""
+        strides = (self._matrix_strides(_broadcast_strides(t, self.y.shape)) for t in self.extras)
+        return tuple(Steps(*of_matrix, batch) for of_matrix, batch in strides)
+
+    @functools.cached_property
     def batch(self) -> tuple:
         """Batch dimensions, outermost first: those of size 1 dropped, neighbours merged where every operand steps evenly through both."""
         shape = self.batch_shape
@@ -217,12 +242,13 @@ class MatmulProblem:
             c = self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[1] if self.c else (0,) * len(shape)
         y = self._matrix_strides(self.y.strides)[1]
         bias = self.bias_strides[1] if self.has_two_addends else (0,) * len(shape)
+        extras = tuple(zip(*(steps.batch for steps in self.extra_steps))) or ((),) * len(shape)
         merged = []
-        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias)):
+        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias, extras)):
             if dim.size == 1:
                 continue
             last = merged[-1] if merged else None
-            if last and all(getattr(last, x) == dim.size * getattr(dim, x) for x in ("a", "b", "c", "y", "bias")):
+            if last and last.steps_into(dim):
                 merged[-1] = replace(dim, size=last.size * dim.size)
             else:
                 merged.append(dim)
@@ -256,7 +282,7 @@ class MatmulProblem:
                             bias_dtype=self.bias.dtype if self.bias else self.y.dtype, c=self.addend.dtype if self.addend else None,
                             residual=self.bias.dtype if self.has_two_addends else None,
                             activation=self.activation, accumulator=self.compute, output=self.y.dtype, scales=self.scales.in_epilogue,
-                            wide=self.is_wide)
+                            wide=self.is_wide, program=self.program)
 
     @functools.cached_property
     def is_wide(self):
@@ -265,11 +291,16 @@ class MatmulProblem:
 
     @functools.cached_property
     def _tensors(self):
-        return tuple(t for t in (self.a, self.b, self.y, self.bias, self.c, self.scale_a, self.scale_b) if t)
+        return tuple(t for t in (self.a, self.b, self.y, self.bias, self.c, self.scale_a, self.scale_b, *self.extra_tensors.values()) if t)
+
+    @functools.cached_property
+    def operand_steps(self) -> tuple:
+        """`extra_steps` along the dimensions of `batch`."""
+        return tuple(steps._replace(batch=tuple(d.extras[k] for d in self.batch)) for k, steps in enumerate(self.extra_steps))
 
     @property
     def outputs(self):
-        return (self.y,)
+        return (self.y, *self.side_outputs)
 
     @property
     def is_empty(self):
@@ -285,7 +316,7 @@ class MatmulProblem:
         return sum(t.nbytes for t in self._tensors)
 
     def epilogue_arguments(self) -> tuple:
-        """The kernel parameters of `EpilogueParams`; those of scales are `scales.arguments()`."""
+        """The kernel parameters of `EpilogueParams` but for the program's; those of scales are `scales.arguments()`."""
         return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend_name)
 
     def batch_arguments(self) -> tuple:
@@ -304,7 +335,7 @@ class MatmulProblem:
             text += f" -> {self.y.dtype}"
         bias = f"bias by {'batch and ' * self.has_batched_bias}{self.bias_by}"
         parts = ((str(self.scales), self.scale_a or self.scale_b), (bias, self.bias), ("c", self.c),
-                 (self.activation.mode, self.activation.mode != "identity"))
+                 (self.activation.mode, self.activation.mode != "identity"), (f"program {self.program}", self.program))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
 

@@ -96,7 +96,7 @@ def kernel(config):
             first = start + (tile_row - number) * BM
             g, row0 = i64(group), i64(first)
             bias = advance(bias, g * bias_group)
-            e = EpilogueParams(alpha, alpha, bias, bias_stride, bias, 0, 0)
+            e = EpilogueParams(alpha, alpha, bias, bias_stride, bias, 0, 0, ())
             product(advance(a, row0 * a_row), advance(b, g * b_group), (sam, sak, sbk, sbn), end - first, n, 0, k,
                     0, tile_column * BN, shared_address(ring, 0), (n, advance(y, row0 * sym), sym, syn, e))
     return grouped_matmul_blocked

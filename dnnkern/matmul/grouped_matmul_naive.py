@@ -72,7 +72,8 @@ def kernel(config):
                 row_of_a, column_of_b = advance(a, m * a_stride.m), advance(b, g * b_stride.g + n * b_stride.n)
                 acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride)
                 bias = advance(bias, g * bias_group)
-                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column)
+                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_stride.a_row,
+                                 scale_stride.b_column, ())
                 y[m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return grouped_matmul_naive
 

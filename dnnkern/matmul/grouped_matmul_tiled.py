@@ -81,7 +81,8 @@ def kernel(config):
             row, column = cuda.threadIdx.x >> 4, column0 + (cuda.threadIdx.x & (TILE - 1))
             if row < rows and column < n:
                 bias = advance(bias, g * bias_group)
-                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column)
+                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_stride.a_row,
+                                 scale_stride.b_column, ())
                 y[(row0 + row) * y_stride.m + column * y_stride.n] = epilogue(acc, row, column, e)
     return grouped_matmul_tiled
 

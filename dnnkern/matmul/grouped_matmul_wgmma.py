@@ -110,7 +110,7 @@ def kernel(special):
         row, column, group, end = tile.row + offset, tile.column, i64(tile.z_b), tile.row_end
         mine = advance(bias, group * bias_group)
         e = ScaledParams(alpha, alpha, mine, bias_stride, mine, 0, 0, scale_a, advance(scale_b, group * scale_group), scale_strides.a_row,
-                         scale_strides.b_column)
+                         scale_strides.b_column, ())
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
         else:

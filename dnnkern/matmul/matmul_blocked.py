@@ -16,11 +16,13 @@ from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.program import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.cost import overlap
+from ..engine.programs import program_argument
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import (least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds,
@@ -75,7 +77,7 @@ def kernel(config):
     tile = config.tile
     BM, BN = tile.bm, tile.bn
     store = make_group_store(config.epilogue, config.operands.group, config.store > 1)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
     def sink(acc, e, row, column, s):
@@ -85,12 +87,13 @@ def kernel(config):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_blocked(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
-                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         ring = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
+                                  placed(extras, z, sizes))
         product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, 0, k, row * BM, column * BN,
                 shared_address(ring, 0), (n, y, y_at, sym, syn, epilogue))
     return matmul_blocked
@@ -105,7 +108,8 @@ def build(problem, device, config):
     pointer = parts.operand_arguments()
     arguments = (*pointer, Argument(element(parts.y.dtype).pointer, "y"), *product_arguments(parts),
                  *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
-                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n), *parts.epilogue_arguments())
+                 Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n), *parts.epilogue_arguments(),
+                 program_argument(parts, len(parts.batch)))
     return (Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, 1, 1), (config.threads, 1, 1), arguments,
                    shared=shared_bytes(config, operands)),)
 

@@ -22,12 +22,14 @@ from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.fastmath import minimum
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.numeric import bits_float, words_double
+from ..device.program import make_placed
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
+from ..engine.programs import program_argument
 from ..engine.roles import operand_strides, roles, widest
 from ..engine.scales import FP8
 from ..engine.simt import HALVES
@@ -229,7 +231,7 @@ def _kernel_along_k(config):
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, 5)
     epilogue = make_epilogue(config.epilogue)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
     def multiply(m, s):
@@ -291,7 +293,7 @@ def _kernel_along_k(config):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_k(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
-                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         scratch = cuda.shared.array(NS, Acc)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
@@ -328,7 +330,7 @@ def _kernel_along_k(config):
             m, column = e - r * M, n0 + r
             if column < n:
                 params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
-                                      scale_stride.a_row, scale_stride.b_column)
+                                      scale_stride.a_row, scale_stride.b_column, placed(extras, z, batch_sizes))
                 y[y_at + m * y_stride.m + column * y_stride.n] = epilogue(total, m, column, params)
             e = e + THREADS
     return matmul_gemv_k
@@ -347,7 +349,7 @@ def _kernel_along_n(config):
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, BITS)
     epilogue = make_epilogue(config.epilogue)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
     def multiply(m, s):
@@ -396,7 +398,7 @@ def _kernel_along_n(config):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_n(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
-                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         scratch = cuda.shared.array(NS, Acc)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
@@ -437,7 +439,7 @@ def _kernel_along_n(config):
             column = n0 + (o - m * COLUMNS)
             if column < n:
                 params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
-                                      scale_stride.a_row, scale_stride.b_column)
+                                      scale_stride.a_row, scale_stride.b_column, placed(extras, z, batch_sizes))
                 y[y_at + m * y_stride.m + column * y_stride.n] = epilogue(total, m, column, params)
             o = o + THREADS
     return matmul_gemv_n
@@ -488,7 +490,7 @@ def build(problem, device, config):
                  Argument("int32", parts.k), Argument(AStrides, AStrides(*parts.a_strides)),
                  Argument(BStrides, BStrides(*parts.b_strides)), Argument(YStrides, YStrides(*parts.y_strides)),
                  *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),
-                 *parts.epilogue_arguments())
+                 *parts.epilogue_arguments(), program_argument(parts, len(parts.batch)))
     return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
 
 

@@ -18,6 +18,7 @@ from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.program import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
@@ -27,6 +28,7 @@ from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
+from ..engine.programs import program_argument
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
@@ -251,6 +253,7 @@ def kernel(config):
     GROUP = config.store or RUN
     COUNT = RUN // GROUP
     store = make_group_store(config.epilogue, GROUP, config.store > 1)
+    placed = make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
     def sink(acc, e, row, column, s):
@@ -262,7 +265,7 @@ def kernel(config):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         shared = cuda.shared.array(0, u32)
         if DEPENDENT:
             launch_dependent_grids()
@@ -270,7 +273,8 @@ def kernel(config):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
+                                  placed(extras, z, sizes))
         row, column = row * BM, column * BN
         product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), 0, k, m, row, column,
                 shared_address(shared, 0), (n, y, y_at, sym, syn, epilogue))
@@ -303,7 +307,8 @@ def build(problem, device, config):
                      Argument("int32", parts.batch_size), *place)
     else:
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
-                     *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments())
+                     *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments(),
+                     program_argument(parts, len(parts.batch)))
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
     return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else (product,)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
+from ..device.program import make_placed
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
+from ..engine.programs import program_argument
 from ..engine.scales import BLOCK, make_block_factor
 from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
@@ -96,12 +98,12 @@ def kernel(config):
     THREADS = config.threads
     dot = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator, config.scale_a, config.scale_b)
     epilogue = make_epilogue(config.epilogue)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, a_stride, b_stride, y_stride, batch_sizes, batch_strides, scale_a, scale_b, scale_stride,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride,
-                     bias_batch_strides, bias_row_stride, bias_column_stride):
+                     bias_batch_strides, bias_row_stride, bias_column_stride, extras):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i // N
@@ -113,7 +115,8 @@ def kernel(config):
             acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride)
             _, _, bias_at, _ = batch_offsets(z, batch_sizes, bias_batch_strides)
             e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
-                          bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column)
+                          bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
+                          placed(extras, z, batch_sizes))
             y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return matmul_naive
 
@@ -131,7 +134,8 @@ def build(problem, device, config):
                  Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
                  Argument(AStrides, AStrides(*problem.a_strides)), Argument(BStrides, BStrides(*problem.b_strides)),
                  Argument(YStrides, YStrides(*problem.y_strides)),
-                 *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other)
+                 *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other,
+                 program_argument(problem, len(problem.batch)))
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 

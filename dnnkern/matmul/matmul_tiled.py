@@ -21,11 +21,13 @@ from ..device import cuda, device_function, f32, f64, i8, i32, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.program import make_placed
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
+from ..engine.programs import program_argument
 from ..engine.scales import make_block_factor
 from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
@@ -162,11 +164,11 @@ def kernel(config):
     Stored = config.square.stored
     main_loop = make_main_loop(config.square)
     epilogue = make_epilogue(config.epilogue)
-    batch_offsets = make_batch_offsets(config.batch_dims)
+    batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @jit(launch_bounds=TILE * TILE)
     def matmul_tiled(a, b, y, m, n, k, a_stride, b_stride, y_stride, batch_sizes, batch_strides, tiles, tiles_n, scale_a, scale_b,
-                     scale_stride, alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                     scale_stride, alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]
         tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
@@ -180,7 +182,7 @@ def kernel(config):
         row, column = row0 + (cuda.threadIdx.x >> 4), column0 + (cuda.threadIdx.x & (TILE - 1))
         if row < m and column < n:
             e = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_a, scale_b,
-                             scale_stride.a_row, scale_stride.b_column)
+                             scale_stride.a_row, scale_stride.b_column, placed(extras, z, batch_sizes))
             y[y_at + row * y_stride.m + column * y_stride.n] = epilogue(acc, row, column, e)
     return matmul_tiled
 
@@ -194,7 +196,7 @@ def build(problem, device, config):
                  Argument(AStrides, AStrides(*problem.a_strides)), Argument(BStrides, BStrides(*problem.b_strides)),
                  Argument(YStrides, YStrides(*problem.y_strides)), *problem.batch_arguments(),
                  Argument("uint32x3", divisor(tiles_m * tiles_n)), Argument("uint32x3", divisor(tiles_n)), *problem.scales.arguments(),
-                 *problem.epilogue_arguments())
+                 *problem.epilogue_arguments(), program_argument(problem, len(problem.batch)))
     return (Launch(kernel(full), (tiles_m * tiles_n * problem.batch_size, 1, 1), (TILE * TILE, 1, 1), arguments),)
 
 

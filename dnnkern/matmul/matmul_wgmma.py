@@ -31,7 +31,7 @@ def supports(problem):
 def configs(problem, device):
     """Every tile that reads b as it lies."""
     parts = stored_by_rows(problem)
-    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype)
+    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, problem.program)
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
     return [Config(tile) for tile in found]
@@ -100,12 +100,12 @@ def kernel(special):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
                      y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                     c_row_stride, c_column_stride):
+                     c_row_stride, c_column_stride, extras):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                             c_row_stride, c_column_stride))
+                             c_row_stride, c_column_stride, extras))
     return matmul_wgmma
 
 

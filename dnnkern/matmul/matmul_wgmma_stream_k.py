@@ -23,8 +23,8 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import Tile, make_matrix_loader, make_product
-from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, epilogue_params, even_ranges, least_memory_seconds,
-                                  locate_arguments, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, least_memory_seconds, locate_arguments,
+                                  make_epilogue_params, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
                                   steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import store_width, stored_by_rows
@@ -71,7 +71,7 @@ def supports(problem):
 def _divisions(parts, math):
     """{tile: tiles} of those with two tiles at least."""
     b = operands_of(parts, math)[1]
-    found = {tile: tile_count(parts, tile) for tile in tiles_for(b.major, parts.a.dtype) if tile.cluster == 1}
+    found = {tile: tile_count(parts, tile) for tile in tiles_for(b.major, parts.a.dtype, parts.epilogue.program) if tile.cluster == 1}
     return {tile: tiles for tile, tiles in found.items() if tiles >= 2}
 
 
@@ -195,13 +195,13 @@ def kernel(special):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma_waves(a, b, y_map, sums, work, per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
                            whole, rest, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
-                           bias_stride, c, c_row_stride, c_column_stride):
+                           bias_stride, c, c_row_stride, c_column_stride, extras):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), work,
                 (per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest),
                 (tensor_map_address(sums), i32(rest[0]),
                  MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
-                              c, c_row_stride, c_column_stride)))
+                              c, c_row_stride, c_column_stride, extras)))
     return matmul_wgmma_waves
 
 
@@ -211,12 +211,12 @@ def sum_kernel(tile, spec, groups, vector):
     BM, BN = tile.bm, tile.bn
     Acc = i32 if spec.accumulator == "int32" else f32
     add_ranges = make_add_ranges(groups, VECTOR, Acc)
-    store = make_group_store(spec, VECTOR, vector)
+    store, epilogue_params = make_group_store(spec, VECTOR, vector), make_epilogue_params(spec)
 
     @jit(launch_bounds=(THREADS, 2))
     def matmul_wgmma_rest(sums, elements, ranges, area, width, whole, per_matrix, band_tiles, super_rows, last_rows, y, y_row, y_column,
                           y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
-                          c_column_stride):
+                          c_column_stride, extras):
         acc = cuda.local.array(VECTOR, Acc)
         wait_for_previous_grid()
         at, mine = add_ranges(acc, sums, elements, ranges)
@@ -228,7 +228,7 @@ def sum_kernel(tile, spec, groups, vector):
             row, column = r * BM + line, t * BN + across
             if row < m:
                 out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
-                                   bias_stride, c, c_row_stride, c_column_stride)
+                                   bias_stride, c, c_row_stride, c_column_stride, extras)
                 y_at = z * y_batch + row * y_row + column * y_column
                 store(acc, 0, row, column, n, y, y_at, y_column, epilogue_params(out, z))
     return matmul_wgmma_rest

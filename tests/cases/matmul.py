@@ -1,11 +1,12 @@
-"""Cases of matmul: ``y = activation(alpha * (scale_a * a) @ (scale_b * b) + beta * c + bias)``."""
+"""Cases of matmul: ``y = program(activation(alpha * (scale_a * a) @ (scale_b * b) + beta * c + bias))``."""
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from activations import ACTIVATIONS
 
 from . import EXACT, LARGEST, RANGE, ROUNDOFF, Case, Place, coherent, lay, rounded, rounding_error, saturated
+from ._programs import PROGRAMS
 
 BLOCK = 128  # of scales by block: elements of a along k, of b along both
 
@@ -37,6 +38,8 @@ class Matmul(Case):
     dtype_b: str | None = None
     scale_a: str | None = None   # "tensor" (1,), "number" (), "row" (M, 1), "block" (M, K/128)
     scale_b: str | None = None   # the same with "column" (1, N), "block" (K/128, N/128)
+    program: str | None = None   # one of `PROGRAMS`
+    batched: bool = False        # its operands differ from matrix to matrix
     op = "matmul"
 
     # ---- shapes
@@ -65,10 +68,25 @@ class Matmul(Case):
         for name, by, shapes in (("scale_a", self.scale_a, {"row": (self.m, 1), "block": (self.m, blocks)}),
                                  ("scale_b", self.scale_b, {"column": (1, self.n), "block": (blocks, -(-self.n // BLOCK))})):
             places[name] = by and self._lay(name, {"tensor": (1,), "number": (), **shapes}[by], "float32")
+        if self.fused:
+            places |= {name: self._lay(name, shape, dtype)
+                       for name, (dtype, shape) in self.fused.places(self.y_dtype, self._y_shape(), self.batched).items()}
         return places
 
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    @property
+    def compute(self):
+        """Of the program."""
+        return "float64" if self.dtype == "float64" else "float32"
+
     def outputs(self):
-        return {"y": self._lay("y", self._y_shape(), self.y_dtype)}
+        places = {"y": self._lay("y", self._y_shape(), self.y_dtype)}
+        for k in range(1, self.fused.sides + 1 if self.fused else 1):
+            places[f"y{k}"] = self._lay(f"y{k}", self._y_shape(), self.fused.side_dtype(self.compute))
+        return places
 
     def in_place(self):
         return {"y": "c"} if self.c == "in place" else {}
@@ -98,12 +116,24 @@ class Matmul(Case):
         places = self.inputs()
         reads_c = self.c is not None and self.beta != 0
         tensors = {name: tensor(p) for name, p in places.items() if name != "c" or reads_c}
-        return make_problem(tuple(map(tensors.get, ("a", "b", "bias", "c", "scale_a", "scale_b"))), tensor(self.outputs()["y"]), self.ta,
-                            self.tb, self.activation, self.math, self.out_dtype, self.alpha != 1,
-                            self.beta != 1 if reads_c else None, aliases=frozenset({"c"} if reads_c and self.c == "in place" else ()))
+        y, *sides = map(tensor, self.outputs().values())
+        plain = make_problem(tuple(map(tensors.get, ("a", "b", "bias", "c", "scale_a", "scale_b"))), y, self.ta,
+                             self.tb, self.activation, self.math, self.out_dtype, self.alpha != 1,
+                             self.beta != 1 if reads_c else None, aliases=frozenset({"c"} if reads_c and self.c == "in place" else ()))
+        if not self.fused:
+            return plain
+        program, extras = self.fused.problem_parts(self.compute, self.y_dtype, tensors, sides, y.shape)
+        return replace(plain, program=program, extras=extras)
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import matmul
+        if self.fused:
+            from dnnkern.matmul import OPERATION
+            problem = self.problem()
+            operation = OPERATION.of(problem)
+            operands = tuple(arrays.get(name) if getattr(problem, name) is not None else None for name in operation.operands)
+            return operation.call(operands, out, (problem,), (self.alpha, self.beta, *self.fused.numbers), tail.pop("workspace", None),
+                                  tail.pop("stream", None), tail)
         out = out[0] if isinstance(out, tuple) else out
         return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], c=arrays["c"], alpha=self.alpha, beta=self.beta, transpose_a=self.ta,
                       transpose_b=self.tb, activation=self.activation, math=self.math, out_dtype=self.out_dtype,
@@ -113,6 +143,8 @@ class Matmul(Case):
 
     @property
     def exact(self):
+        if self.fused and not self.fused.exact:
+            return False
         return ACTIVATIONS[self.activation or "identity"][2] and not (self.y_dtype in LARGEST and abs(self.alpha) > 8)
 
     @property
@@ -154,14 +186,18 @@ class Matmul(Case):
         scales = {name: places[name] and rng.integers(1, 3, places[name].shape).astype(np.float64) for name in ("scale_a", "scale_b")}
         values = {**scales, "a": a, "b": integers("b", top), "bias": integers("bias", max(1, min(budget // 8, 50))),
                   "c": integers("c", max(1, min(int(budget // 8 / max(abs(self.beta), 1)), 50)))}
+        if self.fused:
+            values |= self.fused.exact_values(rng, places)
         if self.k > 16:
             values["a"] = np.where(rng.random(a.shape) < 0.25, -np.abs(a), np.abs(a))
         return values
 
     def _float_values(self, rng):
         """Normal numbers with an offset, scaled so that results are of order 1 to 10 and of both signs."""
-        values = {}
+        values = self.fused.float_values(rng, self.inputs()) if self.fused else {}
         for name, place in self.inputs().items():
+            if name in values:
+                continue
             if place is None:
                 values[name] = None
             elif name.startswith("scale"):
@@ -208,9 +244,13 @@ class Matmul(Case):
         bound = slope * bound
         if not is_exact:
             bound = bound + 8 * accumulator * (1 + np.abs(z))
-        bound = bound + rounding_error(y, self.y_dtype)
-        shape = self._y_shape()
-        return {"y": saturated(y, self.y_dtype).reshape(shape)}, {"y": bound.reshape(shape)}
+        results, shape = {"y": (y, bound)}, self._y_shape()
+        if self.fused:
+            results["y"], sides = self.fused.reference(y, bound, values, accumulator)
+            results |= {f"y{k}": side for k, side in enumerate(sides, 1)}
+        dtypes = {name: place.dtype for name, place in self.outputs().items()}
+        return ({name: saturated(y, dtypes[name]).reshape(shape) for name, (y, _) in results.items()},
+                {name: (bound + rounding_error(y, dtypes[name])).reshape(shape) for name, (y, bound) in results.items()})
 
     def _matrices(self, values):
         a, b = values["a"], values["b"]
@@ -286,6 +326,24 @@ def _cases():
     case("vector-batch-matrix", 1, 9, 11, vectors="a", batch_b=(2, 3))
     case("batch-matrix-vector-c", 8, 1, 11, vectors="b", batch_a=(3,), c="full", beta=0.5)
     case("matrix-t-vector-bias-row", 37, 1, 20, vectors="b", ta=True, bias="row")
+    # programs
+    for program in PROGRAMS:
+        for dtype in ("float64", "float32", "bfloat16", "float16"):
+            case(f"program-{program}-48x40x64", 48, 40, 64, dtype, program=program, tb=dtype == "bfloat16")
+        case(f"program-{program}-tn-33x31x37", 33, 31, 37, "bfloat16", program=program, ta=True, out_dtype="float32", alpha=2.0)
+        if program != "triangle":
+            case(f"program-{program}-row-1x67x130", 1, 67, 130, "float16", program=program)
+        case(f"program-{program}-long-5x7x1030", 5, 7, 1030, program=program)
+        case(f"program-{program}-by-columns-66x34x64", 66, 34, 64, "float16", program=program, layout={"y": {"order": (1, 0)}})
+    case("program-chain-batch3-17x19x23", 17, 19, 23, batch_a=(3,), batch_b=(3,), program="chain", batched=True, bias="column")
+    case("program-chain-batch2x3-65x24x32", 65, 24, 32, "bfloat16", batch_a=(2, 3), batch_b=(3,), program="chain", batched=True)
+    case("program-two-inputs-batch-not-mergeable", 6, 5, 7, "float64", batch_a=(2, 3), batch_b=(2, 3), program="two-inputs", batched=True,
+         layout={"a": {"order": (1, 0, 2, 3)}})
+    case("program-triangle-batch4-24x16x8", 24, 16, 8, "float16", batch_a=(4,), batch_b=(4,), program="triangle", c="full", beta=2.0)
+    for program in ("chain", "two-inputs"):
+        case(f"program-{program}-deep-130x264x512", 130, 264, 512, "bfloat16", program=program, tb=True)
+    case("program-two-inputs-33x31x64", 33, 31, 64, "int8", program="two-inputs", out_dtype="float32", tb=True)
+    case("program-chain-33x31x64", 33, 31, 64, "int8", program="chain", out_dtype="float32", tb=True)
     # batches
     case("batch4-16x16x16", 16, 16, 16, "float16", batch_a=(4,), batch_b=(4,))
     case("batch-2x3-broadcast-both", 9, 10, 11, batch_a=(2, 1), batch_b=(1, 3))

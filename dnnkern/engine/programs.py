@@ -1,0 +1,142 @@
+"""Programs of pointwise functions in an anchor's kernel: what a problem knows of their operands, and the kernel parameter with these.
+
+A problem with `program` has its operands in `extras`, tensors in the order of `Program.operands`: those that are read are the operands
+"x0" and on of its operation, those that are stored the outputs "y1" and on. A number that is given at each launch is a scalar of its name,
+its tensor has no dimensions; an index is in no memory, its tensor's strides say what it counts.
+"""
+import functools
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+from ..device.program import MEMBERS, Program, has_strides, loaded_type, operands_class
+from ..host.dtypes import STORAGE
+from ..host.launch import Argument
+
+
+class Steps(NamedTuple):
+    """Element strides of an operand along the rows, the columns, and each dimension of the batch of an anchor."""
+    row: int
+    column: int
+    batch: tuple = ()
+
+    def transposed(self):
+        """The same where rows are the columns."""
+        return Steps(self.column, self.row, self.batch)
+
+
+@functools.cache
+def operand_names(program):
+    """The name of each of a program's operands."""
+    inputs = program.inputs
+    return tuple(f"x{k}" if k < inputs else f"y{k - inputs + 1}" for k in range(len(program.operands)))
+
+
+def _named(program, accesses, stored=False):
+    """Names of the operands that are read, or those that are stored, by these accesses."""
+    names = list(zip(operand_names(program), program.operands))
+    return tuple(name for name, (_, access) in (names[program.inputs:] if stored else names[:program.inputs]) if access in accesses)
+
+
+IN_MEMORY = tuple(access for access, members in MEMBERS.items() if "pointer" in members)
+
+
+class WithProgram:
+    """What a problem with the fields `program` and `extras` is to its operation; a mixin."""
+
+    @functools.cached_property
+    def extra_names(self):
+        """(operands, outputs, scalars) that its operation has more for the program."""
+        p = self.program
+        return () if p is None else (_named(p, IN_MEMORY), _named(p, IN_MEMORY, True), _named(p, ("value",)))
+
+    @functools.cached_property
+    def scalar_types(self):
+        """{scalar: type} of the program's."""
+        p = self.program
+        return {} if p is None else {name: loaded_type(dtype) for name, (dtype, access) in zip(operand_names(p), p.operands)
+                                     if access == "value"}
+
+    @functools.cached_property
+    def extra_tensors(self):
+        """{name: tensor} of the program's operands that are in memory."""
+        if self.program is None:
+            return {}
+        named = dict(zip(operand_names(self.program), self.extras))
+        return {name: named[name] for some in self.extra_names[:2] for name in some}
+
+    @property
+    def side_outputs(self):
+        """The tensors that the program stores."""
+        return () if self.program is None else self.extras[self.program.inputs:]
+
+    def __getattr__(self, name):
+        if name[:1] in ("x", "y") and name[1:].isdecimal() and name in self.extra_tensors:
+            return self.extra_tensors[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def of_tensors(self, tensors):
+        """The same problem with other tensors, {name: tensor}: those of a call's arrays."""
+        own = {f.name for f in fields(self)}
+        extras = tuple(tensors.get(name, t) for name, t in zip(operand_names(self.program), self.extras))
+        return replace(self, extras=extras, **{name: t for name, t in tensors.items() if name in own})
+
+    def check_program(self, op, shape):
+        """Raise unless the extras are what the program reads and stores beside a result of this shape."""
+        p = self.program
+        if p is None:
+            if self.extras:
+                raise ValueError(f"{op}: {len(self.extras)} extras without a program")
+            return
+        if not isinstance(p, Program):
+            raise TypeError(f"{op}: program: got {type(p).__name__}; expected a Program")
+        if p.accumulators != 1:
+            raise ValueError(f"{op}: a program of {p.accumulators} accumulators; expected 1")
+        if len(self.extras) != len(p.operands):
+            raise ValueError(f"{op}: {len(self.extras)} extras; the program has {len(p.operands)} operands")
+        for k, (name, (dtype, access), t) in enumerate(zip(operand_names(p), p.operands, self.extras)):
+            if t.dtype != dtype:
+                raise TypeError(f"{op}: {name} is {t.dtype}; the program has {dtype}")
+            if k >= p.inputs:
+                if t.shape != shape:
+                    raise ValueError(f"{op}: {name} has shape {t.shape}; expected the result's, {shape}")
+                if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
+                    raise ValueError(f"{op}: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
+            elif len(t.shape) > len(shape) or any(n not in (1, m) for n, m in zip(t.shape[::-1], shape[::-1])):
+                raise ValueError(f"{op}: {name} has shape {t.shape}, which does not broadcast to the result's {shape}")
+
+
+def check_access(op, name, access, steps):
+    """Raise where an operand varies along what its access does not name."""
+    along = {"scalar": (0, 0, 0), "value": (0, 0, 0), "row": (1, 0, 1), "column": (0, 1, 1)}.get(access, (1, 1, 1))
+    for what, allowed, varies in zip(("rows", "columns", "the batch"), along, (steps.row, steps.column, any(steps.batch))):
+        if varies and not allowed:
+            raise ValueError(f"{op}: {name} is read by {access}, and varies along {what}: strides {tuple(steps)}")
+
+
+def program_argument(parts, dims=0):
+    """The kernel parameter with the operands of ``parts.epilogue.program``, one without members where there is none.
+
+    `parts` has the epilogue, and with a program `m`, `n` and `operand_steps`, the `Steps` of each operand; the kernel moves them along
+    `dims` dimensions of a batch (see `make_placed`).
+    """
+    spec = parts.epilogue
+    program = spec.program
+    if program is None:
+        return NOTHING
+    stride, members = "int64" if spec.wide else "int32", []
+    if program.stores:
+        members += [Argument("int32", parts.m), Argument("int32", parts.n)]
+    for name, (dtype, access), steps in zip(operand_names(program), program.operands, parts.operand_steps):
+        if access == "value":
+            members.append(Argument(loaded_type(dtype), name))
+        elif access != "index":
+            members.append(Argument(STORAGE[dtype] + "*", name))
+        values = {"row": steps[:1], "column": steps[1:2], "matrix": steps[:2], "index": (*steps[:2], 0)}.get(access, ())
+        batch = (steps.batch or (0,) * dims) if has_strides(access) else ()
+        members += [Argument(stride, v) for v in (*values, *batch)]
+    kind = operands_class(tuple(a.type for a in members))
+    return Argument(kind, kind(*members))
+
+
+NOTHING = Argument(operands_class(()), operands_class(())())
+"""The parameter of kernels without a program."""
