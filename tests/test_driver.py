@@ -143,7 +143,7 @@ def test_a_device_is_described(gpu):
     assert found.bandwidth == 2.0 * 2619000e3 * 6144 / 8 and found.shared_per_block == 232448 and found.clock_hz == 1.98e9
     with pytest.raises(ValueError, match="device 2 does not exist; there are 2"):
         device.device(2)
-    assert device.pointer_device(1 << 40) == 0
+    assert device.pointer_device(1 << 40) == device.pointer_device(np.int64(1 << 40)) == 0
 
 
 def test_contexts_of_devices_and_threads(gpu):
@@ -173,7 +173,7 @@ def test_a_kernel_is_loaded_once_and_told_what_it_takes(gpu):
 def test_tensor_maps_reach_the_driver(gpu):
     spec = tensormap.TensorMap("bfloat16", (5, 6, 64), (6 * 72, 72, 1), (2, 3, 64), swizzle=128, steps=(1, 2, 1))
     assert spec.encode(1 << 40) == b"\x5a" * 128
-    column = tensormap.Im2colMap("float16", (2, 9, 8, 32), (9 * 8 * 32, 8 * 32, 32, 1), (-1, -2), (1, 2), 32, 64)
+    column = tensormap.Im2colMap("float16", tuple(np.array([2, 9, 8, 32])), (9 * 8 * 32, 8 * 32, 32, 1), (-1, -2), (1, 2), np.int64(32), 64)
     assert column.encode(1 << 40) == b"\x5a" * 128
     assert gpu.maps == [(9, [64, 6, 5], [144, 6 * 144], [64, 3, 2], [1, 2, 1], (0, 3, 2, 0)),
                         (6, [32, 8, 9, 2], [64, 512, 4608], [-2, -1], [2, 1], 32, 64, [1, 1, 1, 1], (0, 0, 2, 0))]

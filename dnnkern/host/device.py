@@ -195,7 +195,7 @@ def pointer_device(address) -> int:
     if HOST_MEMORY:
         return 0
     driver.cuInit(0)
-    return driver.cuPointerGetAttribute(raw.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+    return driver.cuPointerGetAttribute(raw.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, int(address))
 
 
 def current_device() -> int:

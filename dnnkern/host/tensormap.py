@@ -189,7 +189,7 @@ def _encoder(spec):
     size, rank = spec.itemsize, len(spec.shape)
     if spec.im2col:  # corners like all else from the width on, whatever order the driver's documentation names them in
         encode = driver.cuTensorMapEncodeIm2col
-        box = _reversed(ctypes.c_int, spec.lower), _reversed(ctypes.c_int, spec.upper), spec.channels, spec.pixels
+        box = _reversed(ctypes.c_int, spec.lower), _reversed(ctypes.c_int, spec.upper), int(spec.channels), int(spec.pixels)
     else:
         encode, box = driver.cuTensorMapEncodeTiled, (_reversed(ctypes.c_uint32, spec.box),)
     strides = _reversed(ctypes.c_uint64, [s * size for s in spec.strides[:-1]] or [16])  # not read, but no null pointer either
@@ -199,4 +199,4 @@ def _encoder(spec):
 
 def _reversed(kind, values):
     """An array in C: the driver counts dimensions from the innermost."""
-    return (kind * len(values))(*reversed(values))
+    return (kind * len(values))(*map(int, reversed(values)))  # ctypes takes no integers of NumPy
