@@ -103,6 +103,11 @@ class FusedProblem:
         return (*(f"x{k}" for k in range(len(self.inputs))), *(f"y{k}" for k in range(len(self.outputs))))
 
     @property
+    def compute(self):
+        """The widest type that values are computed in."""
+        return "float64" if "float64" in self.program.types() else "float32"
+
+    @property
     def scalars(self):
         """Names of the run-time numbers."""
         return tuple(f"s{k}" for k in range(len(self.loads("value"))))

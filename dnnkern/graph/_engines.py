@@ -28,9 +28,21 @@ class Engines:
 
     def __init__(self, spec):
         self.spec, self.device = spec, device_of(current_device())
-        for cut in cuts(spec):
-            self.steps, self.temporaries = lower(spec, cut, OPERATIONS)
         self._first = self._main = self._able = None
+        self.steps, self.temporaries = self._fastest(cuts(spec))
+
+    def _fastest(self, candidates):
+        """The steps of the cut with the least predicted time, and their temporaries."""
+        found = [lower(self.spec, cut, OPERATIONS) for cut in candidates]
+        if len(found) == 1:
+            return found[0]
+
+        def seconds(lowered):
+            try:
+                return choose(self.spec, *lowered, self.device, 0).seconds
+            except cudnnGraphNotSupportedError:
+                return float("inf")
+        return min(found, key=seconds)
 
     def first(self, exclude=Note.NONE):
         """Dispatch's choice for every step."""

@@ -73,8 +73,8 @@ class Step:
 
 
 class Part:
-    """The steps of one part. A part has an anchor, a node that is no pointwise one, and neighbours that run in its kernel; today it has one
-    node.
+    """The steps of one part: of one node; of an anchor, a node that is no pointwise one, and neighbours that run in its kernel; or of
+    pointwise nodes.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class Part:
 
     # ---- steps
 
-    def call(self, op, operands, results, *parameters, scalars=(), make=None, **more):
+    def call(self, op, operands, results, *parameters, scalars=(), make=None, chain=None, **more):
         """Add a step: the problem that a call of the operation's public function would have.
 
         Parameters
@@ -174,6 +174,8 @@ class Part:
             In the order of the front end's scalars.
         make : callable, optional
             Instead of `make_problem`.
+        chain : Chain, optional
+            What the operation's kernel does to its result besides.
         """
         operation = dispatch.operation_of(op)
         tensors = [None if r is None else r.tensor for r in operands]
@@ -182,10 +184,16 @@ class Part:
         try:
             problem = (make or operation.make_problem)(tuple(tensors), outs if len(outs) > 1 else outs[0], *parameters,
                                                        aliases=frozenset(), **more)
+            refs = {**dict(zip(operation.operands, operands)), **dict(zip(operation.outputs, results))}
+            numbers = dict(zip(operation.scalars, scalars))
+            if chain is not None:
+                from ._fuse import extras
+                tensors, more_refs, more_numbers = extras(chain, problem.outputs[0].shape)
+                problem = replace(problem, program=chain.program, extras=tensors)
+                refs, numbers = {**refs, **more_refs}, {**numbers, **more_numbers}
         except (TypeError, ValueError) as error:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
-        self.add(problem, {**dict(zip(operation.operands, operands)), **dict(zip(operation.outputs, results))},
-                 dict(zip(operation.scalars, scalars)))
+        self.add(problem, refs, numbers)
 
     def problem(self, kind, operands, results, scalars=None, bound=None, names=None, **fields):
         """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these.
@@ -260,14 +268,39 @@ class Part:
 
 
 def lower(spec, parts, operations):
-    """The steps of all parts, in order, and the temporaries they use: (tuple of Step, list of Tensor)."""
-    read = {uid for node in spec.nodes for _, uid in node.inputs}
-    steps, temporaries = [], []
-    for nodes in parts:
-        part = Part(spec, nodes, read, temporaries)
-        operation = operations[part.node.op]
-        if operation.lower_node is None:
-            raise cudnnGraphNotSupportedError(f"{part}: no plan runs this operation")
-        operation.lower_node(part)
+    """The steps of all parts, in order, and the temporaries they use: (tuple of Step, list of Tensor). A part that no kernel runs as one is
+    split."""
+    from ._partition import split
+    steps, temporaries, left = [], [], list(reversed(parts))
+    while left:
+        nodes = left.pop()
+        count = len(temporaries)
+        part = Part(spec, nodes, _read_outside(spec, nodes), temporaries)
+        try:
+            _lower_part(part, operations)
+        except cudnnGraphNotSupportedError:
+            if len(nodes) == 1:
+                raise
+            del temporaries[count:]
+            left += reversed(split(nodes))
+            continue
         steps += part.steps
     return tuple(steps), temporaries
+
+
+def _read_outside(spec, nodes):
+    """uids that nodes outside of a part read."""
+    inside = {node.name: node for node in nodes}
+    return {uid for node in spec.nodes if inside.get(node.name) is not node for _, uid in node.inputs}
+
+
+def _lower_part(part, operations):
+    operation = operations[part.node.op]
+    if len(part.nodes) > 1:
+        if operation.function is not None:
+            from ._fuse import lower_pointwise
+            return lower_pointwise(part, operations)
+        return operation.lower_fused(part)
+    if operation.lower_node is None:
+        raise cudnnGraphNotSupportedError(f"{part}: no plan runs this operation")
+    return operation.lower_node(part)

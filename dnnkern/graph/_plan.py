@@ -149,6 +149,8 @@ class Plan:
         scratch = self.offsets.get(("scratch", k))
 
         def moved(argument):
+            if argument.members:
+                return replace(argument, value=argument.type(*map(moved, argument.members)))
             if not argument.is_dynamic:
                 return argument
             name = argument.value
@@ -200,7 +202,7 @@ class Plan:
     def _may_be_in_place(self, k, out, other):
         step = self.steps[k]
         names = {uid: name for name, ((kind, uid), _) in step.buffers if kind == "tensor"}
-        operation = dispatch.operation_of(step.op)
+        operation = dispatch.operation_of(step.op).of(step.problem)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
         return (names.get(other) in operation.in_place and isinstance(getattr(step.problem, "in_place", None), tuple)
                 and (a.dim, a.dtype) == (b.dim, b.dtype) and all(s == t for n, s, t in zip(a.dim, a.stride, b.stride) if n > 1))
@@ -208,7 +210,7 @@ class Plan:
 
 def is_written(step, name):
     """Whether an operand of a step, by its name in launches, is written."""
-    operation = dispatch.operation_of(step.op)
+    operation = dispatch.operation_of(step.op).of(step.problem)
     return name in operation.updates or name in operation.outputs
 
 

@@ -36,6 +36,10 @@ class Operation:
         Those of the outputs that the caller makes, and that are not returned.
     listed : bool
         Results are a list even if there is one.
+    function : callable(node), optional
+        Of a pointwise operation: the `device.pointwise.Function` of a node.
+    lower_fused : callable(part), optional
+        Of an anchor: the lowering of a part of it and pointwise nodes that run in its kernel.
     """
 
     def __init__(self, function, outputs, tag, given, listed, tail):
@@ -48,7 +52,7 @@ class Operation:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
-        self.infer_node = self.lower_node = None
+        self.infer_node = self.lower_node = self.function = self.lower_fused = None
 
     def infer(self, function):
         """Decorate the inference."""
@@ -58,6 +62,11 @@ class Operation:
     def lower(self, function):
         """Decorate the lowering."""
         self.lower_node = function
+        return function
+
+    def fuse(self, function):
+        """Decorate the lowering with pointwise neighbours."""
+        self.lower_fused = function
         return function
 
 

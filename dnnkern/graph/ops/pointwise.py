@@ -3,6 +3,7 @@
 Dims broadcast, aligned at the right. Inputs are converted to the compute type where they have several types, and the result is rounded once
 to its own.
 """
+import functools
 import inspect
 import math
 import operator
@@ -106,7 +107,14 @@ def _define(name, arguments, lowering, mode, doc, attributes=None, tag=None):
     made = operation(outputs="OUT_0", tag=f"POINTWISE_{tag or name.upper()}")(given)
     made.infer(infer)
     made.lower(lambda part: lowering(part, mode))
+    made.function = functools.partial(function_of, f"{mode}_backward" if lowering is lower_gradient else mode)
     return made
+
+
+def function_of(mode, node):
+    """A node's function."""
+    from ...device.pointwise import Function
+    return Function.of(mode, **{key: value for key, value in node.attributes if key != "axis"})
 
 
 ATTRIBUTE = {"swish_beta": "beta"}
@@ -153,6 +161,7 @@ def swish_backward(loss, input, compute_data_type=data_type.NOT_SET, swish_beta=
 
 swish_backward.infer(infer)
 swish_backward.lower(lambda part: lower_gradient(part, "swish"))
+swish_backward.function = functools.partial(function_of, "swish_backward")
 
 
 @operation(outputs="OUT_0", tag="POINTWISE_IDENTITY")
@@ -162,6 +171,7 @@ def identity(input):
 
 
 identity.infer(infer)
+identity.function = functools.partial(function_of, "identity")
 
 
 @identity.lower
@@ -177,6 +187,7 @@ def binary_select(input0, input1, mask):
 
 
 binary_select.infer(infer)
+binary_select.function = functools.partial(function_of, "binary_select")
 
 
 @binary_select.lower
@@ -200,6 +211,9 @@ def _(node):
     infer(node)
     rank, axis = len(node.dim("IN_0")), node.attributes["axis"]
     node.expect(-rank <= axis < rank, "IN_0", f"axis {axis} of {rank} dims", f"{-rank} to {rank - 1}")
+
+
+gen_index.function = functools.partial(function_of, "gen_index")
 
 
 @gen_index.lower

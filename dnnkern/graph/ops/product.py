@@ -4,7 +4,8 @@ import operator
 from .._enums import convolution_mode, member
 from .._errors import AttributeNotSet, InvalidValue
 from .._infer import broadcast, channels_last
-from ._define import operation
+from .._fuse import chain_of
+from ._define import OPERATIONS, operation
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INPUTS = (*FLOATS, "int8", "float8_e4m3fn", "float8_e5m2")
@@ -70,8 +71,20 @@ def _(node):
 def _(part):
     a, b = alike(part, part.input("A"), part.input("B"))
     written, out = target(part, "C", a.dtype)
-    part.call("matmul", (a, b), (written,), False, False, None, None, None, False, False, scalars=(1.0, 1.0))
+    part.call("matmul", (a, b), (written,), *PLAIN, scalars=(1.0, 1.0))
     part.done(written, out)
+
+
+PLAIN = False, False, None, None, None, False, False
+"""Parameters of a product: no transposition, nothing fused."""
+
+
+@matmul.fuse
+def _(part):
+    a, b = alike(part, part.input("A"), part.input("B"))
+    accumulator = {"float64": "float64", "int8": "int32"}.get(a.dtype, "float32")
+    chain = chain_of(part, OPERATIONS, part.node.output("C"), accumulator, OUTPUTS[a.dtype])
+    part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
 
 
 # ---- convolution

@@ -1,0 +1,206 @@
+"""Nodes of a part as one program: what runs in an anchor's registers, or in one kernel of its own (`dnnkern.fused`).
+
+Values are those of the graph: each node computes in its type, and its result is rounded to the tensor's type where another node of the part
+reads it, so that a part computes what its nodes one by one would.
+"""
+from dataclasses import dataclass
+
+from ..device.convert import INTEGERS
+from ..device.pointwise import LOGICAL, Function
+from ..device.program import Program, Step
+from ..host.tensor import Tensor
+from ._errors import cudnnGraphNotSupportedError
+from ._lower import Value
+
+EXACT = ("identity", "max", "min", "abs", "binary_select", "gen_index", *LOGICAL)
+"""Functions that are the same of integers as such and of the floats that they are."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A program and what it reads and writes.
+
+    Attributes
+    ----------
+    program : Program
+    reads : tuple of Ref or None
+        What its loads but for constants are, in their order; None for numbers and indices.
+    writes : tuple of Ref
+        Of its stores.
+    numbers : tuple of Value
+        The loads by value.
+    axes : tuple of int
+        The axes of the loads by index.
+    main : Ref or None
+        Where the program's result is written by the anchor.
+    """
+    program: Program
+    reads: tuple
+    writes: tuple
+    numbers: tuple
+    axes: tuple
+    main: object = None
+
+
+class _Values:
+    """Numbers of values as a program is made: accumulators, then loads, then steps; loads are found while steps are made, so that both are
+    numbered at the end."""
+
+    def __init__(self, accumulators):
+        self.accumulators, self.loads, self.steps = accumulators, [], []
+
+    def load(self, *load):
+        self.loads.append(load)
+        return "load", len(self.loads) - 1
+
+    def step(self, *step):
+        self.steps.append(step)
+        return "step", len(self.steps) - 1
+
+    def number(self, value):
+        kind, k = value
+        return k + {"accumulator": 0, "load": self.accumulators, "step": self.accumulators + len(self.loads)}[kind]
+
+
+def chain_of(part, operations, anchor=None, accumulator="float32", allowed=()):
+    """The `Chain` of a part's pointwise nodes; `anchor` is the uid of the result of another node of the part, an accumulator of this type,
+    whose kernel writes one result of the dtypes `allowed`.
+
+    Raises
+    ------
+    cudnnGraphNotSupportedError
+        There is no such program.
+    """
+    values, known, arrays = _Values(int(anchor is not None)), {}, {}
+    nodes = [node for node in part.nodes if operations[node.op].function]
+    shape = part.spec.tensor(nodes[0].output("OUT_0")).dim
+    if anchor is not None:
+        known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes)
+
+    def load(uid):
+        t = part.spec.tensor(uid)
+        if t.by_value:
+            found = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
+        else:
+            ref = part.memory(t).broadcast(shape)
+            found, arrays[uid] = values.load(ref.dtype, ref), ref
+        known[uid] = found
+        return found
+
+    for node in nodes:
+        f, out = operations[node.op].function(node), part.spec.tensor(node.output("OUT_0"))
+        if f.mode == "gen_index":
+            known[out.uid] = _rounded(part, values, values.load("int32", node.attribute("axis") % len(shape)), "int32", out, nodes)
+            continue
+        uids = [uid for _, uid in node.inputs]
+        inputs = [known[uid] if uid in known else load(uid) for uid in uids]
+        compute = _compute(part, f, [part.dtype(part.spec.tensor(uid)) for uid in uids], part.dtype(out), node)
+        result = values.step(f, inputs, None, compute)
+        is_same = f.is_condition and part.dtype(out) == "bool"
+        known[out.uid] = result if is_same else _rounded(part, values, result, compute, out, nodes)
+    return _finished(part, values, known, anchor, allowed)
+
+
+def _compute(part, f, given, result, node):
+    """The type that a node computes in: integers as such where that is exact, else float32, or float64 where float32 could lose
+    something."""
+    if {*given, result} <= set(INTEGERS) - {"int64"} and (f.mode in EXACT or f.is_condition) and not f.refusal("int32"):
+        return "int32"
+    wide = {"float64", "int32"} & {*given, result} or node.compute == "DOUBLE"
+    return "float64" if wide else "float32"
+
+
+def _rounded(part, values, value, kind, t, nodes):
+    """A value of a type as the nodes of the part that read its tensor see it."""
+    dtype = part.dtype(t)
+    if dtype == kind or all(t.uid not in dict(node.inputs).values() for node in nodes):
+        return value
+    last = values.steps[-1] if value[0] == "step" else None
+    if last is not None and value[1] == len(values.steps) - 1 and last[2] is None:
+        values.steps[-1] = (*last[:2], dtype, last[3])
+        return value
+    return values.step(Function.of("identity"), [value], dtype, kind)
+
+
+def _finished(part, values, known, anchor, allowed):
+    stored = []
+    for node in part.nodes:
+        for _, uid in node.outputs:
+            t = part.spec.tensor(uid)
+            if uid in known and (not t.virtual or uid in part.needed):
+                stored.append((known[uid], part.memory(t)))
+    main = None
+    if anchor is not None:
+        able = [k for k, (_, ref) in enumerate(stored) if ref.dtype in allowed]
+        if not able:
+            raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
+        main = stored.pop(able[-1])
+    loads, reads, numbers, axes = [], [], [], []
+    for k, (dtype, what) in enumerate(values.loads):
+        if isinstance(what, Value):
+            numbers.append(what)
+            loads.append((dtype, "value"))
+            reads.append(None)
+        elif isinstance(what, float):
+            loads.append((dtype, what))
+        elif isinstance(what, int):
+            axes.append(what)
+            loads.append((dtype, "index"))
+            reads.append(None)
+        else:
+            loads.append((dtype, "matrix" if anchor is None else _access(what)))
+            reads.append(what)
+    number = values.number
+    stores = [(number(value), ref.dtype, "matrix") for value, ref in stored]
+    try:
+        steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in values.steps]
+        program = Program(loads, steps, stores, None if main is None else number(main[0]), values.accumulators)
+    except TypeError as error:  # a dtype that no program has
+        raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
+    return Chain(program, tuple(reads), tuple(ref for _, ref in stored), tuple(numbers), tuple(axes), main and main[1])
+
+
+def _access(ref):
+    """How an operand of an anchor is addressed from its rows and columns."""
+    *batch, m, n = (0 if size == 1 else stride for size, stride in zip(ref.shape, ref.tensor.strides))
+    if m and n or any(batch) and not (m or n):
+        return "matrix"
+    return "row" if m else "column" if n else "scalar"
+
+
+def extras(chain, shape):
+    """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them."""
+    from ..engine.programs import operand_names
+    tensors, refs, numbers = [], {}, {}
+    names = iter(operand_names(chain.program))
+    axes, values = iter(chain.axes), iter(chain.numbers)
+    loads = [load for load in chain.program.loads if isinstance(load[1], str)]
+    for (dtype, access), ref in zip(loads, chain.reads):
+        name = next(names)
+        if access == "value":
+            tensors.append(Tensor((), (), dtype))
+            numbers[name] = next(values)
+        elif access == "index":
+            axis = next(axes)
+            tensors.append(Tensor(tuple(shape), tuple(int(d == axis) for d in range(len(shape))), "int32"))
+        else:
+            tensors.append(ref.tensor)
+            refs[name] = ref
+    for name, ref in zip(names, chain.writes):
+        tensors.append(ref.tensor)
+        refs[name] = ref
+    return tuple(tensors), refs, numbers
+
+
+def lower_pointwise(part, operations):
+    """One step of the family `fused`."""
+    from ..fused._problem import FusedProblem
+    chain = chain_of(part, operations)
+    inputs = [ref for ref in chain.reads if ref is not None]
+    if not inputs:
+        raise cudnnGraphNotSupportedError(f"{part}: a program of no array")
+    try:
+        problem = FusedProblem(chain.program, [ref.tensor for ref in inputs], [ref.tensor for ref in chain.writes], chain.axes)
+    except (TypeError, ValueError) as error:
+        raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
+    part.add(problem, dict(zip(problem.names, (*inputs, *chain.writes))), dict(zip(problem.scalars, chain.numbers)))
