@@ -161,7 +161,7 @@ def test_build_without_modes_makes_no_plans():
         graph.get_execution_plan_count()
     graph.create_execution_plans(A)
     graph.build_plans()
-    assert graph.get_workspace_size() > 0
+    assert graph.get_workspace_size() == 0 and graph.get_plan_name_at_index(0).startswith("matmul_"), "one kernel"
 
 
 def test_build_operation_graph_validates():
@@ -211,11 +211,12 @@ def test_workspace_is_exact_and_shared():
     x = draw((1, 64, 64), 1)
     graph = new_graph()
     t = y = graph.tensor_like(x)
+    expected = x.astype(float)
     for _ in range(6):
-        y = graph.neg(y)
+        y, expected = graph.softmax(y, 2), np.exp(expected) / np.exp(expected).sum(2, keepdims=True)
     y.set_output(True)
     got, = run(graph, {t: x}, [y])
-    np.testing.assert_array_equal(got, x)
+    close(got, expected, factor=64)
     size = graph.get_workspace_size()
     assert size == graph.get_workspace_size_plan_at_index(0) == 2 * x.nbytes
     if HOST_MEMORY:
@@ -469,7 +470,7 @@ def test_trap_9_more_than_2_to_the_31_elements():
     graph = new_graph(T.HALF)
     x = graph.tensor([3, 2 ** 15, 2 ** 16], [2 ** 31, 2 ** 16, 1])
     w = graph.tensor([1, 2 ** 16, 8], [2 ** 19, 8, 1])
-    y = graph.relu(graph.matmul(x, w)).set_output(True)
+    y = graph.softmax(graph.matmul(x, w), 2).set_output(True)
     graph.build()
     graph.create_execution_plans(A)
     assert y.get_stride() == [2 ** 18, 8, 1] and graph.get_workspace_size() >= 4 * 3 * 2 ** 18

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from ..device.convert import INTEGERS
 from ..device.pointwise import LOGICAL, Function
 from ..device.program import Program, Step
+from ..engine.programs import operand_names
+from ..fused import FusedProblem
 from ..host.tensor import Tensor
 from ._errors import cudnnGraphNotSupportedError
-from ._lower import Value
+from ._part import Value
 
 EXACT = ("identity", "max", "min", "abs", "binary_select", "gen_index", *LOGICAL)
 """Functions that are the same of integers as such and of the floats that they are."""
@@ -40,6 +42,28 @@ class Chain:
     numbers: tuple
     axes: tuple
     main: object = None
+
+    def extras(self, shape):
+        """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them."""
+        tensors, refs, numbers = [], {}, {}
+        names = iter(operand_names(self.program))
+        axes, values = iter(self.axes), iter(self.numbers)
+        loads = [load for load in self.program.loads if isinstance(load[1], str)]
+        for (dtype, access), ref in zip(loads, self.reads):
+            name = next(names)
+            if access == "value":
+                tensors.append(Tensor((), (), dtype))
+                numbers[name] = next(values)
+            elif access == "index":
+                axis = next(axes)
+                tensors.append(Tensor(tuple(shape), tuple(int(d == axis) for d in range(len(shape))), "int32"))
+            else:
+                tensors.append(ref.tensor)
+                refs[name] = ref
+        for name, ref in zip(names, self.writes):
+            tensors.append(ref.tensor)
+            refs[name] = ref
+        return tuple(tensors), refs, numbers
 
 
 class _Values:
@@ -168,33 +192,8 @@ def _access(ref):
     return "row" if m else "column" if n else "scalar"
 
 
-def extras(chain, shape):
-    """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them."""
-    from ..engine.programs import operand_names
-    tensors, refs, numbers = [], {}, {}
-    names = iter(operand_names(chain.program))
-    axes, values = iter(chain.axes), iter(chain.numbers)
-    loads = [load for load in chain.program.loads if isinstance(load[1], str)]
-    for (dtype, access), ref in zip(loads, chain.reads):
-        name = next(names)
-        if access == "value":
-            tensors.append(Tensor((), (), dtype))
-            numbers[name] = next(values)
-        elif access == "index":
-            axis = next(axes)
-            tensors.append(Tensor(tuple(shape), tuple(int(d == axis) for d in range(len(shape))), "int32"))
-        else:
-            tensors.append(ref.tensor)
-            refs[name] = ref
-    for name, ref in zip(names, chain.writes):
-        tensors.append(ref.tensor)
-        refs[name] = ref
-    return tuple(tensors), refs, numbers
-
-
 def lower_pointwise(part, operations):
     """One step of the family `fused`."""
-    from ..fused._problem import FusedProblem
     chain = chain_of(part, operations)
     inputs = [ref for ref in chain.reads if ref is not None]
     if not inputs:

@@ -12,7 +12,7 @@ from ..algorithm import Note
 from ..host.executable import load
 from ._enums import behavior_note, numerical_note
 from ._errors import cudnnGraphNotSupportedError
-from ._lower import Value
+from ._part import Value
 
 LINE = 256
 REMEMBERED = 32  # executables of a plan

@@ -13,7 +13,7 @@
 
 The function maps the arguments of a call to input ports and attributes, which are plain data. Every signature ends with
 ``compute_data_type=NOT_SET, name=""`` unless it has them elsewhere. Inference reads and completes the node's tensors. Lowering adds steps
-to a `_lower.Part`.
+to a `_part.Part`.
 """
 import inspect
 
