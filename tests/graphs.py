@@ -59,6 +59,11 @@ def new_graph(io=T.FLOAT, intermediate=T.FLOAT, compute=T.FLOAT):
     return cudnn.pygraph(io_data_type=io, intermediate_data_type=intermediate, compute_data_type=compute)
 
 
+def like(graph, array):
+    """A tensor like an array of the host, which need not be of a device's."""
+    return graph.tensor(array.shape, [s // array.itemsize for s in array.strides], array.dtype)
+
+
 def channels_last(array):
     """The same values with dim 1 fastest."""
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1)

@@ -273,3 +273,16 @@ def test_elements_of_all_dtypes():
         np.testing.assert_array_equal(got, x.astype(float))
         np.testing.assert_array_equal(side.astype(float), x.astype(float))
         assert element(dtype, "int32" if dtype in ("int8", "uint8", "int16", "int32", "bool") else None).pointer
+
+
+def test_a_hash_stays_in_its_process():
+    """Where text hashes otherwise, a program that came from another process is found all the same."""
+    import os
+    import pickle
+    import subprocess
+    import sys
+    program = Program((("bfloat16", "column"),), (of("add", 0, 1),))
+    hash(program)
+    code = "import pickle, sys; from dnnkern.device.program import Program; p = pickle.loads(sys.stdin.buffer.read()); " \
+           "q = Program.of_record(p.record()); assert {q: 1}[p] == 1 and hash(p) == hash(q)"
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(program), check=True, env={**os.environ, "PYTHONHASHSEED": "12345"})

@@ -1,7 +1,7 @@
 """The cut: what runs in one kernel, what does not, and that both compute the same."""
 import numpy as np
 import pytest
-from graphs import T, close, new_graph, run
+from graphs import T, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.graph import _engines, _partition
@@ -26,7 +26,7 @@ def kernels(graph):
 def test_an_epilogue_with_a_side_output_is_one_part():
     graph = new_graph()
     a, b, v, r = (draw(shape, k) for k, shape in enumerate(((2, 9, 7), (2, 7, 12), (1, 1, 12), (2, 9, 12))))
-    ta, tb, tv, tr = map(graph.tensor_like, (a, b, v, r))
+    ta, tb, tv, tr = (like(graph, array) for array in (a, b, v, r))
     z = graph.bias(graph.matmul(ta, tb), tv).set_output(True)
     y = graph.add(graph.relu(z), tr).set_output(True)
     mask = graph.cmp_gt(z, tr).set_output(True).set_data_type(T.BOOLEAN)
@@ -44,7 +44,7 @@ def test_rounding_of_what_is_in_between():
     results = []
     for kind in (T.HALF, T.FLOAT):
         graph = new_graph(T.HALF)
-        ta, tb = map(graph.tensor_like, (a, b))
+        ta, tb = (like(graph, array) for array in (a, b))
         c = graph.matmul(ta, tb).set_data_type(kind)
         y = graph.mul(graph.sub(c, graph.identity(c).set_data_type(T.HALF)), c).set_output(True).set_data_type(T.FLOAT)
         assert kernels(graph) == ["matmul"]
@@ -55,7 +55,7 @@ def test_rounding_of_what_is_in_between():
 def test_what_feeds_an_anchor_is_not_in_its_part():
     graph = new_graph()
     x = draw((1, 8, 8), 1)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     hot = graph.relu(t)
     y = graph.add(graph.matmul(hot, t), hot).set_output(True)
     assert parts(graph) == [["relu"], ["matmul", "add"]]
@@ -66,7 +66,7 @@ def test_no_part_waits_for_itself():
     """add reads exp and a sum of what exp is made of: both around a reduction, which is no pointwise node."""
     graph = new_graph()
     x = draw((4, 6, 8), 1)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     e = graph.exp(graph.neg(t))
     s = graph.reduction(e, cudnn.reduction_mode.ADD).set_dim([4, 6, 1]).set_stride([6, 1, 1])
     y = graph.add(graph.mul(e, s), t).set_output(True)
@@ -78,7 +78,7 @@ def test_no_part_waits_for_itself():
 def test_two_anchors_are_two_parts():
     graph = new_graph()
     x = draw((1, 8, 8), 1)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     first, second = graph.matmul(t, t), graph.matmul(t, t)
     y = graph.add(graph.relu(first), second).set_output(True)
     assert parts(graph) == [["matmul", "relu"], ["matmul", "add"]]
@@ -90,7 +90,7 @@ def test_numbers_and_positions():
     """Numbers are read at each execution, constants are in the program, positions along an axis are counted."""
     graph = new_graph()
     x = draw((2, 5, 7), 1)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     factor = graph.tensor([1, 1, 1], [1, 1, 1], T.FLOAT, is_pass_by_value=True)
     row = graph.gen_index(t, axis=1).set_data_type(T.INT32)
     column = graph.gen_index(t, axis=2).set_data_type(T.INT32)
@@ -106,7 +106,7 @@ def test_a_part_that_no_kernel_runs_is_split():
     """Seventeen arrays are more than a kernel takes."""
     graph = new_graph()
     arrays = [draw((3, 8), k) for k in range(18)]
-    tensors = list(map(graph.tensor_like, arrays))
+    tensors = [like(graph, array) for array in arrays]
     y = tensors[0]
     for t in tensors[1:]:
         y = graph.add(y, t)
@@ -119,7 +119,7 @@ def test_a_part_that_no_kernel_runs_is_split():
 def test_integers(kind):
     graph = new_graph(T.FLOAT)
     x, z = (np.random.default_rng(k).integers(0, 100, (4, 9)).astype(kind) for k in (1, 2))
-    t, u = map(graph.tensor_like, (x, z))
+    t, u = (like(graph, array) for array in (x, z))
     y = graph.max(graph.min(t, u).set_data_type(t.get_data_type()), graph.identity(u).set_data_type(t.get_data_type()))
     y.set_output(True).set_data_type(t.get_data_type())
     got, = run(graph, {t: x, u: z}, [y])
@@ -140,7 +140,7 @@ def test_cut_and_uncut_are_the_same(name, monkeypatch):
     for cuts in (_partition.cuts, lambda spec: [_partition.one_by_one(spec)]):
         monkeypatch.setattr(_engines, "cuts", cuts)
         graph = new_graph()
-        ta, tb, to = map(graph.tensor_like, (a, b, other))
+        ta, tb, to = (like(graph, array) for array in (a, b, other))
         c = graph.matmul(ta, tb)
         y = graph.mul(getattr(graph, name)(*(c, to)[:1 + (name in TWO)]), to).set_output(True)
         assert kernels(graph)[0] == "matmul" and (len(kernels(graph)) == 1) == (not found)

@@ -134,6 +134,17 @@ class Program:
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < known:
                 raise ValueError(f"program: {what} value {value!r}; expected 0 to {known - 1}")
 
+    def __hash__(self):
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self):
+        """Once for all calls with the program: its steps are many objects."""
+        return hash((self.loads, self.steps, self.stores, self.result, self.accumulators))
+
+    def __reduce__(self):  # hashes are a process's own
+        return type(self), (self.loads, self.steps, self.stores, self.result, self.accumulators)
+
     @classmethod
     def of_record(cls, record):
         """The program that `dataclasses.asdict` made into plain data, lists for tuples."""

@@ -23,6 +23,17 @@ def _operation(inputs, outputs, scalars):
                      in_place=frozenset(names), labels=tuple(f"inputs[{k}]" for k in range(inputs)))
 
 
+@functools.lru_cache(maxsize=1024)
+def _operation_of(program, inputs):
+    """The operation of calls with this program and so many arrays."""
+    if not inputs:
+        raise ValueError("fused_pointwise: inputs is empty; expected an array for each load by 'matrix'")
+    if not program.stores:
+        raise ValueError("fused_pointwise: program stores nothing; expected a result")
+    numbers = sum(access == "value" for _, access in program.loads)
+    return _operation(inputs, len(program.stores), tuple(f"s{k}" for k in range(numbers)))
+
+
 FUSED = _Fused("fused_pointwise", operands=("x0",), outputs=("y0",), problem=make_fused, in_place=frozenset({"x0"}))
 
 
@@ -81,15 +92,11 @@ def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace
         raise TypeError(f"fused_pointwise: program is {shown(program)}; expected a dnnkern.device.program.Program")
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"fused_pointwise: inputs is {shown(inputs)}; expected a list of arrays")
+    operation = _operation_of(program, len(inputs))
+    scalars = ()
+    if numbers or operation.scalars:
+        scalars = tuple([number("fused_pointwise", f"numbers[{k}]", v) for k, v in enumerate(numbers)])
+        if len(scalars) != len(operation.scalars):
+            raise ValueError(f"fused_pointwise: {len(scalars)} numbers for a program with {len(operation.scalars)} loads by 'value'")
     axes = ints("fused_pointwise", "axes", axes)
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    scalars = tuple(number("fused_pointwise", f"numbers[{k}]", v) for k, v in enumerate(numbers))
-    wanted = sum(access == "value" for _, access in program.loads)
-    if len(scalars) != wanted:
-        raise ValueError(f"fused_pointwise: {len(scalars)} numbers for a program with {wanted} loads by 'value'")
-    if not inputs:
-        raise ValueError("fused_pointwise: inputs is empty; expected an array for each load by 'matrix'")
-    if not program.stores:
-        raise ValueError("fused_pointwise: program stores nothing; expected a result")
-    operation = _operation(len(inputs), len(program.stores), tuple(f"s{k}" for k in range(wanted)))
-    return operation.call(tuple(inputs), out, (program, axes), scalars, workspace, stream, choice)
+    return operation.call(tuple(inputs), out, (program, axes if type(axes) is tuple else (axes,)), scalars, workspace, stream, choice)

@@ -39,7 +39,7 @@ row("fused/naive", GUESSED, "instructions of a thread, of a dimension's division
 row("fused/rows", GUESSED,
     "instructions of a thread, of a dimension, of an array's offset along a dimension, of an access; times as long where the bytes that a "
     "multiprocessor waits for are fewer than these; blocks of a multiprocessor",
-    thread=30, dimension=12, array=2, access=4, enough=40960, blocks=8)
+    thread=30, dimension=12, array=2, access=4, enough=16384, blocks=8)
 
 # ---- dropout, optim
 
