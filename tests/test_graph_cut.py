@@ -4,6 +4,7 @@ import pytest
 from graphs import T, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
+from dnnkern.device import HOST_MEMORY
 from dnnkern.graph import _engines, _partition
 
 
@@ -86,6 +87,24 @@ def test_two_anchors_are_two_parts():
     close(run(graph, {t: x}, [y])[0], np.maximum(product, 0) + product, factor=32, scale=20)
 
 
+def test_neighbours_of_one_tensor_are_one_part():
+    """Both halves of a rotation, of which neither reads the other's result: one kernel, and in place."""
+    graph = new_graph()
+    a, b, cos, sin = (draw(shape, k) for k, shape in enumerate(((2, 5, 8), (2, 5, 8), (1, 5, 8), (1, 5, 8))))
+    ta, tb, tc, ts = (like(graph, array) for array in (a, b, cos, sin))
+    first = graph.sub(graph.mul(ta, tc), graph.mul(tb, ts)).set_output(True)
+    second = graph.add(graph.mul(tb, tc), graph.mul(ta, ts)).set_output(True)
+    assert len(parts(graph)) == 1 and kernels(graph) == ["fused_pointwise"]
+    expected = a * cos - b * sin, b * cos + a * sin
+    for got, wanted in zip(run(graph, {ta: a, tb: b, tc: cos, ts: sin}, [first, second]), expected):
+        close(got, wanted, factor=16)
+    if HOST_MEMORY:
+        x, y = a.copy(), b.copy()
+        graph.execute({ta: x, tb: y, tc: cos, ts: sin, first: x, second: y}, np.empty(graph.get_workspace_size(), np.uint8))
+        close(x, expected[0], factor=16)
+        close(y, expected[1], factor=16)
+
+
 def test_numbers_and_positions():
     """Numbers are read at each execution, constants are in the program, positions along an axis are counted."""
     graph = new_graph()
@@ -146,3 +165,59 @@ def test_cut_and_uncut_are_the_same(name, monkeypatch):
         assert kernels(graph)[0] == "matmul" and (len(kernels(graph)) == 1) == (not found)
         found.append(run(graph, {ta: a, tb: b, to: other}, [y])[0])
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+
+
+# ---- what explains it
+
+
+def explained():
+    graph = new_graph()
+    x = graph.tensor([1, 8, 8], [64, 8, 1], name="x")
+    hot = graph.relu(x, name="hot")
+    product = graph.bias(graph.matmul(hot, x, name="mm"), hot, name="sum")
+    graph.mul(product, graph.reduction(product, cudnn.reduction_mode.ADD, name="total").set_dim([1, 8, 1]).set_stride([8, 1, 1]),
+              name="scaled").set_output(True)
+    graph.build()
+    return graph.explain()
+
+
+def test_explanation():
+    found = explained()
+    assert [set(part.nodes) for part in found.parts] == [{"hot"}, {"mm", "sum"}, {"total"}, {"scaled"}]
+    assert all(part.algorithm and part.seconds > 0 for part in found.parts) and found.seconds == sum(p.seconds for p in found.parts)
+    reasons = {(a, b): why for a, b, why in found.apart}
+    assert reasons["hot", "mm"] == "matmul takes its operands from memory"
+    assert reasons["total", "scaled"] == "reduction runs no program"
+    assert reasons["sum", "total"] == "reduction takes its operands from memory"
+    assert reasons["hot", "sum"] == "a product takes its operands from memory"
+    assert all(name for part in found.parts for name, _ in part.others) and found.workspace > 0
+
+
+def test_explanation_as_text():
+    found = explained()
+    text = str(found)
+    assert text.startswith("graph ") and "4 steps" in text and "mm + sum" in text and "apart because" in text
+    drawing = found.drawing().splitlines()
+    assert sum(line.startswith("+") for line in drawing) == 8 and "| sum" in found.drawing()
+    dot = found.dot()
+    assert '"mm" -> "sum";' in dot and dot.count("subgraph") == 4
+
+
+def test_explanation_as_a_picture(monkeypatch):
+    import shutil
+    if shutil.which("dot"):
+        assert explained().svg().lstrip().startswith("<?xml")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(RuntimeError, match="Graphviz's program dot is not installed"):
+        explained().svg()
+
+
+@pytest.mark.parametrize("make, reason", [
+    (lambda g, x, y: g.add(g.matmul(x, y), g.matmul(y, x)), "a kernel has one product"),
+    (lambda g, x, y: g.mul(g.softmax(x), y), "softmax runs no program"),
+    (lambda g, x, y: g.mul(g.add(x, y), g.neg(g.tensor([1, 1, 8], [8, 8, 1], name="row"))), "dims (1, 1, 8) and (1, 8, 8)")])
+def test_reasons(make, reason):
+    graph = new_graph()
+    make(graph, *(graph.tensor([1, 8, 8], [64, 8, 1], name=name) for name in "xy")).set_output(True)
+    graph.build()
+    assert reason in [why for _, _, why in graph.explain().apart]

@@ -44,6 +44,24 @@ class Lifecycle:
         log_graph(self.spec)
         self._engines, self._plans, self._candidate, self._runners = Engines(self.spec), None, None, {}
 
+    def explain(self):
+        """Which nodes run in which kernel, by which algorithm, and why others do not: an `Explanation`, which prints as a table; its
+        `drawing`, `dot` and `svg` show the graph. Not in cuDNN.
+
+        Examples
+        --------
+        >>> import dnnkern.graph as cudnn
+        >>> graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT)
+        >>> x = graph.tensor(dim=[1, 4, 4], stride=[16, 4, 1])
+        >>> y = graph.relu(graph.matmul(x, x, name="mm"), name="act").set_output(True)
+        >>> graph.build()
+        >>> [part.nodes for part in graph.explain().parts]
+        [('mm', 'act')]
+        """
+        from ._explain import explain
+        self._lowered("explain")
+        return explain(self._engines)
+
     def create_execution_plans(self, modes):
         """Find the plans that there are, the best first.
 

@@ -60,12 +60,13 @@ class Value:
 @dataclass(frozen=True)
 class Step:
     """One problem of one operation: its operands' buffers, by their names in launches, its numbers, and those of its fields that are
-    numbers read at each execution (`bound`)."""
+    numbers read at each execution (`bound`), and the names of the nodes that it runs."""
     problem: object
     buffers: tuple
     scalars: tuple
     node: str
     bound: tuple = ()
+    nodes: tuple = ()
 
     @property
     def op(self):
@@ -209,7 +210,8 @@ class Part:
     def add(self, problem, refs, scalars=None, bound=None):
         """Add a step; `refs` are its operands and outputs by their names in launches."""
         buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
-        self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items())))
+        self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items()),
+                               tuple(node.name for node in self.nodes)))
 
     def fill(self, ref, value):
         """Write a number to every element."""

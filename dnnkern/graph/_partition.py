@@ -2,6 +2,9 @@
 order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone."""
 from .ops import OPERATIONS
 
+ARRAYS, STEPS = 16, 32
+"""The most of a part: buffers beside an anchor's operands, functions."""
+
 
 def cuts(spec) -> list:
     """The cuts to try. The last is always one node a part, which every graph has."""
@@ -21,38 +24,87 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-def joined(spec, nodes):
+def joined(spec, nodes, why=None):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
-    it reads where all of a part has the same dims and no part waits for itself."""
-    makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
-    reads = [{makers[uid] for _, uid in node.inputs if uid in makers} for node in nodes]
-    dims = [_dims(spec, node) for node in nodes]
+    it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. The dict `why` is
+    told the reason for each (node, node) that one reads of another and that are apart."""
+    graph = _Graph(spec, nodes)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
+    reasons = {}
     for k, node in enumerate(nodes):
-        if not is_pointwise(node):
-            continue
-        for source in sorted(reads[k], key=lambda s: is_pointwise(nodes[s])):  # anchors first: a part has one
+        for source in graph.neighbours(k):
             a, b = part[source], part[k]
-            if a == b or dims[source] != dims[k]:
+            if a == b:
                 continue
             merged, target = sorted(members[a] + members[b]), min(a, b)
-            anchors = [m for m in merged if not is_pointwise(nodes[m])]
-            if len(anchors) > 1 or any(OPERATIONS[nodes[m].op].lower_fused is None or reads[m] & set(merged) for m in anchors):
-                continue
-            trial = [target if p in (a, b) else p for p in part]
-            if _in_order(trial, reads):
-                part, members = trial, {**{p: m for p, m in members.items() if p not in (a, b)}, target: merged}
-    order = _in_order(part, reads)
-    return tuple(_anchor_first([nodes[m] for m in members[p]]) for p in order)
+            reason = graph.refusal(merged, source, k)
+            if reason is None:
+                trial = [target if p in (a, b) else p for p in part]
+                if _in_order(trial, graph.reads) is not None:
+                    part, members = trial, {**{p: m for p, m in members.items() if p not in (a, b)}, target: merged}
+                    continue
+                reason = "one would wait for the other"
+            reasons[source, k] = reason
+    if why is not None:
+        why.update({(nodes[a], nodes[b]): reason for (a, b), reason in reasons.items() if part[a] != part[b] and a in graph.reads[b]})
+    return tuple(_anchor_first([nodes[m] for m in members[p]]) for p in _in_order(part, graph.reads))
+
+
+class _Graph:
+    """Nodes by number: what each reads and makes."""
+
+    def __init__(self, spec, nodes):
+        self.spec, self.nodes = spec, nodes
+        self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
+        self.reads = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
+        self.dims = [spec.tensor(node.outputs[0][1]).dim for node in nodes]
+        self.readers = {}
+        for k, node in enumerate(nodes):
+            for _, uid in node.inputs:
+                self.readers.setdefault(uid, []).append(k)
+
+    def neighbours(self, k):
+        """Nodes whose part a node may join: those whose results it reads, anchors first since a part has one; then pointwise ones that read
+        the same whole tensor."""
+        found = sorted(self.reads[k], key=lambda s: is_pointwise(self.nodes[s]))
+        if is_pointwise(self.nodes[k]):
+            whole = [uid for _, uid in self.nodes[k].inputs if self.spec.tensor(uid).dim == self.dims[k]]
+            found += [s for uid in whole for s in self.readers[uid] if s < k and is_pointwise(self.nodes[s])]
+        return list(dict.fromkeys(found))
+
+    def refusal(self, merged, source, k):
+        """Why these nodes are no part, as far as they themselves say."""
+        nodes = [self.nodes[m] for m in merged]
+        if not is_pointwise(self.nodes[k]):
+            return f"{self.nodes[k].op} takes its operands from memory"
+        anchors = [m for m in merged if not is_pointwise(self.nodes[m])]
+        for m in anchors:
+            if OPERATIONS[self.nodes[m].op].lower_fused is None:
+                return f"{self.nodes[m].op} runs no program"
+        if len(anchors) > 1:
+            return "a kernel has one product"
+        if self.dims[source] != self.dims[k]:
+            return f"dims {self.dims[source]} and {self.dims[k]}"
+        if any(self.reads[m] & set(merged) for m in anchors):
+            return "a product takes its operands from memory"
+        if len(nodes) > STEPS:
+            return f"{len(nodes)} functions; a kernel has {STEPS} at most"
+        arrays = self._arrays(merged)
+        return f"{arrays} arrays; a kernel has {ARRAYS} at most" if arrays > ARRAYS else None
+
+    def _arrays(self, merged):
+        """Buffers of a part, but for an anchor's own operands."""
+        inside, found = {uid for m in merged for _, uid in self.nodes[m].outputs}, set()
+        for m in merged:
+            if is_pointwise(self.nodes[m]):
+                found |= {uid for _, uid in self.nodes[m].inputs if uid not in inside and not self.spec.tensor(uid).by_value}
+        outside = {uid for uid, readers in self.readers.items() if set(readers) - set(merged)}
+        return len(found | {uid for uid in inside if uid in outside or not self.spec.tensor(uid).virtual})
 
 
 def is_pointwise(node):
     """Whether a node computes every element from the same element of its operands."""
     return OPERATIONS[node.op].function is not None
-
-
-def _dims(spec, node):
-    return spec.tensor(node.outputs[0][1]).dim
 
 
 def _anchor_first(nodes):
