@@ -67,6 +67,8 @@ class Algorithm:
         Its arithmetic: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
     arch : str
         "sm_70+", or an exact "sm_90a".
+    programs : bool
+        Whether it runs the program of a problem that has one, see `device.program`.
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
     idea : str
@@ -88,12 +90,15 @@ class Algorithm:
     notes: Note = Note.NONE
     math: str = "exact"
     arch: str = "sm_70+"
+    programs: bool = False
     config: object = None
     idea: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
 
     def refusal(self, problem, device) -> str | None:
         """Why it cannot solve a problem on a device; None if it can."""
+        if not self.programs and getattr(problem, "program", None) is not None:
+            return f"{self.name} runs no program"
         return (device.supports(self.arch) or self.supports(problem)
                 or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
 

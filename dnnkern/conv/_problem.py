@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
+from ..device.program import Program
+from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, operand_names
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
@@ -33,10 +35,10 @@ class Gemm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConvProblem:
+class ConvProblem(WithProgram):
     """A convolution in one of three directions: everything but the addresses and the values of alpha and beta.
 
-    ``output = activation(alpha * conv + beta * output + residual + bias)``.
+    ``output = program(activation(alpha * conv + beta * output + residual + bias))``.
 
     Attributes
     ----------
@@ -62,6 +64,11 @@ class ConvProblem:
     beta : bool
         beta is not 0: the output's former contents are read.
     math : None, "tf32" or "fast"
+    program : Program or None
+        What becomes of each element before it is rounded, see `device.program`; rows are pixels (of a filter: all but the input channel),
+        columns channels.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to the output, see `engine.programs`.
     """
     op: str
     x: Tensor
@@ -79,12 +86,18 @@ class ConvProblem:
     scaled: bool = False
     beta: bool = False
     math: str | None = None
+    program: Program | None = None
+    extras: tuple = ()
 
     def __post_init__(self):
         one_of("ConvProblem", "op", self.op, OUTPUT)
         normal = checked(self, ROLES[self.op])
-        for name, value in normal.items():
+        for name, value in (*normal.items(), ("extras", tuple(self.extras))):
             object.__setattr__(self, name, value)
+        self.check_program(self.op, self.output.shape)
+        if self.program is not None:
+            for name, (_, access), strides in zip(operand_names(self.program), self.program.operands, self.extra_strides):
+                check_access(self.op, name, access, Steps(max(map(abs, (strides[0], *strides[2:]))), strides[1]))
 
     # ---- sizes
 
@@ -216,6 +229,12 @@ class ConvProblem:
         """Of the residual, as `output_strides`; zeros without one."""
         return self._five(self.residual) if self.residual else (0,) * 5
 
+    @functools.cached_property
+    def extra_strides(self):
+        """Those of each of the program's operands, as `output_strides`; 0 where it is broadcast."""
+        shape = self.output.shape
+        return tuple(self._five(Tensor(shape, broadcast_strides(t, shape), t.dtype)) for t in self.extras)
+
     @property
     def bias_stride(self):
         return self.bias.strides[0] if self.bias else 0
@@ -255,7 +274,7 @@ class ConvProblem:
 
     @property
     def outputs(self):
-        return (self.output,)
+        return (self.output, *self.side_outputs)
 
     @property
     def prior(self):
@@ -286,7 +305,7 @@ class ConvProblem:
         return EpilogueSpec(alpha=self.scaled, beta=self.beta, bias="column" if self.bias else None,
                             bias_dtype=self.bias.dtype if self.bias else self.output.dtype, c=self.output.dtype if self.beta else None,
                             residual=self.residual.dtype if self.residual else None, activation=self.activation, accumulator=self.compute,
-                            output=self.output.dtype, wide=self.is_wide)
+                            output=self.output.dtype, wide=self.is_wide, program=self.program)
 
     @functools.cached_property
     def is_wide(self):
@@ -295,7 +314,7 @@ class ConvProblem:
 
     @functools.cached_property
     def _tensors(self):
-        return tuple(t for t in (self.x, self.w, self.y, self.bias, self.residual) if t)
+        return tuple(t for t in (self.x, self.w, self.y, self.bias, self.residual, *self.extra_tensors.values()) if t)
 
     @functools.cached_property
     def flops(self):
@@ -334,7 +353,7 @@ class ConvProblem:
         text += f" x {self.w.dtype}" if self.op == "conv_fwd" and self.w.dtype != self.dtype else ""
         text += f" {self.layout}" + (f" -> {self.output.dtype}" if self.output.dtype != self.dtype else "")
         parts = (("bias", self.bias), ("residual", self.residual), ("out", self.beta),
-                 (self.activation.mode, self.activation.mode != "identity"))
+                 (self.activation.mode, self.activation.mode != "identity"), (f"program {self.program}", self.program))
         extras = [name for name, present in parts if present]
         return (text + (f" + {', '.join(extras)}" if extras else "") + (" flipped" if self.flip else "")
                 + (f" math={self.math}" if self.math else ""))

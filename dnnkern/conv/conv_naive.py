@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
+from ..device.epilogue import EpilogueSpec, ProgramParams, make_epilogue
+from ..device.program import make_moved
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..engine.strides import ImageStrides
+from ..engine.programs import Steps, operands_argument
 from ..host.launch import Argument, Launch
 from ._parameters import FilterStrides, OutputStrides
 
@@ -133,11 +135,11 @@ def kernel(config):
 def _forward(config):
     THREADS, flip = config.threads, config.flip
     Total, load_x, load_w, position = _parts(config)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_fwd_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias, bias_stride,
-                       prior, row, column, residual, residual_row, residual_column):
+                       prior, row, column, residual, residual_row, residual_column, extras):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, k, o, p, q = position(i, size.k, size.o, size.p, size.q)
@@ -160,8 +162,8 @@ def _forward(config):
                                 acc += load_x(x, x_at + c * x_stride.c) * load_w(w, w_at + c * w_stride.c)
             at = n * y_stride.n + o * y_stride.o + p * y_stride.p + q * y_stride.q
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
-            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
-                               residual_row, residual_column)
+            e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                              residual_row, residual_column, moved(extras, (n, o, p, q)))
             y[at + k * y_stride.k] = epilogue(acc, 0, k, e)
     return conv_fwd_naive
 
@@ -169,11 +171,11 @@ def _forward(config):
 def _backward_data(config):
     THREADS, flip = config.threads, config.flip
     Total, load_y, load_w, position = _parts(config)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_data_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
-                            bias_stride, prior, row, column, residual, residual_row, residual_column):
+                            bias_stride, prior, row, column, residual, residual_row, residual_column, extras):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, c, d, h, v = position(i, size.c, size.d, size.h, size.w)
@@ -200,8 +202,8 @@ def _backward_data(config):
                                     acc += load_y(y, y_at + k * y_stride.k) * load_w(w, w_at + k * w_stride.k)
             at = n * x_stride.n + d * x_stride.d + h * x_stride.h + v * x_stride.w
             residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
-            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
-                               residual_row, residual_column)
+            e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                              residual_row, residual_column, moved(extras, (n, d, h, v)))
             x[at + c * x_stride.c] = epilogue(acc, 0, c, e)
     return conv_bwd_data_naive
 
@@ -209,15 +211,15 @@ def _backward_data(config):
 def _backward_filter(config):
     THREADS, flip = config.threads, config.flip
     Total, load_x, load_y, position = _parts(config)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 5)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_filter_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
-                              bias_stride, prior, row, column, residual, residual_row, residual_column):
+                              bias_stride, prior, row, column, residual, residual_row, residual_column, extras):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             k, c, t, r, s = position(i, size.c_group, size.t, size.r, size.s)
-            at = k * w_stride.k + c * w_stride.c + t * w_stride.t + r * w_stride.r + s * w_stride.s
+            at, indices = k * w_stride.k + c * w_stride.c + t * w_stride.t + r * w_stride.r + s * w_stride.s, (k, c, t, r, s)
             if flip:
                 t, r, s = size.t - 1 - t, size.r - 1 - r, size.s - 1 - s
             channel = k // size.k_group * size.c_group + c
@@ -238,9 +240,18 @@ def _backward_filter(config):
                                 if 0 <= v < size.w:
                                     part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
                             acc += part
-            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
+            e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column,
+                              moved(extras, indices))
             w[at] = epilogue(acc, 0, 0, e)
     return conv_bwd_filter_naive
+
+
+def _operands(p):
+    """The program's operands: they are moved to each row, or to each element of a filter."""
+    if p.op == "conv_bwd_filter":
+        return operands_argument(p.epilogue, [Steps(0, 0, strides) for strides in p.extra_strides], 1, 1, 5)
+    columns = p.k if p.op == "conv_fwd" else p.c
+    return operands_argument(p.epilogue, [Steps(0, strides[1], (strides[0], *strides[2:])) for strides in p.extra_strides], 1, columns, 4)
 
 
 def build(problem, device, config):
@@ -253,9 +264,9 @@ def build(problem, device, config):
     residual = (ImageStrides if p.op == "conv_bwd_data" else OutputStrides)(*p.residual_strides)
     structures = sizes, window, ImageStrides(*p.x_strides), FilterStrides(*p.w_strides), OutputStrides(*p.y_strides), residual
     arguments = (p.pointer("x"), p.pointer("w"), p.pointer("y"), *(Argument(type(v), v) for v in structures), Argument("int64", outputs),
-                 *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])))
+                 *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])), _operands(p))
     return (Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, supports=supports, workspace=workspace, estimate=estimate, build=build)
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -54,6 +54,21 @@ class ResidualParams(NamedTuple):
     residual_column_stride: i32
 
 
+class ProgramParams(NamedTuple):
+    """`ResidualParams` with the operands of a program."""
+    alpha: f32
+    beta: f32
+    bias: object
+    bias_stride: i32
+    c: object
+    c_row_stride: i32
+    c_column_stride: i32
+    residual: object
+    residual_row_stride: i32
+    residual_column_stride: i32
+    extras: object
+
+
 class ScaledParams(NamedTuple):
     """`EpilogueParams` with scales; their strides are for a scale for each row of a, or column of b."""
     alpha: f32

@@ -413,19 +413,27 @@ def make_placed(program, dims):
 
     In `e` an operand with strides, but for a value, has `dims` strides along the batch after its members; what is returned is without.
     """
-    if not dims or not program or not program.operands:
-        @device_function
-        def placed(e, z, sizes):
-            return e
-        return placed
-    coordinates, at, parts = _coordinates(dims), _bounds(program), device_function(_both_bounds) if program.stores else None
-    for _, access in program.operands:
-        parts, at = _with_part(parts, access, at, dims), at + len(MEMBERS[access]) + (dims if has_strides(access) else 0)
+    move, coordinates = make_moved(program, dims), _coordinates(dims)
 
     @device_function
     def placed(e, z, sizes):
-        return parts(e, coordinates(z, sizes))
+        return move(e, coordinates(z, sizes))
     return placed
+
+
+@functools.cache
+def make_moved(program, dims):
+    """Device function ``moved(e, coordinates)``: the operands for these coordinates along `dims` dimensions, see `make_placed`."""
+    if not dims or program is None or not program.operands:
+        return device_function(_unmoved)
+    at, parts = _bounds(program), device_function(_both_bounds) if program.stores else None
+    for _, access in program.operands:
+        parts, at = _with_part(parts, access, at, dims), at + len(MEMBERS[access]) + (dims if has_strides(access) else 0)
+    return parts
+
+
+def _unmoved(e, coordinates):
+    return e
 
 
 def _both_bounds(e, c):

@@ -80,6 +80,7 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
         Of "a", "b", "y", of "workspace" where the algorithm needs one, and of the addends and scales that the problem has.
     scalars : tuple of str
         Those of "alpha" and "beta" that are the outer operation's own; the others are 1, which a problem that is not scaled never reads.
+        And the numbers of a program.
     """
     absent = [name for name in ("bias", "c", "scale_a", "scale_b") if getattr(problem, name, problem) is None]
     places = {**dict.fromkeys(absent, places["y"]), **places}  # never read, but a launch names them
@@ -89,7 +90,7 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
             return replace(argument, value=argument.type(*map(moved, argument.members)))
         if not argument.is_dynamic:
             return argument
-        if argument.value in SCALARS:
+        if argument.value in scalars or argument.value in SCALARS:
             return argument if argument.value in scalars else replace(argument, value=1.0)
         if argument.value not in places:
             raise ValueError(f"embedded: {product} reads {argument.value!r}, and no place is given for it")

@@ -192,9 +192,13 @@ def refusal(problem, parts):
 
 def tiles_for(b_major, dtype, program=None):
     """The tiles that can read b as it lies, and have the registers for its type, and for the addresses of a program's matrices."""
-    sums = MOST_SUMS if program is not None and program.stores and len(program.operands) > len(program.stores) else inf
     return [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
-            and (dtype not in FP8 or promoted_fits(t)) and t.sums <= sums]
+            and (dtype not in FP8 or promoted_fits(t)) and t.sums <= most_sums(program)]
+
+
+def most_sums(program):
+    """Of a thread, beside a program's operands."""
+    return MOST_SUMS if program is not None and program.stores and program.inputs else inf
 
 
 def even_ranges(steps, ranges):

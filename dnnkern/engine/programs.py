@@ -113,20 +113,26 @@ def check_access(op, name, access, steps):
             raise ValueError(f"{op}: {name} is read by {access}, and varies along {what}: strides {tuple(steps)}")
 
 
-def program_argument(parts, dims=0):
-    """The kernel parameter with the operands of ``parts.epilogue.program``, one without members where there is none.
+def broadcast_strides(t, shape):
+    """Element strides of a tensor along a shape that it broadcasts to."""
+    return (0,) * (len(shape) - t.ndim) + tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides))
 
-    `parts` has the epilogue, and with a program `m`, `n` and `operand_steps`, the `Steps` of each operand; the kernel moves them along
-    `dims` dimensions of a batch (see `make_placed`).
-    """
-    spec = parts.epilogue
+
+def program_argument(parts, dims=0):
+    """The kernel parameter with the operands of ``parts.epilogue.program``, where `parts` has `m`, `n` and `operand_steps` as well."""
+    return operands_argument(parts.epilogue, parts.operand_steps, parts.m, parts.n, dims) if parts.epilogue.program else NOTHING
+
+
+def operands_argument(spec, all_steps, rows, columns, dims=0):
+    """The kernel parameter with the operands of ``spec.program``, whose `Steps` are given, beside a result of so many rows and columns; one
+    without members where there is no program. The kernel moves them along `dims` dimensions of a batch (see `make_placed`)."""
     program = spec.program
     if program is None:
         return NOTHING
     stride, members = "int64" if spec.wide else "int32", []
     if program.stores:
-        members += [Argument("int32", parts.m), Argument("int32", parts.n)]
-    for name, (dtype, access), steps in zip(operand_names(program), program.operands, parts.operand_steps):
+        members += [Argument("int32", rows), Argument("int32", columns)]
+    for name, (dtype, access), steps in zip(operand_names(program), program.operands, all_steps):
         if access == "value":
             members.append(Argument(loaded_type(dtype), name))
         elif access != "index":

@@ -118,4 +118,5 @@ def build(problem, device, config):
     return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="fused_pointwise", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHM = Algorithm(op="fused_pointwise", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      programs=True)

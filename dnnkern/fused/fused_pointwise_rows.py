@@ -432,4 +432,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="fused_pointwise", name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs)
+                      configs=configs, programs=True)

@@ -494,4 +494,4 @@ def build(problem, device, config):
     return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="matmul", name="gemv", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHM = Algorithm(op="matmul", name="gemv", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)

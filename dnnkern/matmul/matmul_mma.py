@@ -315,4 +315,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+")
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True)

@@ -136,4 +136,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="split_k", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, arch="sm_80+")
+                      bound=bound, arch="sm_80+", programs=True)

@@ -200,4 +200,4 @@ def build(problem, device, config):
     return (Launch(kernel(full), (tiles_m * tiles_n * problem.batch_size, 1, 1), (TILE * TILE, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="matmul", name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHM = Algorithm(op="matmul", name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)

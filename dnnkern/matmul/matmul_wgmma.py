@@ -131,4 +131,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)

@@ -120,4 +120,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_split_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)

@@ -265,4 +265,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_stream_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, bound=bound, config_bound=config_bound, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      configs=configs, bound=bound, config_bound=config_bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)

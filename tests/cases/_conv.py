@@ -5,12 +5,13 @@ what is computed and another the gradient it is computed from.
 """
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from activations import ACTIVATIONS
 
 from . import EXACT, LARGEST, RANGE, ROUNDOFF, Case, Place, coherent, lay, rounded, rounding_error, saturated
+from ._programs import PROGRAMS
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int32": "i32", "float8_e4m3fn": "e4m3",
          "float8_e5m2": "e5m2"}
@@ -51,6 +52,7 @@ class Conv(Case):
     math: str | None = None
     transposed: bool = False
     wide_values: bool = False    # int8: values so large that many int8 results saturate
+    program: str | None = None   # one of `PROGRAMS`
     lay: dict = field(default_factory=dict, hash=False)
 
     # ---- shapes
@@ -105,10 +107,28 @@ class Conv(Case):
             places["bias"] = self._place("bias", (channels,), self.bias_dtype or addend) if self.bias else None
             places["residual"] = self._place("residual", self.shape(self.output), self.residual_dtype or addend) if self.residual else None
         places["prior"] = self.outputs()[self.output] if self.beta else None
+        if self.fused:
+            shape, last = self.shape(self.output), self.layout == "NHWC"
+            channels = shape[-1] if last else shape[1]
+            shapes = {"scalar": (1,), "column": (channels,) if last else (channels, *(1,) * self.dims), "matrix": shape,
+                      "row": (*shape[:-1], 1) if last else (shape[0], 1, *shape[2:])}
+            places |= {name: self._place(name, *reversed(p)) for name, p in self.fused.places(self.output_dtype, shapes.get).items()}
         return places
 
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    @property
+    def compute(self):
+        """Of the program."""
+        return "float64" if self.dtype == "float64" else "float32"
+
     def outputs(self):
-        return {self.output: self._place(self.output, self.shape(self.output), self.output_dtype)}
+        places = {self.output: self._place(self.output, self.shape(self.output), self.output_dtype)}
+        for k in range(1, self.fused.sides + 1 if self.fused else 1):
+            places[f"y{k}"] = self._place(f"y{k}", self.shape(self.output), self.fused.side_dtype(self.compute))
+        return places
 
     def in_place(self):
         return {self.output: "prior"} if self.beta else {}
@@ -131,6 +151,17 @@ class Conv(Case):
         return self.stride, self.padding, self.dilation, self.groups, self.layout
 
     def problem(self):
+        from dnnkern.host.tensor import Tensor
+        plain = self._plain_problem()
+        if not self.fused:
+            return plain
+        tensors, sides = ({name: p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for name, p in places.items()}
+                          for places in (self.inputs(), self.outputs()))
+        result, *sides = sides.values()
+        program, extras = self.fused.problem_parts(self.compute, self.output_dtype, tensors, sides, result.shape)
+        return replace(plain, program=program, extras=extras)
+
+    def _plain_problem(self):
         from dnnkern.conv import _calls
         from dnnkern.host.tensor import Tensor
 
@@ -157,6 +188,13 @@ class Conv(Case):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
+        if self.fused:
+            from dnnkern.registry import operation_of
+            problem = self.problem()
+            operation = operation_of(self.op).of(problem)
+            operands = tuple(arrays.get(name) for name in operation.operands)
+            return operation.call(operands, out, (problem,), (self.alpha, self.beta, *self.fused.numbers), tail.pop("workspace", None),
+                                  tail.pop("stream", None), tail)
         stride, padding, dilation, groups, layout = self._window()
         window = dict(stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
         common = dict(alpha=self.alpha, beta=self.beta, math=self.math, out=out[0] if isinstance(out, tuple) else out, **tail)
@@ -174,7 +212,7 @@ class Conv(Case):
 
     @property
     def exact(self):
-        return ACTIVATIONS[self.activation or "identity"][2]
+        return ACTIVATIONS[self.activation or "identity"][2] and (not self.fused or self.fused.exact)
 
     @property
     def reached(self):
@@ -215,10 +253,12 @@ class Conv(Case):
         first, second = OPERANDS[self.op]
         values = {}
         for name, place in places.items():
-            if place is not None:
+            if place is not None and not (self.fused and name in self.fused.names):
                 factor = max(abs(self.beta), 1) if name == "prior" else 1
                 bound = top if name in (first, second) else max(1, min(int(budget // 8 / factor), 50))
                 values[name] = rng.integers(-bound, bound + 1, place.shape).astype(np.float64)
+        if self.fused:
+            values |= self.fused.exact_values(rng, places)
         if nonzeros < self.length:
             values[second] = self._thinned(rng, values[second], second, nonzeros)
         if self.length > 16:  # results that lean to one side are less often zero
@@ -247,9 +287,9 @@ class Conv(Case):
 
     def _float_values(self, rng):
         """Normal numbers with an offset, scaled so that results are of order 1 to 10 and of both signs."""
-        values, (first, second) = {}, OPERANDS[self.op]
+        values, (first, second) = self.fused.float_values(rng, self.inputs()) if self.fused else {}, OPERANDS[self.op]
         for name, place in self.inputs().items():
-            if place is None:
+            if place is None or name in values:
                 continue
             if place.dtype in RANGE:
                 bound = {"float16": 15, "int8": 6}.get(self.output_dtype, 127)
@@ -335,8 +375,13 @@ class Conv(Case):
         bound = slope * bound
         if not is_exact:
             bound = bound + 8 * accumulator * (1 + np.abs(z))
-        bound = bound + rounding_error(result, self.output_dtype)
-        return {self.output: saturated(result, self.output_dtype)}, {self.output: bound}
+        results = {self.output: (result, bound)}
+        if self.fused:
+            results[self.output], sides = self.fused.reference(result, bound, values, accumulator)
+            results |= {f"y{k}": side for k, side in enumerate(sides, 1)}
+        dtypes = {name: place.dtype for name, place in self.outputs().items()}
+        return ({name: saturated(y, dtypes[name]) for name, (y, _) in results.items()},
+                {name: bound + rounding_error(y, dtypes[name]) for name, (y, bound) in results.items()})
 
     def winograd_error(self, values, tile):
         """{output: what transforms of tiles of `tile` x `tile` inputs add to the bound of the error}.

@@ -38,10 +38,13 @@ class Fused:
     numbers: tuple = ()
     first: int = 0
 
-    def places(self, dtype, shape, batched):
-        """{name: (dtype, shape)} of the operands beside a result of this dtype and shape; `batched`: one for each matrix."""
-        return {f"x{k}": (own or dtype, shape_of(by, shape, batched and by != "scalar")) for k, (own, by, _) in
-                enumerate(self.operands, self.first)}
+    @property
+    def names(self):
+        return [f"x{k}" for k in range(self.first, self.first + len(self.operands))]
+
+    def places(self, dtype, shape_of):
+        """{name: (dtype, shape)} of the operands beside a result of this dtype; ``shape_of(by)`` is the shape of one that varies so."""
+        return {name: (own or dtype, shape_of(by)) for name, (own, by, _) in zip(self.names, self.operands)}
 
     def side_dtype(self, compute):
         return "float64" if compute == "float64" else "float32"
@@ -60,12 +63,12 @@ class Fused:
 
     def exact_values(self, rng, places):
         return {name: coherent(rng.integers(least, 2, places[name].shape).astype(np.float64), places[name])
-                for name, (_, _, least) in zip(self.places("", (1, 1), False), self.operands)}
+                for name, (_, _, least) in zip(self.names, self.operands)}
 
     def float_values(self, rng, places):
         """Of the size of what they are added to or multiplied with, those of one element positive."""
         found = {}
-        for name in self.places("", (1, 1), False):
+        for name in self.names:
             x, dtype = rng.standard_normal(places[name].shape), places[name].dtype
             x = np.abs(x) + 0.5 if x.size == 1 else np.rint(2 * x) if dtype in RANGE else x
             found[name] = coherent(rounded(x, dtype), places[name])
@@ -73,7 +76,7 @@ class Fused:
 
     def reference(self, acc, bound, values, roundoff):
         """(result, side outputs), each with its bound, of an anchor's result with its own bound."""
-        x = [values[name] for name in self.places("", (1, 1), False)]
+        x = [values[name] for name in self.names]
         y, sides = self.value(acc, x)
         sizes = 8 * roundoff * (2 + np.abs(acc) + sum(map(np.abs, x)) + np.abs(y)) * (1 + self.slope(x))
         bound = self.slope(x) * bound + (0 if self.exact and not bound.any() else sizes)
@@ -135,9 +138,3 @@ PROGRAMS = {
     "triangle": Fused(((None, "row", -1),), _triangle, _triangle_value, lambda x: 1.0, numbers=(-1.0,), first=3),
 }
 """Name -> program."""
-
-
-def shape_of(by, shape, batched):
-    """The shape of an operand that varies so along a result's shape."""
-    batch = shape[:-2] if batched else ()
-    return {"scalar": (1,), "row": (*batch, shape[-2], 1), "column": (*batch, 1, shape[-1]), "matrix": shape}[by]

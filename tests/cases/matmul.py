@@ -69,8 +69,10 @@ class Matmul(Case):
                                  ("scale_b", self.scale_b, {"column": (1, self.n), "block": (blocks, -(-self.n // BLOCK))})):
             places[name] = by and self._lay(name, {"tensor": (1,), "number": (), **shapes}[by], "float32")
         if self.fused:
-            places |= {name: self._lay(name, shape, dtype)
-                       for name, (dtype, shape) in self.fused.places(self.y_dtype, self._y_shape(), self.batched).items()}
+            shape = self._y_shape()
+            batch = shape[:-2] if self.batched else ()
+            shapes = {"scalar": (1,), "row": (*batch, self.m, 1), "column": (*batch, 1, self.n), "matrix": shape}
+            places |= {name: self._lay(name, shape, dtype) for name, (dtype, shape) in self.fused.places(self.y_dtype, shapes.get).items()}
         return places
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, jit, u32
 from ...device.convert import element
-from ...device.epilogue import ResidualParams
+from ...device.epilogue import ProgramParams
 from ...device.index import ceil_div, divisor
 from ...device.scheduler import in_bands
 from ...device.tma import tensor_map_address
@@ -30,9 +30,10 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
-from ...engine.hopper_plan import TILES, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
+from ...engine.hopper_plan import TILES, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
+from ...engine.programs import Steps, operand_names, operands_argument
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
@@ -108,6 +109,9 @@ def supports(problem):
     reason = walk_refusal(parts.axes)
     if reason:
         return reason
+    reason = _program_refusal(problem, parts)
+    if reason:
+        return reason
     tiles = ceil_div(parts.pixels, 64) * ceil_div(parts.columns, 64) * problem.groups * parts.classes
     if max(tiles, parts.pixels + 512, problem.c + 512, problem.k + 512) >= 2 ** 31:
         return f"{parts.pixels} pixels in each of {parts.classes} classes; the limit is 2**31 pixels and as many tiles of 64 x 64"
@@ -119,9 +123,10 @@ def configs(problem, device):
 
     Two groups of 64 rows and 128 columns leave too few registers for an epilogue that reads other arrays.
     """
-    found = tiles_for(parts_of(problem).filter.major, problem.dtype)
-    found += [t for t in FURTHER_TILES if problem.dtype not in FP8 or promoted_fits(t)]
-    most = 64 if problem.beta or problem.residual else 128
+    found, program = tiles_for(parts_of(problem).filter.major, problem.dtype, problem.program), problem.program
+    found += [t for t in FURTHER_TILES if (problem.dtype not in FP8 or promoted_fits(t)) and t.sums <= most_sums(program)]
+    reads = problem.beta or problem.residual or program and any(access not in ("column", "value") for _, access in program.operands)
+    most = 64 if reads else 128
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 
@@ -235,10 +240,10 @@ def kernel(special):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group, residual_group, m, n,
                                  pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
-                                 residual, residual_row, residual_column):
+                                 residual, residual_row, residual_column, extras):
         shared = cuda.shared.array(0, u32)
         pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
-        e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
+        e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras)
         product(tensor_map_address(image), tensor_map_address(filter), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e))
     return conv_implicit_gemm_wgmma
@@ -280,7 +285,25 @@ def _arguments(problem, parts, tile, store):
             Argument("int64", parts.columns * strides[1]), Argument("int64", parts.columns * problem.bias_stride),
             Argument("int64", parts.columns * residual[1]), Argument("int32", parts.pixels), Argument("int32", parts.columns),
             Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), innermost_first(strides),
-            innermost_first(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])))
+            innermost_first(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])),
+            operands_argument(problem.epilogue, _operand_steps(problem, parts), parts.pixels, parts.columns, 1))
+
+
+def _operand_steps(problem, parts):
+    """The `Steps` of each operand of the program; the row's is None where pixels are not evenly spaced in it."""
+    return [Steps(_row_stride(problem, parts, s), s[1], (parts.columns * s[1],)) for s in problem.extra_strides]
+
+
+def _program_refusal(problem, parts):
+    """Why a program's operands cannot be read and stored by rows that are pixels, or None."""
+    if problem.program is None:
+        return None
+    if _store_of(problem) != "tma":
+        return f"runs no program where {problem.output_name} is not stored by rows of pixels: {problem.output}"
+    for name, (_, access), steps in zip(operand_names(problem.program), problem.program.operands, _operand_steps(problem, parts)):
+        if steps.row is None:
+            return f"the pixels of {name}, an operand of the program, are not evenly spaced"
+    return None
 
 
 def build(problem, device, config):
@@ -315,4 +338,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, u32
 from ...device.barrier import barrier_sync
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec, ResidualParams
+from ...device.epilogue import EpilogueSpec, ProgramParams, ResidualParams
 from ...device.index import Divisor, ceil_div, divide, divide_remainder
+from ...device.program import make_placed
 from ...device.scheduler import locate_in_bands
 from ...device.tma import make_tma_load
 from ...device.unroll import unrolled
@@ -409,7 +410,7 @@ def make_pixel_store(special):
         r = row + warp * 16 + (lane >> 2)
         exists0, at0, residual0 = find(r, tile, pixels)
         exists1, at1, residual1 = find(r + 8, tile, pixels)
-        alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column = e
+        alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column, _ = e
         e0 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at0), 0, prior_column, advance(residual, residual0), 0,
                             residual_column)
         e1 = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at1), 0, prior_column, advance(residual, residual1), 0,
@@ -424,22 +425,24 @@ def make_sink(special):
     """The sink of `engine.hopper.make_product`.
 
     `out`: columns of a group; the result and its stride along columns; strides of result, bias and residual from group to group; an
-    `OutputPixels`; the epilogue's ten arguments.
+    `OutputPixels`; the epilogue's eleven arguments.
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
     store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
     store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
+    placed = make_placed(special.epilogue.program, 1)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
         n, y, y_column, y_group, bias_group, residual_group, pixels, e = out
         row, column, z = tile.row + offset, tile.column, tile.group
-        alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column = e
+        alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras = e
         if GROUPED:
             y, bias, prior = advance(y, z * y_group), advance(bias, z * bias_group), advance(prior, z * y_group)
             residual = advance(residual, z * residual_group)
-        e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
+        e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
+                          placed(extras, z, ()))
         if BY_TMA:
             store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0))
         elif BY_ROWS:

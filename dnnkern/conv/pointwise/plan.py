@@ -62,6 +62,8 @@ def refusal(problem):
         return "a residual and the former output; a matrix product adds one of them"
     if p.groups > 1 and p.bias is not None and (p.residual is not None or p.beta):
         return f"a bias of {p.groups} groups beside another addend; a batch of products adds one of them"
+    if p.op == "conv_bwd_filter" and p.program is not None:
+        return "runs no program after a filter's gradient, which may be the sum of several products"
     if p.op == "conv_bwd_filter":
         dims = _pixels(p, (p.y_strides, p.x_strides))
         if len(dims) > 2:
@@ -120,7 +122,7 @@ def _pixel_product(p):
     depth, columns = (p.c_group, p.k_group) if forward else (p.k_group, p.c_group)
     k, c = p.w_strides[:2]
     depth_stride, column_stride = (c, k) if forward else (k, c)
-    arrays = (from_strides, to_strides) + ((p.residual_strides,) if p.residual else ())
+    arrays = (from_strides, to_strides, *p.extra_strides) + ((p.residual_strides,) if p.residual else ())
     batch, (rows, row_strides) = _split(_pixels(p, arrays), to_strides[1] != 1)
 
     def matrices(which, strides, width):
@@ -139,12 +141,14 @@ def _pixel_product(p):
         added = _view(p.bias, [(p.groups, columns * step), *((1, 0) for _ in batch), (1, 0), (columns, step)])
         places["c"] = Place("bias")
     if p.residual is not None:
-        added, places["c"] = _view(p.residual, matrices(2, p.residual_strides, columns)), Place("residual")
+        added, places["c"] = _view(p.residual, matrices(-1, p.residual_strides, columns)), Place("residual")
     elif p.beta:
         added, places["c"] = y, Place(p.output_name)
+    extras = tuple(_view(t, matrices(k, s, columns)) for k, (t, s) in enumerate(zip(p.extras, p.extra_strides), 2))
+    places |= {name: Place(name) for name in p.extra_tensors}
     problem = MatmulProblem(a=a, b=b, y=y, bias=bias, c=added, activation=p.activation, scaled=p.scaled, beta=p.beta, math=p.math,
-                            in_place=p.beta)
-    return Product(problem, places, ("alpha", "beta") if p.beta else ("alpha",))
+                            in_place=p.beta, program=p.program, extras=extras)
+    return Product(problem, places, (*(("alpha", "beta") if p.beta else ("alpha",)), *p.scalar_types))
 
 
 def _filter_product(p):
