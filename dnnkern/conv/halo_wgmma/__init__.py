@@ -16,6 +16,8 @@ from ...dispatch import Algorithm, Note
 
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
+from ...engine.hopper_stores import stores_aside
+from ...engine.programs import Steps, operand_names, operands_argument
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
@@ -95,6 +97,10 @@ def supports(problem):
     pixels = p.n, *result_sizes
     if p.residual and (p.residual_strides[1] != 1 or _pixels_apart(p.residual_strides, pixels) is None):
         return f"the residual's pixels are not evenly spaced: strides {p.residual_strides}"
+    names = operand_names(p.program) if p.program is not None else ()
+    uneven = next((name for name, steps in zip(names, _operand_steps(p)) if steps.row is None), None)
+    if uneven:
+        return f"the pixels of {uneven}, an operand of the program, are not evenly spaced"
     if math.prod(pixels) >= 2 ** 31 - 2 ** 16 or columns >= 2 ** 20:
         return f"{math.prod(pixels)} pixels, {columns} channels; the limits are 2**31 pixels and 2**20 channels"
     try:
@@ -105,10 +111,17 @@ def supports(problem):
     return None
 
 
+def _operand_steps(p):
+    """The `Steps` of each operand of the program; the row's is None where pixels are not evenly spaced in it."""
+    return [Steps(_pixels_apart(s, (p.n, *roles(p)[-1])), s[1]) for s in p.extra_strides]
+
+
 def _fitting(p, most):
     total, columns = _channels(p)
     steps = ceil_div(total, CHANNELS) * p.filter[0]
     found = [Config(width, *shape) for width in (64, 32) if width == 32 or columns > 32 for shape in SHAPES]
+    if stores_aside(p.epilogue) and p.program.inputs:  # of more the addresses of a program's matrices are spilled
+        found = [c for c in found if c.lines == 8 and c.consumers <= 3]
     return [c for c in found if c.stages >= min(steps, 2) and _body(p, c).shared <= most]
 
 
@@ -176,9 +189,10 @@ def build(problem, device, config):
                  _map(p.output_name, result, result_strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width)),
                  Argument("int32", tiles), Argument(Divisor, divisor(parts)),
                  Argument(Tiles, Tiles(divisor(of_plane), divisor(across), divisor(result_sizes[0]), *before)),
-                 *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)))
+                 *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)),
+                 operands_argument(p.epilogue, _operand_steps(p), p.n * math.prod(result_sizes), columns))
     return (Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="halo_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))

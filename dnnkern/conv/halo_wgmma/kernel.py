@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.epilogue import EpilogueSpec, ResidualParams
+from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
@@ -27,10 +27,11 @@ from ...device.vec import shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
-from ...engine.hopper_stores import make_fill
+from ...engine.hopper_stores import make_fill, stores_aside
 
 WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
 BARRIERS = 256          # bytes
+BEYOND = 2 ** 31 - 1    # the row of a pixel outside the result
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def halo_kernel(body):
     # consumers have rings of their own, whose barriers lie side by side
     pipe, rings, of_filters = make_pipeline(STAGES), make_pipeline(SLOTS), make_pipeline(1, consumers=0)
     READY = RING + rings.bytes
-    fill = make_fill(body.epilogue, width=2 * COLUMNS)
+    fill, STORES = make_fill(body.epilogue, width=2 * COLUMNS), stores_aside(body.epilogue)
 
     @device_function
     def locate(t, tiles):
@@ -171,6 +172,9 @@ def halo_kernel(body):
             w = min(column + (lane >> 2), wide - 1)
             r0 = (plane * high + min(h, high - 1)) * wide + w
             r1 = (plane * high + min(h + 1, high - 1)) * wide + w
+            if STORES:  # not what lies outside
+                r0 = r0 if h < high and column + (lane >> 2) < wide else BEYOND
+                r1 = r1 if h + 1 < high and column + (lane >> 2) < wide else BEYOND
             fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e)
         fence_async_shared()
         barrier_sync(barrier, 128)
@@ -209,7 +213,7 @@ def halo_kernel(body):
 
     @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
-                        residual, residual_row, residual_column):
+                        residual, residual_row, residual_column, extras):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
@@ -234,7 +238,8 @@ def halo_kernel(body):
                 if elect():
                     produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, count, tiles)
         else:
-            e = ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
+            e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
+                              extras)
             consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, role - 1, tid & 127, n, (high, wide),
                     e)
     return conv_halo_wgmma
