@@ -205,5 +205,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_mma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+")
+                             configs=configs, bound=bound, notes=Note.TENSOR_CORE, programs=True, arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

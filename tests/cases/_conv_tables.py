@@ -202,8 +202,9 @@ def programs(t):
                program=program)
         t.case(f"program-{program}-2x6x5x4-k8-3x3-s2-p1", (2, 6, 5, 4), 8, (3, 3), stride=2, padding=1, program=program)
         t.case(f"program-{program}-nhwc-1x32x4x4-k16-1x1", (1, 32, 4, 4), 16, (1, 1), "float16", layout="NHWC", program=program)
-    t.case("program-chain-groups2-nhwc-1x128x3x4-k128-3x3-p1", (1, 128, 3, 4), 128, (3, 3), "float16", layout="NHWC", padding=1, groups=2,
-           program="chain")
+    if t.op != "conv_bwd_filter":
+        t.case("program-chain-groups2-nhwc-1x128x2x3-k128-3x2-p1", (1, 128, 2, 3), 128, (3, 2), "float16", layout="NHWC", padding=1,
+               groups=2, program="chain")
     t.case("program-chain-3d-1x3x4x5x4-k4-2x3x2-p1", (1, 3, 4, 5, 4), 4, (2, 3, 2), "float64", padding=1, program="chain")
     t.case("program-two-inputs-1d-2x6x19-k5-r4", (2, 6, 19), 5, (4,), program="two-inputs", beta=1.0)
     t.case("program-two-inputs-groups2-1x8x3x5-k12-1x1", (1, 8, 3, 5), 12, (1, 1), groups=2, program="two-inputs")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from ...device import cuda, device_function, i64, jit, u32
 from ...device.convert import element
-from ...device.epilogue import ResidualParams
+from ...device.epilogue import ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.scheduler import locate_in_bands
 from ...device.vec import advance, shared_address
@@ -11,7 +11,7 @@ from ...engine.simt import band_arguments
 from ...host.launch import Argument, Launch
 from . import make_gather
 from .plan import operand_arguments, sizes
-from .store import Destination, pitch_of, sum_launch
+from .store import Destination, pitch_of, program_argument_of, sum_launch
 from .table import Operand
 
 
@@ -66,12 +66,13 @@ def make_kernel(config, main_loop, table_at):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_gathered(source, plain, y, m, n, g, layout, residual_stride, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias,
-                      bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
+                      bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column, extras):
         shared = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         product = setup(z, g)
-        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ProgramParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column,
+                                 extras)
         multiply(source, plain, m, n, 0, product.k, row * BM, column * BN, g, product, shared_address(shared, 0),
                  Destination(m, n, y, g, product, layout, residual_stride, epilogue))
     return conv_gathered
@@ -90,6 +91,7 @@ def launches(view, config, kernel, shared, each, ranges):
                      Argument("int32", pitch_of(n, problem.compute)), Argument("int32", view.products), *view.arguments(), *tiles)
     else:
         arguments = (*operand_arguments(view), Argument(element(problem.output.dtype).pointer, problem.output_name), *extents,
-                     *view.arguments(), *view.output_arguments(), *tiles, *problem.epilogue_arguments())
+                     *view.arguments(), *view.output_arguments(), *tiles, *problem.epilogue_arguments(),
+                     program_argument_of(view, config.output))
     product = Launch(kernel(config), (tiles_m * tiles_n * view.products, ranges, 1), (tile.threads, 1, 1), arguments, shared=shared)
     return (product, sum_launch(view, config.output, m, n, ranges)) if ranges > 1 else (product,)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit, u64
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec, ResidualParams
+from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
+from ...device.program import make_moved
 from ...device.vec import advance, store2, store4
+from ...engine.programs import Steps, operands_argument
 from ...engine.split_k import THREADS, groups_for, make_add_ranges
 from ...engine.stores import make_group_store
 from ...host.dtypes import ITEMSIZE
@@ -36,7 +38,9 @@ class Output:
 def output_of(view, swap, limit):
     """The `Output` of a view, with stores of at most `limit` elements."""
     p = view.problem
-    epilogue = replace(p.epilogue, bias="row") if swap and p.epilogue.bias else p.epilogue
+    epilogue, program = p.epilogue, p.program
+    if swap and (epilogue.bias or program):
+        epilogue = replace(epilogue, bias=epilogue.bias and "row", program=program and program.transposed())
     return Output(p.op, view.channel_inner, view.has_classes, swap, _width(view, swap, limit), epilogue)
 
 
@@ -59,7 +63,7 @@ def _width(view, swap, limit):
     run, strides = linear(inner)
     strides += [s for size, s in others if size > 1]
     width, t = min(limit, 16 // p.output.itemsize), p.output
-    if swap and p.residual and p.residual_strides != p.output_strides:
+    if swap and (p.program or p.residual and p.residual_strides != p.output_strides):
         return 1
     while width > 1 and (run % width or t.alignment % (width * t.itemsize) or any(s % width for s in strides)):
         width //= 2
@@ -92,11 +96,11 @@ def make_store(output, run):
     of_filter = output.op == "conv_bwd_filter"
     has_residual = output.epilogue.residual is not None
     store = make_group_store(output.epilogue, group, group > 1)
-    pixel, column_of = gather.pixel, gather.column
+    pixel, column_of, moved = gather.pixel, gather.column, make_moved(output.epilogue.program, 4 if swap else 5)
 
     @device_function
     def locate(i, s):
-        """(offset in the output, in the residual, whether it is inside the output) of pixel i."""
+        """(offset in the output, in the residual, whether it is inside the output, (image, d, h, w)) of pixel i."""
         to, also, residue = s.layout, s.residual_stride, s.product.residue
         n, d, h, w = pixel(i, s.gather)
         inside = True
@@ -107,49 +111,50 @@ def make_store(output, run):
         residual_at = 0
         if has_residual:
             residual_at = n * also.n + d * also.d + (h * also.h + w * also.w)
-        return at, residual_at, inside
+        return at, residual_at, inside, (n, d, h, w)
 
     if of_filter:
         @device_function
         def store_results(acc, e, row, column, s):
             to = s.layout
-            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, _ = s.epilogue
             for j in range(count):
                 i = column + j * group
                 if i < s.columns:
                     t, r, ss, channel = column_of(i, s.gather, s.product)
                     at = row * to.n + channel * to.channel + (t * to.d + r * to.h) + (ss * to.w + to.base)
                     at = i64(s.product.group) * to.group + at
-                    epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0)
+                    epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0, ())
                     store(acc, e + j * group, 0, i, s.columns, s.y, at, i64(1), epilogue)
     elif swap:
         @device_function
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
-            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
             first = i64(group_of) * to.group + row * to.channel
             residual = advance(residual, i64(group_of) * also.group + row * also.channel)
             channel = group_of * s.rows + row
             for j in range(count):
                 i = column + j * group
                 if i < s.columns:
-                    at, residual_at, inside = locate(i, s)
+                    at, residual_at, inside, place = locate(i, s)
                     at = first + at
                     if inside:
-                        epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
-                                                  advance(residual, residual_at - i), 0, 1)
+                        epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
+                                                 advance(residual, residual_at - i), 0, 1, moved(extras, place))
                         store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
     else:
         @device_function
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
-            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = s.epilogue
-            at, residual_at, inside = locate(row, s)
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
+            at, residual_at, inside, place = locate(row, s)
             if inside:
                 at = i64(group_of) * to.group + at
                 bias = advance(bias, i64(group_of) * s.columns * bias_stride)
-                epilogue = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
-                                          advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel)
+                epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
+                                         advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel,
+                                         moved(extras, place + (group_of,)))
                 for j in range(count):
                     i = column + j * group
                     store(acc, e + j * group, 0, i, s.columns, s.y, at + i64(i) * to.channel, i64(to.channel), epilogue)
@@ -176,6 +181,17 @@ def make_sums(run, accumulator):
     return store_sums
 
 
+def program_argument_of(view, output):
+    """The kernel parameter with a program's operands: they are moved to each pixel, and to each group where columns are channels."""
+    p = view.problem
+    if output.swap:
+        steps = [Steps(strides[1], 0, (strides[0], *strides[2:])) for strides in p.extra_strides]
+        return operands_argument(output.epilogue, steps, p.c if p.op == "conv_bwd_data" else p.k, view.rows, 4)
+    columns = p.c_group if p.op == "conv_bwd_data" else p.k_group
+    steps = [Steps(0, strides[1], (strides[0], *strides[2:], columns * strides[1])) for strides in p.extra_strides]
+    return operands_argument(output.epilogue, steps, 1, columns, 5)
+
+
 def pitch_of(columns, accumulator):
     """Elements of a row of partial sums."""
     group = 16 // ITEMSIZE[accumulator]
@@ -197,14 +213,14 @@ def sum_kernel(output, groups):
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_sum(sums, y, g, layout, residual_stride, rows, columns, pitch, elements, slices, alpha, beta, bias, bias_stride, prior,
-                 row_stride, column_stride, residual, residual_row, residual_column):
+                 row_stride, column_stride, residual, residual_row, residual_column, extras):
         acc = cuda.local.array(G, Acc)
         at, has_result = add_slices(acc, sums, elements, slices)
         if has_result:
             line, column = divide_remainder(at, pitch)
             z, row = divide_remainder(line, rows)
-            epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
-                                      residual_column)
+            epilogue = ProgramParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
+                                     residual_column, extras)
             store_results(acc, 0, row, column, Destination(i32(rows.d), columns, y, g, setup(z, g), layout, residual_stride, epilogue))
     return conv_sum
 
@@ -218,5 +234,5 @@ def sum_launch(view, output, rows, columns, ranges):
     arguments = (Argument(f"{accumulator}*", "workspace"), Argument(element(p.output.dtype).pointer, p.output_name), *view.arguments(),
                  *view.output_arguments(), Argument(Divisor, divisor(rows)), Argument("int32", columns),
                  Argument(Divisor, divisor(pitch_of(columns, accumulator))), Argument("int32", elements), Argument("int32", ranges),
-                 *p.epilogue_arguments())
+                 *p.epilogue_arguments(), program_argument_of(view, output))
     return Launch(sum_kernel(output, groups), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
-from ...device.epilogue import ResidualParams
+from ...device.epilogue import ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
@@ -246,7 +246,8 @@ def kernel(full):
         cuda.syncthreads()
 
         product = setup(0, gather)
-        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ProgramParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column,
+                                 ())
         index = cuda.blockIdx.x
         n, p0, q0 = locate(index, tile, down, across)
         buffer = 0
