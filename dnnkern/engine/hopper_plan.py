@@ -192,8 +192,9 @@ def refusal(problem, parts):
 
 def tiles_for(b_major, dtype, program=None):
     """The tiles that can read b as it lies, and have the registers for its type, and for the addresses of a program's matrices."""
-    return [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
-            and (dtype not in FP8 or promoted_fits(t)) and t.sums <= most_sums(program)]
+    found = [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
+             and (dtype not in FP8 or promoted_fits(t))]
+    return found if program is None else [t for t in found if t.sums <= most_sums(program)]
 
 
 def most_sums(program):

@@ -124,7 +124,8 @@ def configs(problem, device):
     Two groups of 64 rows and 128 columns leave too few registers for an epilogue that reads other arrays.
     """
     found, program = tiles_for(parts_of(problem).filter.major, problem.dtype, problem.program), problem.program
-    found += [t for t in FURTHER_TILES if (problem.dtype not in FP8 or promoted_fits(t)) and t.sums <= most_sums(program)]
+    sums = most_sums(program)
+    found += [t for t in FURTHER_TILES if (problem.dtype not in FP8 or promoted_fits(t)) and t.sums <= sums]
     reads = problem.beta or problem.residual or program and any(access not in ("column", "value") for _, access in program.operands)
     most = 64 if reads else 128
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
