@@ -137,24 +137,24 @@ def make_store(output, run):
             for j in range(count):
                 i = column + j * group
                 if i < s.columns:
-                    at, residual_at, inside, place = locate(i, s)
+                    at, residual_at, inside, indices = locate(i, s)
                     at = first + at
                     if inside:
                         epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
-                                                 advance(residual, residual_at - i), 0, 1, moved(extras, place))
+                                                 advance(residual, residual_at - i), 0, 1, moved(extras, indices))
                         store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
     else:
         @device_function
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
             alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
-            at, residual_at, inside, place = locate(row, s)
+            at, residual_at, inside, indices = locate(row, s)
             if inside:
                 at = i64(group_of) * to.group + at
                 bias = advance(bias, i64(group_of) * s.columns * bias_stride)
                 epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
                                          advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel,
-                                         moved(extras, place + (group_of,)))
+                                         moved(extras, indices + (group_of,)))
                 for j in range(count):
                     i = column + j * group
                     store(acc, e + j * group, 0, i, s.columns, s.y, at + i64(i) * to.channel, i64(to.channel), epilogue)
