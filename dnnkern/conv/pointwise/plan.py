@@ -132,7 +132,8 @@ def _pixel_product(p):
     a, y = _view(source, matrices(0, from_strides, depth)), _view(target, matrices(1, to_strides, columns))
     groups = [(p.groups, p.k_group * k)] if p.groups > 1 else []
     b = _view(p.w, [*groups, *((1, 0) for _ in batch if groups), (depth, depth_stride), (columns, column_stride)])
-    places = {"a": Place("x" if forward else "y"), "b": Place("w"), "y": Place(p.output_name), "workspace": Place("workspace")}
+    places = {"a": Place("x" if forward else "y"), "b": Place("w"), "y": Place(p.output_name), "workspace": Place("workspace"),
+              **{name: Place(name) for name in p.extra_tensors}}
     bias, added = None, None
     if p.bias is not None and p.groups == 1:
         bias, places["bias"] = p.bias, Place("bias")
@@ -145,7 +146,6 @@ def _pixel_product(p):
     elif p.beta:
         added, places["c"] = y, Place(p.output_name)
     extras = tuple(_view(t, matrices(k, s, columns)) for k, (t, s) in enumerate(zip(p.extras, p.extra_strides), 2))
-    places |= {name: Place(name) for name in p.extra_tensors}
     problem = MatmulProblem(a=a, b=b, y=y, bias=bias, c=added, activation=p.activation, scaled=p.scaled, beta=p.beta, math=p.math,
                             in_place=p.beta, program=p.program, extras=extras)
     return Product(problem, places, (*(("alpha", "beta") if p.beta else ("alpha",)), *p.scalar_types))
