@@ -10,7 +10,7 @@ from test_cpu import diverged, reversed_by_barriers
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.device import _collections, _mode, _numba_speed, cpu, cuda, f32, i32
+from dnnkern.device import _collections, _mode, _numba_compile, _numba_speed, cpu, cuda, f32, i32
 from dnnkern.device._numba_compile import lower
 from dnnkern.device.cpu.switch import SWITCHES
 from dnnkern.host.device import device as device_of
@@ -131,7 +131,13 @@ def lowered():
     return sorted(line for m in modules for line in re.sub(r"B\d+v\d+|[$]\d+", "", str(m)).splitlines())  # without numbers that count up
 
 
-def test_a_faster_front_end_lowers_to_the_same(monkeypatch):
+@pytest.fixture
+def unshared(monkeypatch):
+    """Device functions are compiled for each kernel again."""
+    monkeypatch.setattr(_numba_compile, "share_functions", lambda kernel: None)
+
+
+def test_a_faster_front_end_lowers_to_the_same(unshared, monkeypatch):
     ours, calls = lowered(), []
     monkeypatch.setattr(_numba_speed.Function, "get_call_type", _numba_speed._call_type)
     monkeypatch.setattr(_numba_speed.postproc.PostProcessor, "run",
@@ -140,7 +146,7 @@ def test_a_faster_front_end_lowers_to_the_same(monkeypatch):
     assert lowered() == ours and calls
 
 
-def test_an_operator_of_numbers_is_typed_once(monkeypatch):
+def test_an_operator_of_numbers_is_typed_once(unshared, monkeypatch):
     plain, found = _numba_speed._call_type, []
     monkeypatch.setattr(_numba_speed, "_typed", {})
     monkeypatch.setattr(_numba_speed, "_call_type", lambda self, *args: found.append(self.key[0]) or plain(self, *args))

@@ -13,7 +13,8 @@ import pytest
 from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index, jit
 from dnnkern.host import compile as compile_module
 from dnnkern.host import sources
-from dnnkern.host.compile import cache_key, compile_kernel, fingerprint
+from dnnkern.device._fingerprint import Fingerprint, fingerprint
+from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.paths import cache_dir
 
 if SIMULATED:
@@ -213,7 +214,7 @@ def test_a_kernel_depends_on_the_files_of_what_it_calls(tmp_path):
         compile_module._sources.cache_clear()
         keys.append(key(namespace["kernel"]))
     assert keys[0] != keys[1]
-    found = compile_module._Fingerprint()
+    found = Fingerprint()
     found.of(make(helper=device_function(lambda x: fastmath.exp_fast(x))))
     assert found.files >= {__file__, fastmath.__file__}
 

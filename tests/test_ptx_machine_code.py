@@ -1,6 +1,7 @@
 """Records of machine code: what the same sources, renamed ones and changed ones make of them, and what a comparison says."""
 import collections
 import copy
+import dataclasses
 import io
 import shutil
 import subprocess
@@ -137,7 +138,7 @@ def test_what_differs_is_counted_and_shown(record):
 def test_what_cannot_be_compiled_is_recorded(monkeypatch):
     def build(problem, device, config):
         raise ValueError("no such tile")
-    broken = [dispatch.replace(a, build=build) for a in dispatch.algorithms("mse_loss_fwd") if a.name == "naive"]
+    broken = [dataclasses.replace(a, build=build) for a in dispatch.algorithms("mse_loss_fwd") if a.name == "naive"]
     monkeypatch.setattr(dispatch, "algorithms", lambda op=None: broken)
     rows, codes = machine_code.recorded("mse_loss_fwd", "naive", ("sm_80",))
     assert rows and {code["text"] for code in codes.values()} == {"failed: ValueError: no such tile"}

@@ -25,6 +25,11 @@ class Light(_typed.Light):
     """Stands for what `_make` makes. `fingerprint` tells it from others, for the cubin cache."""
 
     @property
+    def is_made(self):
+        """Whether there is the object of Numba's."""
+        return "_made" in vars(self)
+
+    @property
     def made(self):
         """The object of Numba's, made at first use."""
         numba_cuda()
@@ -51,6 +56,11 @@ class Function(Light):
 
     def _make(self):
         return numba_cuda().jit(self.py_func, **self.targetoptions)
+
+    def stand_for(self, other):
+        """Be what an equal function is for Numba, unless something has been made of this one."""
+        if other is not self and not self.is_made:
+            vars(self).setdefault("_made", other.made)
 
     def __getitem__(self, launch):
         return self.made[launch]

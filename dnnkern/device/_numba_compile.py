@@ -18,6 +18,7 @@ from numba.cuda.extending import intrinsic, register_model
 
 from . import _numba_fields, _numba_typing  # noqa: F401  the types of marked functions take part in what is compiled
 from ._collections import no_collections
+from ._fingerprint import share_functions
 from ._numba_speed import install, load
 from ._parameters import fields, is_structure
 
@@ -135,6 +136,7 @@ def compile_llvm(kernel, signature, arch):
     """The same as Numba lowers it, to be read: what NVVM would be given. Needs no toolkit."""
     capability, _ = _capability(arch)
     with _as_device(capability):
+        share_functions(kernel)
         return _compiler.compile_cuda(kernel.py_func, None, tuple(map(kernel_type, signature)), cc=capability).library.get_llvm_str()
 
 
@@ -145,6 +147,7 @@ def lower(kernel, signature, arch):
     """
     capability, _ = _capability(arch)
     with _as_device(capability), _without_libnvvm():
+        share_functions(kernel)
         library, _ = _compiler._compile_pyfunc_with_fixup(kernel.py_func, tuple(map(kernel_type, signature)), device=False, abi="numba",
                                                           cc=capability, lto=True)
     return list(dict.fromkeys(library.modules)), library._entry_name
@@ -180,6 +183,7 @@ def _compile(kernel, signature, arch, output):
     capability, suffix = _capability(arch)
     options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
     with _as_device(capability):
+        share_functions(kernel)
         code, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output=output,
                                cc=capability + (suffix,) if suffix else capability, **options)
     return code

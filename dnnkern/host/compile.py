@@ -12,16 +12,12 @@ import hashlib
 import json
 import os
 import re
-import sys
-import types
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
+from ..device._fingerprint import Fingerprint
 from ..device._parameters import described
-from ..device._typed import Light, is_typed
 from . import packs
 from .paths import cache_dir, write_atomically
 from .pending import awaited
@@ -43,93 +39,9 @@ class Binary:
     stack: int
 
 
-# Modules whose version is in the key, or that have nothing of a kernel's but functions which the compiler knows by their names.
-_VERSIONED = {"numba", "numpy", "llvmlite", *sys.stdlib_module_names}
-
-
-class _Fingerprint:
-    """Texts equal for two values only if kernels that capture them compile to the same code; `files` are those their functions are from.
-
-    Parameters
-    ----------
-    bytecode : bool
-        Whether functions count by their bytecode, which each version of Python makes anew, or by where in their file they are.
-    """
-
-    def __init__(self, bytecode=True):
-        self.files, self._done, self._bytecode = set(), {}, bytecode
-
-    def of(self, value) -> str:
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, types.ModuleType):
-            return value.__name__
-        if isinstance(value, Light) and "py_func" not in vars(value):
-            return repr(value.fingerprint)
-        if hasattr(value, "py_func"):
-            return self._function(value.py_func) + repr(sorted(value.targetoptions.items(), key=str))
-        if isinstance(value, (int, float, complex, str, bytes, type(None))):
-            return repr(value)
-        if isinstance(value, (tuple, list)):
-            return type(value).__name__ + "(" + ",".join(self.of(v) for v in value) + ")"
-        if isinstance(value, (np.ndarray, np.generic)):
-            return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-        if hasattr(value, "_defn"):  # an intrinsic written by hand
-            return self.of(value._defn)
-        # Numba's intrinsics and types, and classes: their name or value; memory addresses in a repr would defeat the cache.
-        name = getattr(value, "_name", None) or getattr(value, "__qualname__", None) or repr(value)
-        return f"{type(value).__qualname__}:{re.sub(r'0x[0-9a-f]+', '', str(name))}{getattr(value, '_fields', '')}"
-
-    def _function(self, function):
-        if function not in self._done:
-            self._done[function] = function.__qualname__  # where it calls itself
-            self.files.add(function.__code__.co_filename)
-            code = _code(function.__code__) if self._bytecode else function.__code__.co_firstlineno
-            text = [code, self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
-            text += ["typed"] * is_typed(function)
-            names = set(_names(function.__code__))
-            text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
-            self._done[function] = (f"{function.__module__}.{function.__qualname__}:"
-                                    f"{hashlib.sha256(repr(text).encode()).hexdigest()}")
-        return self._done[function]
-
-    def _cell(self, cell):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # never set, since only a branch that the configuration rules out reads it
-            return "unset"
-        return self.of(value)
-
-    def _global(self, value, names, outer=()):
-        """A global by its value, which may come from any file; of a module, all that the code may name of it."""
-        if not isinstance(value, types.ModuleType) or value in outer or value.__name__.partition(".")[0] in _VERSIONED:
-            return self.of(value)
-        held = vars(value)
-        named = (f"{name}={self._global(held[name], names, (*outer, value))}" for name in sorted(names & held.keys()))
-        return f"{value.__name__}({','.join(named)})"
-
-
-def fingerprint(value) -> str:
-    """A text equal for two kernels only if they compile to the same code, given the same sources."""
-    return _Fingerprint().of(value)
-
-
-def _names(code):
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _code(code) -> str:
-    constants = [_code(c) if isinstance(c, types.CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
-                 for c in code.co_consts]
-    return hashlib.sha256(repr((code.co_code, code.co_names, code.co_varnames, constants)).encode()).hexdigest()[:16]
-
-
 def cache_key(kernel, signature, arch) -> str:
     """Name of the kernel's cubin in the cache."""
-    found = _Fingerprint()
+    found = Fingerprint()
     text = found.of(kernel)
     types_of = ",".join(map(described, signature))
     parts = [str(FORMAT), text, types_of, arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
@@ -139,7 +51,7 @@ def cache_key(kernel, signature, arch) -> str:
 def pack_key(kernel, signature, arch) -> bytes | None:
     """The part of the key that is the kernel's own, whatever compiles it: what it is called in kernel packs. None where a function of it is
     in no file."""
-    found = _Fingerprint(bytecode=False)
+    found = Fingerprint(bytecode=False)
     text = found.of(kernel)
     if not all(map(os.path.isfile, found.files)):
         return None
