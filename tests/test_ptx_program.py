@@ -83,6 +83,21 @@ def test_a_product_with_a_program_keeps_its_registers(algorithm, program, arch):
     assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL"), code.report
 
 
+@pytest.mark.parametrize("program", ["two-inputs", "chain"])
+@pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data"])
+@pytest.mark.parametrize("algorithm, arch", [("halo_wgmma", "sm_90a"), ("implicit_gemm_wgmma", "sm_90a"), ("implicit_gemm_mma", "sm_80"),
+                                             ("implicit_gemm", "sm_80")])
+def test_a_convolution_with_a_program_keeps_its_registers(algorithm, arch, op, program):
+    from cases._conv import Conv
+    target = device(arch)
+    able = next(a for a in dispatch.algorithms(op) if a.name == algorithm)
+    problem = Conv("", op, (16, 64, 28, 28), 64, (3, 3), "float16", layout="NHWC", padding=1, program=program).problem()
+    chosen = able.configured(problem, target)
+    last = chosen.build(problem, target, chosen.config)[-1]
+    code = assembled(last.kernel, last.signature, arch)
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL"), code.report
+
+
 @pytest.fixture
 def rng():
     import numpy as np
