@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from graphs import T, array_of, close, execute, new_graph, run
+from graphs import T, array_of, close, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.device import HOST_MEMORY
@@ -210,7 +210,7 @@ def test_workspace_is_exact_and_shared():
     """Intermediates that live at different times share memory; a workspace of exactly the size is enough, one byte less is refused."""
     x = draw((1, 64, 64), 1)
     graph = new_graph()
-    t = y = graph.tensor_like(x)
+    t = y = like(graph, x)
     expected = x.astype(float)
     for _ in range(6):
         y, expected = graph.softmax(y, 2), np.exp(expected) / np.exp(expected).sum(2, keepdims=True)
@@ -315,8 +315,9 @@ def test_wrapper_on_arrays():
 def test_trap_1_channels_last_torch_tensors_need_no_copy():
     torch = pytest.importorskip("torch")
     graph = new_graph()
-    image = graph.tensor_like(torch.empty(2, 8, 4, 4).to(memory_format=torch.channels_last))
-    matrix = graph.tensor_like(torch.empty(3, 4, 5))
+    device = "cpu" if HOST_MEMORY else "cuda"
+    image = graph.tensor_like(torch.empty(2, 8, 4, 4, device=device).to(memory_format=torch.channels_last))
+    matrix = graph.tensor_like(torch.empty(3, 4, 5, device=device))
     assert (image.get_dim(), image.get_stride()) == ([2, 8, 4, 4], [128, 1, 32, 8])
     assert (matrix.get_dim(), matrix.get_stride()) == ([3, 4, 5], [20, 5, 1])
 
@@ -324,13 +325,13 @@ def test_trap_1_channels_last_torch_tensors_need_no_copy():
 def test_trap_2_a_first_result_that_nobody_takes_is_an_output():
     x = draw((1, 4, 4), 1, np.float16)
     graph = cudnn.pygraph(intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.neg(graph.abs(t))
     got, = run(graph, {t: x}, [y])
     assert not y.get_is_virtual() and y.get_data_type() is T.FLOAT
     np.testing.assert_array_equal(got, -np.abs(x).astype(np.float32))
     plain = cudnn.pygraph()
-    z = plain.neg(plain.tensor_like(x))
+    z = plain.neg(like(plain, x))
     plain.validate()
     assert z.get_data_type() is T.HALF
 
@@ -382,7 +383,7 @@ def test_trap_4_tensors_with_gradients_and_dlpack_objects():
 def test_trap_6_a_type_on_a_virtual_tensor_rounds_there():
     x = np.array([[1 + 2.0 ** -12, 3.0]], np.float32)
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.mul(graph.identity(t).set_data_type(T.HALF), graph.tensor_scalar(2.0)).set_output(True)
     got, = run(graph, {t: x}, [y])
     np.testing.assert_array_equal(got, [[2.0, 6.0]])
@@ -391,7 +392,7 @@ def test_trap_6_a_type_on_a_virtual_tensor_rounds_there():
 def test_trap_8_relu_and_nan():
     x = np.array([[np.nan, -4.0, 8.0]], np.float32)
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y, z = graph.relu(t, negative_slope=0.5, lower_clip=-2.0).set_output(True), graph.max(t, graph.tensor_scalar(0.0)).set_output(True)
     got = run(graph, {t: x}, [y, z])
     np.testing.assert_array_equal(got[0], [[np.nan, -3.0, 8.0]])
@@ -421,14 +422,24 @@ def test_in_place_buffers():
     """An output may be the memory of an input that the same step reads; one that a later step still needs is refused."""
     x, other = draw((4, 37), 1), draw((4, 37), 2)
     graph = new_graph()
-    a, b = graph.tensor_like(x), graph.tensor_like(other)
+    a, b = like(graph, x), like(graph, other)
     y = graph.add(a, b).set_output(True)
     graph.build(A)
     buffer = x.copy()
     execute(graph, {a: buffer, b: other, y: buffer})
     np.testing.assert_array_equal(buffer, x + other)
     graph = new_graph()
-    a = graph.tensor_like(x)
+    a = like(graph, x)
+    y = graph.neg(a).set_output(True)
+    z = graph.abs(a).set_output(True)
+    graph.build(A)
+    second = np.empty_like(x)
+    buffer = x.copy()
+    execute(graph, {a: buffer, y: buffer, z: second})  # one kernel, which reads an element before it writes both results
+    np.testing.assert_array_equal(buffer, -x)
+    np.testing.assert_array_equal(second, np.abs(x))
+    graph = new_graph()
+    a = like(graph, x)
     y = graph.neg(a).set_output(True)
     z = graph.softmax(a).set_output(True)
     graph.build(A)
@@ -451,7 +462,7 @@ def test_trap_7_products_of_mixed_types_and_scales_by_value():
     import ml_dtypes
     a, b = np.random.default_rng(1).integers(-9, 9, (2, 5, 8)).astype(np.int8), draw((1, 8, 6), 2).astype(ml_dtypes.bfloat16)
     graph = new_graph(T.BFLOAT16)
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     y = graph.matmul(graph.identity(ta).set_data_type(T.BFLOAT16), tb).set_output(True).set_data_type(T.FLOAT)
     z = graph.matmul(ta, tb).set_output(True).set_data_type(T.FLOAT)
     got = run(graph, {ta: a, tb: b}, [y, z])
@@ -459,7 +470,7 @@ def test_trap_7_products_of_mixed_types_and_scales_by_value():
         close(have, a.astype(float) @ b.astype(float), factor=16, scale=50)
     p, q = draw((1, 4, 16), 3).astype(ml_dtypes.float8_e4m3fn), draw((1, 16, 4), 4).astype(ml_dtypes.float8_e4m3fn)
     graph = new_graph(T.FP8_E4M3)
-    tp, tq = graph.tensor_like(p), graph.tensor_like(q)
+    tp, tq = like(graph, p), like(graph, q)
     scales = [graph.tensor([1, 1, 1], [1, 1, 1], T.FLOAT, is_pass_by_value=True) for _ in range(2)]
     y = graph.mul(graph.mul(graph.matmul(tp, tq), scales[0]), scales[1]).set_output(True).set_data_type(T.FLOAT)
     got, = run(graph, {tp: p, tq: q, scales[0]: 0.5, scales[1]: 3.0}, [y])
@@ -484,7 +495,7 @@ def test_trap_10_rows_past_a_length_are_zero():
     q = draw((2, 1, 6, 8), 1)
     lengths = np.array([6, 2], np.int32).reshape(2, 1, 1, 1)
     graph = new_graph()
-    tq, tl = graph.tensor_like(q), graph.tensor_like(lengths)
+    tq, tl = like(graph, q), like(graph, lengths)
     o = graph.sdpa(tq, tq, tq, is_inference=True, use_padding_mask=True, seq_len_q=tl, seq_len_kv=tl)[0].set_output(True)
     got, = run(graph, {tq: q, tl: lengths}, [o])
     assert not got[1, :, 2:].any() and got[1, :, :2].all()

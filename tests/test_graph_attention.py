@@ -1,7 +1,7 @@
 """Attention and rotary embeddings of graphs: values against float64, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import DTYPE, T, array_of, close, execute, new_graph, run
+from graphs import DTYPE, T, array_of, close, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.host.dtypes import numpy_dtype
@@ -47,7 +47,7 @@ def test_bands(band):
     options, allowed = BANDS[band]
     q, k, v = operands()
     graph = new_graph()
-    tq, tk, tv = map(graph.tensor_like, (q, k, v))
+    tq, tk, tv = (like(graph, array) for array in (q, k, v))
     o, stats = graph.sdpa(q=tq, k=tk, v=tv, generate_stats=True, attn_scale=0.5, **options)
     o.set_output(True), stats.set_output(True)
     got = run(graph, {tq: q, tk: k, tv: v}, [o, stats])
@@ -62,7 +62,7 @@ def test_types_and_strides(io):
     """Dims (B, H, S, D) in memory as (B, S, H, D)."""
     q, k, v = (np.ascontiguousarray(t.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for t in operands(io))
     graph = new_graph(io)
-    tq, tk, tv = map(graph.tensor_like, (q, k, v))
+    tq, tk, tv = (like(graph, array) for array in (q, k, v))
     o, stats = graph.sdpa(tq, tk, tv, is_inference=True, attn_scale=1 / np.sqrt(D))
     assert stats is None
     o.set_output(True).set_stride([S * H * E, E, H * E, 1])
@@ -75,7 +75,7 @@ def test_bias_lengths_sink_and_a_scale_by_value():
     bias, sink = draw((1, H, S, N), 4), draw((1, H, 1, 1), 5)
     rows, keys = np.array([9, 4], np.int32).reshape(B, 1, 1, 1), np.array([13, 6], np.int32).reshape(B, 1, 1, 1)
     graph = new_graph()
-    tq, tk, tv, tb, ts, tr, tn = map(graph.tensor_like, (q, k, v, bias, sink, rows, keys))
+    tq, tk, tv, tb, ts, tr, tn = (like(graph, array) for array in (q, k, v, bias, sink, rows, keys))
     scale = graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.FLOAT, is_pass_by_value=True)
     o, stats = graph.sdpa(tq, tk, tv, generate_stats=True, attn_scale=scale, bias=tb, use_padding_mask=True, seq_len_q=tr, seq_len_kv=tn,
                           sink_token=ts)
@@ -98,7 +98,7 @@ def test_gradients():
     expected, lse, p = reference(q, k, v, 0.5, bias, COLUMN <= ROW + N - S, sink)
     o, stats = expected.astype(np.float32), lse.astype(np.float32)
     graph = new_graph()
-    tq, tk, tv, to, tdo, tl, tb, ts = map(graph.tensor_like, (q, k, v, o, do, stats, bias, sink))
+    tq, tk, tv, to, tdo, tl, tb, ts = (like(graph, array) for array in (q, k, v, o, do, stats, bias, sink))
     dbias, dsink = graph.tensor_like(tb).set_output(True), graph.tensor_like(ts).set_output(True)
     results = graph.sdpa_backward(tq, tk, tv, to, tdo, tl, attn_scale=0.5, bias=tb, dBias=dbias, use_causal_mask_bottom_right=True,
                                   sink_token=ts, dSink_token=dsink)
@@ -123,10 +123,10 @@ def test_dropout_is_the_same_forward_and_backward():
     v = np.ones((B, G, N, E), np.float32)
     seed, offset = np.array([[7]], np.int64), np.array([[3]], np.int64)
     graph = new_graph()
-    tq, tk, tv = map(graph.tensor_like, (q, k, v))
+    tq, tk, tv = (like(graph, array) for array in (q, k, v))
     words = [graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.INT64, name=name) for name in ("seed", "offset")]
     o, stats = graph.sdpa(tq, tk, tv, generate_stats=True, dropout=(0.25, *words))
-    graph_do = graph.tensor_like(np.ones((B, H, S, E), np.float32))
+    graph_do = like(graph, np.ones((B, H, S, E), np.float32))
     results = graph.sdpa_backward(tq, tk, tv, o, graph_do, stats, dropout=(0.25, *words))
     for t in (o, results[2]):
         t.set_output(True)
@@ -143,7 +143,7 @@ def test_rope(partial):
     half = draw((S, 1, 1, size // 2), 2)
     freqs = np.concatenate([half, half], -1)
     graph = new_graph()
-    tx, tf = graph.tensor_like(x), graph.tensor_like(freqs)
+    tx, tf = like(graph, x), like(graph, freqs)
     y = graph.rope(tx, tf, rope_dim=size)
     back = graph.rope_backward(y, tf, rope_dim=size).set_output(True)
     y.set_output(True)

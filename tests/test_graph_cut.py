@@ -221,3 +221,17 @@ def test_reasons(make, reason):
     make(graph, *(graph.tensor([1, 8, 8], [64, 8, 1], name=name) for name in "xy")).set_output(True)
     graph.build()
     assert reason in [why for _, _, why in graph.explain().apart]
+
+
+def test_a_node_of_several_types_is_one_kernel():
+    """Without conversions into the workspace: integers divided into halves, a number that is read at each call."""
+    from graphs import execute, like
+    a = np.array([[1, 2, 7, 9]], np.int8)
+    graph = new_graph(T.INT8)
+    t, number = like(graph, a), graph.tensor([1, 1], [1, 1], T.FLOAT, is_pass_by_value=True)
+    y = graph.div(t, number).set_output(True).set_data_type(T.HALF)
+    graph.build([cudnn.heur_mode.A])
+    assert len(graph._candidate.steps) == 1 and graph.get_workspace_size() == 0
+    got = np.empty((1, 4), np.float16)
+    execute(graph, {t: a, number: np.array([[2.0]], np.float32), y: got})
+    np.testing.assert_array_equal(got, (a / 2).astype(np.float16))

@@ -1,7 +1,7 @@
 """Normalizations of graphs and their gradients: values against float64, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import DTYPE, T, channels_last, close, new_graph, run
+from graphs import DTYPE, T, channels_last, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.host.dtypes import numpy_dtype
@@ -51,7 +51,7 @@ ROWS = {"matrix": ((6, 40, 1, 1), (1,), (1, 40, 1, 1)), "tokens": ((2, 5, 24), (
 def test_rows(method, rows, io):
     c, rms = Case(*ROWS[rows], io=io, rms=method == "rmsnorm"), method == "rmsnorm"
     graph = new_graph(io)
-    x, dy, scale, bias = map(graph.tensor_like, (c.x, c.dy, c.scale, c.bias))
+    x, dy, scale, bias = (like(graph, array) for array in (c.x, c.dy, c.scale, c.bias))
     epsilon, value = number(graph, EPSILON)
     y, *statistics = getattr(graph, method)(norm_forward_phase=TRAINING, input=x, scale=scale, bias=bias, epsilon=epsilon)
     for t in (y, *statistics):
@@ -79,7 +79,7 @@ def test_rows(method, rows, io):
 def test_inference_returns_no_statistics():
     c = Case(*ROWS["matrix"])
     graph = new_graph()
-    x, scale, bias = map(graph.tensor_like, (c.x, c.scale, c.bias))
+    x, scale, bias = (like(graph, array) for array in (c.x, c.scale, c.bias))
     epsilon, value = number(graph, EPSILON)
     y, mean, rstd = graph.layernorm(INFERENCE, x, scale, bias, epsilon)
     z, nothing = graph.rmsnorm(INFERENCE, x, scale, epsilon=epsilon)
@@ -93,7 +93,7 @@ def test_inference_returns_no_statistics():
 def test_adaptive_layer_norm():
     c = Case((3, 5, 16), (2,), (3, 1, 16))
     graph = new_graph()
-    x, dy, scale, bias = map(graph.tensor_like, (c.x, c.dy, c.scale, c.bias))
+    x, dy, scale, bias = (like(graph, array) for array in (c.x, c.dy, c.scale, c.bias))
     epsilon, value = number(graph, EPSILON)
     y, mean, rstd = graph.adalayernorm(TRAINING, x, scale, bias, epsilon)
     results = graph.adalayernorm_backward(dy, x, scale, mean, rstd)
@@ -109,7 +109,7 @@ def test_adaptive_layer_norm():
 def test_instance_norm(io, order):
     c = Case((2, 6, 4, 5), (2, 3), (1, 6, 1, 1), io, order)
     graph = new_graph(io)
-    x, dy, scale, bias = map(graph.tensor_like, (c.x, c.dy, c.scale, c.bias))
+    x, dy, scale, bias = (like(graph, array) for array in (c.x, c.dy, c.scale, c.bias))
     epsilon, value = number(graph, EPSILON)
     y, mean, rstd = graph.instancenorm(TRAINING, x, scale, bias, epsilon)
     for t in (mean, rstd):
@@ -126,7 +126,7 @@ def test_instance_norm(io, order):
 def test_group_norm():
     x, dy, scale, bias = draw((2, 6, 3, 3), 1), draw((2, 6, 3, 3), 2), draw((1, 6, 1, 1), 3), draw((1, 6, 1, 1), 4)
     graph = new_graph()
-    tx, tdy, ts, tb = map(graph.tensor_like, (x, dy, scale, bias))
+    tx, tdy, ts, tb = (like(graph, array) for array in (x, dy, scale, bias))
     epsilon, value = number(graph, EPSILON)
     y, mean, rstd = graph.groupnorm(TRAINING, tx, ts, tb, epsilon, num_groups=2)
     results = graph.groupnorm_backward(tdy, tx, ts, mean, rstd, 2)
@@ -150,7 +150,7 @@ def test_batch_norm(order):
     c = Case((3, 4, 5, 2), (0, 2, 3), (1, 4, 1, 1), order=order)
     before_mean, before_var = draw((1, 4, 1, 1), 5), np.abs(draw((1, 4, 1, 1), 6)) + np.float32(1)
     graph = new_graph()
-    x, dy, scale, bias, rm, rv = map(graph.tensor_like, (c.x, c.dy, c.scale, c.bias, before_mean, before_var))
+    x, dy, scale, bias, rm, rv = (like(graph, array) for array in (c.x, c.dy, c.scale, c.bias, before_mean, before_var))
     (epsilon, value), (momentum, weight) = number(graph, EPSILON), number(graph, 0.25)
     outs = graph.batchnorm(x, scale, bias, rm, rv, epsilon, momentum)
     results = graph.batchnorm_backward(dy, x, scale, outs[1], outs[2])
@@ -175,7 +175,7 @@ def test_batch_norm_inference_and_without_running_statistics():
     c = Case((3, 4, 5, 2), (0, 2, 3), (1, 4, 1, 1), T.HALF)
     mean, rstd = c.mean.astype(np.float32), c.rstd.astype(np.float32)
     graph = new_graph(T.HALF)
-    x, scale, bias, tm, tr = map(graph.tensor_like, (c.x, c.scale, c.bias, mean, rstd))
+    x, scale, bias, tm, tr = (like(graph, array) for array in (c.x, c.scale, c.bias, mean, rstd))
     epsilon, value = number(graph, EPSILON)
     y = graph.batchnorm_inference(x, tm, tr, scale, bias).set_output(True)
     trained, _, _, running, variance = graph.batchnorm(x, scale, bias, epsilon=epsilon)
@@ -189,7 +189,7 @@ def test_batch_norm_inference_and_without_running_statistics():
 def test_an_intermediate_float_result_is_not_rounded_to_the_input_type():
     c = Case(*ROWS["matrix"], io=T.HALF)
     graph = new_graph(T.HALF)
-    x, scale, bias = map(graph.tensor_like, (c.x, c.scale, c.bias))
+    x, scale, bias = (like(graph, array) for array in (c.x, c.scale, c.bias))
     epsilon, value = number(graph, EPSILON)
     y, _, _ = graph.layernorm(INFERENCE, x, scale, bias, epsilon)
     z = graph.identity(y).set_output(True).set_data_type(T.FLOAT)

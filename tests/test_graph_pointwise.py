@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from graphs import T, array_of, close, execute, new_graph, run
+from graphs import T, array_of, close, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
 
@@ -54,7 +54,7 @@ def test_unary(name):
     x = draw((2, 3, 5), 1)
     x = np.abs(x) + np.float32(0.1) if name in POSITIVE else x
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = getattr(graph, name)(input=t).set_output(True)
     got, = run(graph, {t: x}, [y])
     assert y.get_dim() == [2, 3, 5] and y.get_stride() == [15, 5, 1] and y.get_data_type() is T.FLOAT
@@ -69,7 +69,7 @@ def test_binary(name):
     if name.startswith("cmp"):
         a[0] = b[0]
     graph = new_graph()
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     y = getattr(graph, name)(ta, tb).set_output(True)
     got, = run(graph, {ta: a, tb: b}, [y])
     close(got, BINARY[name](a.astype(np.float64), b.astype(np.float64)), factor=32)
@@ -79,7 +79,7 @@ def test_binary(name):
 def test_gradients(name):
     x, dy = draw((4, 7), 3), draw((4, 7), 4)
     graph = new_graph()
-    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    tx, tdy = like(graph, x), like(graph, dy)
     dx = getattr(graph, f"{name}_backward")(loss=tdy, input=tx).set_output(True)
     got, = run(graph, {tx: x, tdy: dy}, [dx])
     close(got, dy * GRADIENT[name](x.astype(np.float64)), factor=64)
@@ -88,7 +88,7 @@ def test_gradients(name):
 def test_parameters():
     x = draw((4, 9), 5) * 3
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     clipped = graph.relu(t, negative_slope=0.5, lower_clip=-1.0, upper_clip=2.0).set_output(True)
     leaky, swish = graph.leaky_relu(t, 0.25).set_output(True), graph.swish(t, swish_beta=2.0).set_output(True)
     leaky_gradient = graph.leaky_relu_backward(t, t, 0.25).set_output(True)
@@ -105,7 +105,7 @@ def test_parameters():
 def test_binary_select_and_gen_index():
     x, a, b = draw((3, 4), 6), draw((3, 4), 7), draw((1, 4), 8)
     graph = new_graph()
-    tx, ta, tb = map(graph.tensor_like, (x, a, b))
+    tx, ta, tb = (like(graph, array) for array in (x, a, b))
     mask = graph.cmp_gt(input=tx, comparison=graph.tensor_scalar(0.0))
     chosen = graph.binary_select(input0=ta, input1=tb, mask=mask).set_output(True)
     row = graph.gen_index(tx, axis=0).set_output(True).set_data_type(T.INT32)
@@ -126,7 +126,7 @@ def test_types(kind):
     a = np.arange(-6, 6).reshape(3, 4).astype(dtype)
     b = np.arange(12, 0, -1).reshape(3, 4).astype(dtype)
     graph = new_graph(kind, kind, T.DOUBLE if kind is T.DOUBLE else T.FLOAT)
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     total, mixed = graph.add(ta, tb).set_output(True), graph.div(ta, tb).set_output(True).set_data_type(T.FLOAT)
     got = run(graph, {ta: a, tb: b}, [total, mixed])
     np.testing.assert_array_equal(got[0].astype(float), a.astype(float) + b.astype(float))
@@ -137,7 +137,7 @@ def test_types(kind):
 def test_integers_divided_into_halves_are_not_rounded_to_integers():
     a, b = np.array([[1, 2, 7]], np.int8), np.array([[2, 3, 2]], np.int8)
     graph = new_graph(T.INT8)
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     y = graph.div(ta, tb).set_output(True).set_data_type(T.HALF)
     got, = run(graph, {ta: a, tb: b}, [y])
     np.testing.assert_array_equal(got, (a / b).astype(np.float16))
@@ -147,7 +147,7 @@ def test_one_rounding_where_types_are_mixed():
     """A sum of halves that no half holds is exact in a float result."""
     a, b = np.full((1, 8), 2048, np.float16), np.full((1, 8), 1, np.float16)
     graph = new_graph(T.HALF)
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     y = graph.add(ta, tb).set_output(True).set_data_type(T.FLOAT)
     got, = run(graph, {ta: a, tb: b}, [y])
     assert (got == 2049).all()
@@ -157,7 +157,7 @@ def test_truth_values_as_booleans():
     """They are one byte each, come out of comparisons, and enter logical operations and sums."""
     a, b = draw((3, 5), 9), draw((3, 5), 10)
     graph = new_graph()
-    ta, tb = graph.tensor_like(a), graph.tensor_like(b)
+    ta, tb = like(graph, a), like(graph, b)
     first = graph.cmp_gt(ta, tb).set_data_type(T.BOOLEAN)
     second = graph.cmp_gt(ta, graph.neg(tb)).set_data_type(T.BOOLEAN)
     both = graph.logical_and(first, second).set_output(True).set_data_type(T.BOOLEAN)
@@ -171,7 +171,7 @@ def test_truth_values_as_booleans():
 def test_numbers_by_value_are_read_at_each_call():
     x = draw((2, 6), 11)
     graph = new_graph()
-    t, number = graph.tensor_like(x), graph.tensor([1, 1], [1, 1], T.FLOAT, is_pass_by_value=True, name="factor")
+    t, number = like(graph, x), graph.tensor([1, 1], [1, 1], T.FLOAT, is_pass_by_value=True, name="factor")
     y = graph.add(graph.mul(t, number), graph.tensor_scalar(0.5, cudnn.scalar_type.COMPILE_TIME_CONST)).set_output(True)
     assert run(graph, {t: x, number: np.array([[2.0]], np.float32)}, [y])[0][0, 0] == 2 * x[0, 0] + np.float32(0.5)
     got, address = array_of(y), np.array([6.0], np.float32)

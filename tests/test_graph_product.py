@@ -1,7 +1,7 @@
 """matmul and convolutions of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import T, channels_last, close, new_graph, run
+from graphs import T, channels_last, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 
@@ -14,7 +14,7 @@ def draw(shape, seed, dtype=np.float32):
 def test_matmul(a, b):
     x, w = draw(a, 1), draw(b, 2)
     graph = new_graph()
-    tx, tw = graph.tensor_like(x), graph.tensor_like(w)
+    tx, tw = like(graph, x), like(graph, w)
     y = graph.matmul(A=tx, B=tw).set_output(True)
     got, = run(graph, {tx: x, tw: w}, [y])
     expected = x.astype(float) @ w
@@ -25,7 +25,7 @@ def test_matmul(a, b):
 def test_matmul_of_transposed_operands_and_a_result_with_strides():
     x, w = draw((2, 24, 17), 1).transpose(0, 2, 1), draw((2, 9, 24), 2).transpose(0, 2, 1)
     graph = new_graph()
-    tx, tw = graph.tensor_like(x), graph.tensor_like(w)
+    tx, tw = like(graph, x), like(graph, w)
     y = graph.matmul(tx, tw).set_output(True).set_stride([17 * 9, 1, 17])
     got, = run(graph, {tx: x, tw: w}, [y])
     close(got, x.astype(float) @ w, factor=16, scale=10)
@@ -39,7 +39,7 @@ def test_bias_and_relu_in_types(io):
     dtype = numpy_dtype(DTYPE[io])
     x, w, v = (draw(shape, k).astype(dtype) for k, shape in enumerate([(1, 20, 16), (1, 16, 12), (1, 1, 12)]))
     graph = new_graph(io, T.DOUBLE if io is T.DOUBLE else T.FLOAT, T.DOUBLE if io is T.DOUBLE else T.FLOAT)
-    tx, tw, tv = map(graph.tensor_like, (x, w, v))
+    tx, tw, tv = (like(graph, array) for array in (x, w, v))
     y = graph.relu(graph.bias(graph.matmul(tx, tw), tv)).set_output(True)
     got, = run(graph, {tx: x, tw: w, tv: v}, [y])
     assert got.dtype == dtype
@@ -51,7 +51,7 @@ def test_conv_in_both_layouts_and_groups():
     expected = convolution(x, w, (1, 0), (1, 1), (2, 1), (1, 2), 2)
     for order in (np.asarray, channels_last):
         graph = new_graph()
-        tx, tw = graph.tensor_like(order(x)), graph.tensor_like(order(w))
+        tx, tw = like(graph, order(x)), like(graph, order(w))
         y = graph.conv_fprop(image=tx, weight=tw, pre_padding=[1, 0], post_padding=[1, 1], stride=[2, 1], dilation=[1, 2]).set_output(True)
         got, = run(graph, {tx: order(x), tw: order(w)}, [y])
         assert y.get_dim() == list(expected.shape) and y.get_stride()[1] == 1
@@ -85,7 +85,7 @@ def test_gradients_of_a_convolution(rank, io):
     y = convolution(x, w, pads, pads, ones, ones, 1)
     dy = channels_last(draw(y.shape, 7).astype(dtype))
     graph = new_graph(io)
-    tx, tw, tdy = map(graph.tensor_like, (x, w, dy))
+    tx, tw, tdy = (like(graph, array) for array in (x, w, dy))
     dx = graph.conv_dgrad(loss=tdy, filter=tw, padding=list(pads)).set_output(True).set_dim(list(x.shape))
     dw = graph.conv_wgrad(image=tx, loss=tdy, padding=list(pads)).set_output(True).set_dim(list(w.shape)).set_data_type(T.FLOAT)
     got_dx, got_dw = run(graph, {tx: x, tw: w, tdy: dy}, [dx, dw])
@@ -112,7 +112,7 @@ def test_an_intermediate_float_between_products_is_not_rounded():
     w = np.full((1, 8, 8), 1, np.float16)
     w[0, 0, :] = 2042
     graph = new_graph(T.HALF)
-    tx, tw = graph.tensor_like(x), graph.tensor_like(w)
+    tx, tw = like(graph, x), like(graph, w)
     first = graph.matmul(tx, tw)  # 2042 + 7
     y = graph.matmul(first, tw).set_output(True).set_data_type(T.FLOAT)
     got, = run(graph, {tx: x, tw: w}, [y])

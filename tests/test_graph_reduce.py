@@ -1,7 +1,7 @@
 """Reductions, statistics of channels and softmax of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import T, channels_last, close, new_graph, run
+from graphs import T, channels_last, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 
@@ -22,7 +22,7 @@ def test_modes(mode):
     x = draw((2, 5, 3, 4), 1)
     x[0, 0] = 0
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.reduction(input=t, mode=M[mode]).set_output(True).set_dim([2, 1, 1, 4])
     got, = run(graph, {t: x}, [y])
     assert y.get_stride() == [4, 1, 4, 1] and y.get_data_type() is T.FLOAT
@@ -37,7 +37,7 @@ def test_types(io, out):
     from dnnkern.host.dtypes import numpy_dtype
     x = np.random.default_rng(2).integers(-5, 6, (3, 40)).astype(numpy_dtype(DTYPE[io]))
     graph = new_graph(io)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.reduction(t, M.ADD).set_output(True).set_dim([3, 1]).set_data_type(out)
     got, = run(graph, {t: x}, [y])
     np.testing.assert_array_equal(got.astype(float), x.astype(float).sum(1, keepdims=True))
@@ -47,7 +47,7 @@ def test_without_dims_nothing_is_reduced():
     """MAX of one element is itself, AMAX and the norms its absolute value."""
     x = draw((2, 3), 3)
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     results = [graph.reduction(t, mode).set_output(True) for mode in (M.MAX, M.AMAX, M.NORM1, M.NORM2)]
     got = run(graph, {t: x}, results)
     np.testing.assert_array_equal(got[0], x)
@@ -59,7 +59,7 @@ def test_sums_of_halves_that_no_half_holds():
     x = np.full((1, 4096), 1, np.float16)
     x[0, 0] = 2
     graph = new_graph(T.HALF)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.reduction(t, M.ADD).set_output(True).set_dim([1, 1]).set_data_type(T.FLOAT)
     assert run(graph, {t: x}, [y])[0].item() == 4097
 
@@ -70,7 +70,7 @@ def test_statistics_become_a_batch_normalization(order):
     x, dy = order(draw((3, 4, 5, 2), 1) + 2), order(draw((3, 4, 5, 2), 2))
     scale, bias, rm, rv = (draw((1, 4, 1, 1), k) + np.float32(2) for k in (3, 4, 5, 6))
     graph = new_graph()
-    tx, tdy, ts, tb, tm, tv = map(graph.tensor_like, (x, dy, scale, bias, rm, rv))
+    tx, tdy, ts, tb, tm, tv = (like(graph, array) for array in (x, dy, scale, bias, rm, rv))
     numbers = [graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.FLOAT, is_pass_by_value=True) for _ in range(3)]
     total, square = graph.genstats(tx)
     finalized = graph.bn_finalize(total, square, ts, tb, numbers[0], numbers[1], tm, tv, numbers[2])
@@ -100,7 +100,7 @@ def test_softmax(axis, io):
     from graphs import DTYPE
     x, dy = draw((2, 7, 5), 1, DTYPE[io]), draw((2, 7, 5), 2, DTYPE[io])
     graph = new_graph(io)
-    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    tx, tdy = like(graph, x), like(graph, dy)
     y = graph.softmax(tx, axis=axis)
     dx = graph.softmax_backward(tdy, y, axis=axis).set_output(True)
     y.set_output(True).set_data_type(T.FLOAT)

@@ -1,7 +1,7 @@
 """Pooling, resampling, grouped products and random numbers of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import DTYPE, T, channels_last, close, new_graph, run
+from graphs import DTYPE, T, channels_last, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 
@@ -30,7 +30,7 @@ def test_pooling_and_its_gradient(mode, order):
     expected = seen.max(-1) if is_max else np.nanmean(seen, -1)
     dy = order(draw(expected.shape, 2))
     graph = new_graph()
-    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    tx, tdy = like(graph, x), like(graph, dy)
     y, index = graph.resample(tx, generate_index=is_max, **how)
     dx = graph.resample_backward(tdy, tx, **how).set_output(True)
     outs = [y.set_output(True), dx]
@@ -55,7 +55,7 @@ def test_pooling_and_its_gradient(mode, order):
 def test_resampling(mode):
     x, dy = draw((1, 2, 3, 4), 1), draw((1, 2, 6, 8), 2)
     graph = new_graph()
-    tx, tdy = graph.tensor_like(x), graph.tensor_like(dy)
+    tx, tdy = like(graph, x), like(graph, dy)
     y = graph.resample(tx, R[mode], P.EDGE_VAL_PAD)[0].set_output(True).set_dim([1, 2, 6, 8])
     dx = graph.resample_backward(tdy, tx, R[mode], P.EDGE_VAL_PAD).set_output(True)
     got = run(graph, {tx: x, tdy: dy}, [y, dx])
@@ -80,7 +80,7 @@ def test_mixture_of_experts(io):
     token, weight = draw((1, 11, 8), 1).astype(dtype), draw((3, 8, 6), 2).astype(dtype)
     first = np.array([0, 4, 4], np.int32).reshape(3, 1, 1)
     graph = new_graph(io)
-    tt, tw, tf = map(graph.tensor_like, (token, weight, first))
+    tt, tw, tf = (like(graph, array) for array in (token, weight, first))
     y = graph.moe_grouped_matmul(tt, tw, tf).set_output(True)
     got, = run(graph, {tt: token, tw: weight, tf: first}, [y])
     assert y.get_dim() == [1, 11, 6]

@@ -1,7 +1,7 @@
 """reshape, transpose, slice and concatenate of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import T, channels_last, new_graph, run
+from graphs import T, channels_last, like, new_graph, run
 
 import dnnkern.graph as cudnn
 
@@ -15,7 +15,7 @@ def draw(shape, seed, dtype=np.float32):
 def test_reshape(order, stride):
     x = order(draw((2, 3, 4, 5), 1))
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.reshape(t, reshape_mode=cudnn.reshape_mode.LOGICAL).set_output(True)
     y.set_dim([10, 1, 12] if stride != [1, 10, 2] else [2, 12, 5])
     if stride:
@@ -28,7 +28,7 @@ def test_reshape(order, stride):
 def test_transpose():
     x = draw((2, 3, 4), 2)
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.transpose(t, permutation=[2, 0, 1]).set_output(True)
     packed = graph.transpose(t, [1, 2, 0]).set_output(True).set_stride([8, 2, 1])
     got = run(graph, {t: x}, [y, packed])
@@ -40,7 +40,7 @@ def test_transpose():
 def test_slice():
     x = draw((5, 6, 4), 3)
     graph = new_graph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     taken = (slice(1, 5, 2), slice(None), slice(-3, -1))
     y = graph.slice(t, list(taken)).set_output(True)
     relu = graph.relu(graph.slice(t, slices=[slice(0, 2)])).set_output(True)
@@ -53,7 +53,7 @@ def test_slice():
 def test_concatenate():
     parts = [channels_last(draw((2, n, 3, 2), n)) for n in (4, 1, 3)]
     graph = new_graph()
-    tensors = [graph.tensor_like(p) for p in parts]
+    tensors = [like(graph, p) for p in parts]
     y = graph.concatenate(inputs=tensors, axis=1).set_output(True)
     other = graph.concatenate([tensors[0], graph.neg(tensors[0])], axis=-1).set_output(True)
     got = run(graph, dict(zip(tensors, parts)), [y, other])
@@ -65,7 +65,7 @@ def test_concatenate():
 def test_types_stay_whatever_the_intermediate_type_is():
     x = draw((2, 4), 4, np.float16)
     graph = new_graph(T.HALF, T.FLOAT)
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     moved = graph.transpose(graph.slice(t, [slice(0, 1)]), [1, 0])
     y = graph.concatenate([moved, moved], 0).set_output(True)
     got, = run(graph, {t: x}, [y])
@@ -77,7 +77,7 @@ def test_types_stay_whatever_the_intermediate_type_is():
 def test_elements_of_every_type(dtype):
     x = (draw((3, 5), 5) * 9).astype(dtype)
     graph = cudnn.pygraph()
-    t = graph.tensor_like(x)
+    t = like(graph, x)
     y = graph.transpose(t, [1, 0]).set_output(True).set_stride([3, 1])
     got, = run(graph, {t: x}, [y])
     np.testing.assert_array_equal(got, x.T)

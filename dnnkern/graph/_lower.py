@@ -31,11 +31,21 @@ def _read_outside(spec, nodes):
     return {uid for node in spec.nodes if inside.get(node.name) is not node for _, uid in node.inputs}
 
 
+def _is_mixed(part):
+    """Whether the tensors of a node have several types, or one is a number: what takes conversions and copies but in a program."""
+    tensors = [part.spec.tensor(uid) for _, uid in (*part.node.inputs, *part.node.outputs)]
+    return len({t.dtype for t in tensors}) > 1 or any(t.by_value for t in tensors)
+
+
 def _lower_part(part, operations):
     operation = operations[part.node.op]
-    if len(part.nodes) > 1:
-        if operation.function is not None:
+    if operation.function is not None and (len(part.nodes) > 1 or _is_mixed(part)):
+        try:
             return lower_pointwise(part, operations)
+        except cudnnGraphNotSupportedError:
+            if len(part.nodes) > 1:
+                raise
+    if len(part.nodes) > 1:
         return operation.lower_fused(part)
     if operation.lower_node is None:
         raise cudnnGraphNotSupportedError(f"{part}: no plan runs this operation")
