@@ -1,7 +1,7 @@
 """The cut: what runs in one kernel, what does not, and that both compute the same."""
 import numpy as np
 import pytest
-from graphs import T, close, like, new_graph, run
+from graphs import T, channels_last, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.device import HOST_MEMORY
@@ -103,6 +103,29 @@ def test_neighbours_of_one_tensor_are_one_part():
         graph.execute({ta: x, tb: y, tc: cos, ts: sin, first: x, second: y}, np.empty(graph.get_workspace_size(), np.uint8))
         close(x, expected[0], factor=16)
         close(y, expected[1], factor=16)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("direction", ["conv_fprop", "conv_dgrad"])
+def test_behind_a_convolution(direction, last, monkeypatch):
+    """conv, scale and bias by channel, ReLU and add, as cuDNN's own example has them: one kernel, and the same one by one."""
+    arrange = channels_last if last else np.asarray
+    x, other = (arrange(draw((2, 8, 5, 6), k)) for k in (1, 2))
+    w, scale, bias = arrange(draw((8, 8, 3, 3), 3)), draw((1, 8, 1, 1), 4), draw((1, 8, 1, 1), 5)
+    found = []
+    for cuts in (_partition.cuts, lambda spec: [_partition.one_by_one(spec)]):
+        monkeypatch.setattr(_engines, "cuts", cuts)
+        graph = new_graph()
+        tx, to, tw, ts, tb = (like(graph, array) for array in (x, other, w, scale, bias))
+        c = getattr(graph, direction)(tx, tw, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
+        if direction == "conv_dgrad":
+            c.set_dim([2, 8, 5, 6])
+        scaled = graph.bias(graph.scale(c, ts), tb).set_output(True)
+        y = graph.add(graph.relu(scaled), to).set_output(True)
+        assert (len(kernels(graph)) == 1) == (not found)
+        found.append(run(graph, {tx: x, to: other, tw: w, ts: scale, tb: bias}, [scaled, y]))
+    for one, two in zip(*found):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
 def test_numbers_and_positions():

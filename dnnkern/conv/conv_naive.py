@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ProgramParams, make_epilogue
-from ..device.program import make_moved
+from ..device.program_batches import make_moved
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm

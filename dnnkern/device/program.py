@@ -37,10 +37,8 @@ from . import device_function, i32
 from ._parameters import structure
 from .activation import Activation
 from .convert import INTEGERS, element
-from .index import divided
 from .numeric import double_to_int32, float_to_int32
 from .pointwise import TYPES, Function, make_function
-from .vec import advance
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
 """What a program loads, stores and rounds to."""
@@ -187,6 +185,11 @@ class Program:
 
 
 # ---- the tuple of operands
+
+def has_strides(access) -> bool:
+    """Whether operands of this access move along a batch."""
+    return "stride" in MEMBERS[access]
+
 
 def member_types(program, wide=False) -> tuple:
     """The types of the members of a program's tuple."""
@@ -403,104 +406,3 @@ def _with_store(before, VALUE, narrow, AT):
         before(v, m, n, e)
         store(v, m, n, e)
     return stores
-
-
-# ---- batches
-
-@functools.cache
-def make_placed(program, dims):
-    """Device function ``placed(e, z, sizes)``: the operands for matrix z of a batch of `dims` dimensions, whose sizes are a tuple.
-
-    In `e` an operand with strides, but for a value, has `dims` strides along the batch after its members; what is returned is without.
-    """
-    move, coordinates = make_moved(program, dims), _coordinates(dims)
-
-    @device_function
-    def placed(e, z, sizes):
-        return move(e, coordinates(z, sizes))
-    return placed
-
-
-@functools.cache
-def make_moved(program, dims):
-    """Device function ``moved(e, coordinates)``: the operands for these coordinates along `dims` dimensions, see `make_placed`."""
-    if not dims or program is None or not program.operands:
-        return device_function(_unmoved)
-    at, parts = _bounds(program), device_function(_both_bounds) if program.stores else None
-    for _, access in program.operands:
-        parts, at = _with_part(parts, access, at, dims), at + len(MEMBERS[access]) + (dims if has_strides(access) else 0)
-    return parts
-
-
-def _unmoved(e, coordinates):
-    return e
-
-
-def _both_bounds(e, c):
-    return e[0], e[1]
-
-
-def has_strides(access) -> bool:
-    """Whether operands of this access move along a batch."""
-    return "stride" in MEMBERS[access]
-
-
-def _coordinates(dims):
-    """Device function ``coordinates(z, sizes)``: the indices along each dimension of a batch."""
-    @device_function
-    def coordinates(z, sizes):
-        return (z,)
-    for d in range(1, dims):
-        coordinates = _with_coordinate(coordinates, d)
-    return coordinates
-
-
-def _with_coordinate(outer, D):
-    @device_function
-    def coordinates(z, sizes):
-        rest, i = divided(z, sizes[D])
-        return outer(rest, sizes) + (i,)
-    return coordinates
-
-
-def _with_part(before, access, AT, dims):
-    """The operands `before`, and one more, moved along the batch."""
-    members = len(MEMBERS[access])
-    shift, S, T = _shift(AT + members, dims), AT + 1, AT + 2
-    if not has_strides(access):
-        def part(e, c):
-            return (e[AT],)
-    elif access == "index":
-        def part(e, c):
-            return e[AT], e[S], e[T] + shift(e, c)
-    elif members == 2:
-        def part(e, c):
-            return advance(e[AT], shift(e, c)), e[S]
-    else:
-        def part(e, c):
-            return advance(e[AT], shift(e, c)), e[S], e[T]
-    part = device_function(part)
-    if before is None:
-        return part
-
-    @device_function
-    def parts(e, c):
-        return before(e, c) + part(e, c)
-    return parts
-
-
-def _shift(AT, dims):
-    """Device function: elements that coordinates along the batch are."""
-    @device_function
-    def shift(e, c):
-        return c[0] * e[AT]
-    for d in range(1, dims):
-        shift = _with_shift(shift, d, AT + d)
-    return shift
-
-
-def _with_shift(outer, D, AT):
-    @device_function
-    def shift(e, c):
-        return outer(e, c) + c[D] * e[AT]
-    return shift

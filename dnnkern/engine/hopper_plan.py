@@ -8,7 +8,7 @@ from ..device import device_function, f32, i32, i64
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divisor
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF

@@ -11,7 +11,7 @@ from ..device.convert import element
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.vec import advance, load2, load4
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch

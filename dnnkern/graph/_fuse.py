@@ -3,7 +3,7 @@
 Values are those of the graph: each node computes in its type, and its result is rounded to the tensor's type where another node of the part
 reads it, so that a part computes what its nodes one by one would.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device.convert import INTEGERS
 from ..device.pointwise import LOGICAL, Function
@@ -42,6 +42,13 @@ class Chain:
     numbers: tuple
     axes: tuple
     main: object = None
+
+    def permuted(self, order):
+        """With the dims of everything in memory in another order."""
+        if self.axes:
+            raise cudnnGraphNotSupportedError("positions along axes beside a result whose dims are in another order")
+        return replace(self, reads=tuple(ref and ref.permuted(order) for ref in self.reads),
+                       writes=tuple(ref.permuted(order) for ref in self.writes), main=self.main.permuted(order))
 
     def extras(self, shape):
         """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them."""
@@ -86,16 +93,23 @@ class _Values:
         return k + {"accumulator": 0, "load": self.accumulators, "step": self.accumulators + len(self.loads)}[kind]
 
 
-def chain_of(part, operations, anchor=None, accumulator="float32", allowed=()):
-    """The `Chain` of a part's pointwise nodes; `anchor` is the uid of the result of another node of the part, an accumulator of this type,
-    whose kernel writes one result of the dtypes `allowed`.
+def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1)):
+    """The `Chain` of a part's pointwise nodes.
+
+    Parameters
+    ----------
+    anchor : int, optional
+        uid of the result of another node of the part: an accumulator of the type `accumulator`, whose kernel writes one result of the
+        dtypes `allowed`.
+    axes : (tuple of int, int)
+        The axes of the result that are the rows of the anchor's kernel, and its columns; the others are a batch.
 
     Raises
     ------
     cudnnGraphNotSupportedError
         There is no such program.
     """
-    values, known, arrays = _Values(int(anchor is not None)), {}, {}
+    values, known = _Values(int(anchor is not None)), {}
     nodes = [node for node in part.nodes if operations[node.op].function]
     shape = part.spec.tensor(nodes[0].output("OUT_0")).dim
     if anchor is not None:
@@ -107,7 +121,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=()):
             found = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
         else:
             ref = part.memory(t).broadcast(shape)
-            found, arrays[uid] = values.load(ref.dtype, ref), ref
+            found = values.load(ref.dtype, ref)
         known[uid] = found
         return found
 
@@ -122,7 +136,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=()):
         result = values.step(f, inputs, None, compute)
         is_same = f.is_condition and part.dtype(out) == "bool"
         known[out.uid] = result if is_same else _rounded(part, values, result, compute, out, nodes)
-    return _finished(part, values, known, anchor, allowed)
+    return _finished(part, values, known, anchor, allowed, axes)
 
 
 def _compute(part, f, given, result, node):
@@ -146,7 +160,7 @@ def _rounded(part, values, value, kind, t, nodes):
     return values.step(Function.of("identity"), [value], dtype, kind)
 
 
-def _finished(part, values, known, anchor, allowed):
+def _finished(part, values, known, anchor, allowed, of_anchor):
     stored = []
     for node in part.nodes:
         for _, uid in node.outputs:
@@ -172,7 +186,7 @@ def _finished(part, values, known, anchor, allowed):
             loads.append((dtype, "index"))
             reads.append(None)
         else:
-            loads.append((dtype, "matrix" if anchor is None else _access(what)))
+            loads.append((dtype, "matrix" if anchor is None else _access(what, *of_anchor)))
             reads.append(what)
     number = values.number
     stores = [(number(value), ref.dtype, "matrix") for value, ref in stored]
@@ -184,10 +198,12 @@ def _finished(part, values, known, anchor, allowed):
     return Chain(program, tuple(reads), tuple(ref for _, ref in stored), tuple(numbers), tuple(axes), main and main[1])
 
 
-def _access(ref):
+def _access(ref, rows, column):
     """How an operand of an anchor is addressed from its rows and columns."""
-    *batch, m, n = (0 if size == 1 else stride for size, stride in zip(ref.shape, ref.tensor.strides))
-    if m and n or any(batch) and not (m or n):
+    steps = {axis % len(ref.shape): stride for axis, (size, stride) in enumerate(zip(ref.shape, ref.tensor.strides)) if size > 1 and stride}
+    n = steps.pop(column % len(ref.shape), 0)
+    m = any([steps.pop(axis % len(ref.shape), 0) for axis in rows])
+    if m and n or steps and not (m or n):
         return "matrix"
     return "row" if m else "column" if n else "scalar"
 

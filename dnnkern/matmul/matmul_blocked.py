@@ -16,7 +16,7 @@ from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm

@@ -22,7 +22,7 @@ from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.fastmath import minimum
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.numeric import bits_float, words_double
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm

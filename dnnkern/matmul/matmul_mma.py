@@ -18,7 +18,7 @@ from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note

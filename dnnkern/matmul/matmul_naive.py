@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets

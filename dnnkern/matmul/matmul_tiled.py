@@ -21,7 +21,7 @@ from ..device import cuda, device_function, f32, f64, i8, i32, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.program import make_placed
+from ..device.program_batches import make_placed
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets

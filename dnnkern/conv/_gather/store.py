@@ -10,7 +10,7 @@ from ...device import cuda, device_function, f32, f64, i32, i64, jit, u64
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
-from ...device.program import make_moved
+from ...device.program_batches import make_moved
 from ...device.vec import advance, store2, store4
 from ...engine.programs import Steps, operands_argument
 from ...engine.split_k import THREADS, groups_for, make_add_ranges

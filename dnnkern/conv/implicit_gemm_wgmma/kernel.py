@@ -16,7 +16,7 @@ from ...device.barrier import barrier_sync
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, ProgramParams, ResidualParams
 from ...device.index import Divisor, ceil_div, divide, divide_remainder
-from ...device.program import make_placed
+from ...device.program_batches import make_placed
 from ...device.scheduler import locate_in_bands
 from ...device.tma import make_tma_load
 from ...device.unroll import unrolled

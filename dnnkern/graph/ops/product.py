@@ -13,6 +13,9 @@ OUTPUTS = {"float64": ("float64", "float32"), "float32": ("float32", "float16", 
            "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16"),
            **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), ("bfloat16", "float32", "float16", "float8_e4m3fn", "float8_e5m2"))}
 
+ACCUMULATOR = {"float64": "float64", "int8": "int32"}
+"""dtype of operands -> the type in which their products are added up, where that is not float32."""
+
 
 def alike(part, *refs):
     """The operands of a product in one dtype: their own, or one that holds both exactly, or float32."""
@@ -82,8 +85,7 @@ PLAIN = False, False, None, None, None, False, False
 @matmul.fuse
 def _(part):
     a, b = alike(part, part.input("A"), part.input("B"))
-    accumulator = {"float64": "float64", "int8": "int32"}.get(a.dtype, "float32")
-    chain = chain_of(part, OPERATIONS, part.node.output("C"), accumulator, OUTPUTS[a.dtype])
+    chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
 
 
@@ -190,14 +192,23 @@ def _is_channels_last(*refs):
     return all(r.tensor.strides[1] == 1 or r.shape[1] == 1 for r in refs) and any(r.tensor.strides[1] == 1 < r.shape[1] for r in refs)
 
 
-def _lower(part, op, x_port, w_port, y_port):
+def _lower(part, op, x_port, w_port, y_port, fused=False):
     inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
     converted = dict(zip(inputs, alike(part, *inputs.values())))
     (result,) = {x_port, w_port, y_port} - set(inputs)
     dtype = next(iter(converted.values())).dtype
     if op != "conv_fwd" and dtype not in FLOATS:
         converted, dtype = {port: part.converted(r, "float32") for port, r in converted.items()}, "float32"
-    written, out = target(part, result, dtype)
+    chain = None
+    if fused:
+        rank = len(part.spec_of(result).dim)
+        chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype],
+                         ((0, *range(2, rank)), 1))
+        if chain.axes:
+            part.refuse(result, "positions along axes", "none beside a convolution")
+        written = out = chain.main
+    else:
+        written, out = target(part, result, dtype)
     converted[result] = written
     x, w, y = (converted[port] for port in (x_port, w_port, y_port))
     groups = x.shape[1] // w.shape[1]
@@ -206,19 +217,22 @@ def _lower(part, op, x_port, w_port, y_port):
     if _is_channels_last(x, y):
         layout, order = "NHWC", (0, *range(2, rank), 1)
         x, w, y = (r.permuted(order) for r in (x, w, y))
+        chain = chain and chain.permuted(order)
     padding = tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding")))
     stride, dilation = part.attribute("stride"), part.attribute("dilation")
     mode = part.attribute("convolution_mode").lower()
     common = stride, padding, dilation, groups, layout, mode
     if op == "conv_fwd":
-        part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0))
+        part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0), chain=chain)
     elif op == "conv_bwd_data":
-        part.call(op, (y, w, None, None, None), (x,), x.shape, *common, None, False, False, scalars=(1.0, 0.0))
+        part.call(op, (y, w, None, None, None), (x,), x.shape, *common, None, False, False, scalars=(1.0, 0.0), chain=chain)
     else:
-        part.call(op, (x, y, None), (w,), w.shape, *common, None, False, False, scalars=(1.0, 0.0))
+        part.call(op, (x, y, None), (w,), w.shape, *common, None, False, False, scalars=(1.0, 0.0), chain=chain)
     part.done(written, out)
 
 
 conv_fprop.lower(lambda part: _lower(part, "conv_fwd", "X", "W", "Y"))
 conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
+conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True))
+conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True))
 conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))
