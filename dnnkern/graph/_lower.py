@@ -3,16 +3,17 @@ from ._errors import cudnnGraphNotSupportedError
 from ._fuse import lower_pointwise
 from ._part import Part
 from ._partition import split
+from ._views import views
 
 
 def lower(spec, parts, operations):
     """The steps of all parts, in order, and the temporaries they use: (tuple of Step, list of Tensor). A part that no kernel runs as one is
     split."""
-    steps, temporaries, left = [], [], list(reversed(parts))
+    steps, temporaries, left, known = [], [], list(reversed(parts)), views(spec)
     while left:
         nodes = left.pop()
         count = len(temporaries)
-        part = Part(spec, nodes, _read_outside(spec, nodes), temporaries)
+        part = Part(spec, nodes, _read_outside(spec, nodes), temporaries, known)
         try:
             _lower_part(part, operations)
         except cudnnGraphNotSupportedError:

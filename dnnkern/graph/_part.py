@@ -85,10 +85,13 @@ class Part:
         uids of virtual tensors that other parts read.
     temporaries : list of Tensor
         Of the whole graph; `temporary` appends to it.
+    views : {int: View}
+        Tensors that are parts of others.
     """
 
-    def __init__(self, spec, nodes, needed, temporaries):
+    def __init__(self, spec, nodes, needed, temporaries, views):
         self.spec, self.nodes, self.needed, self.temporaries, self.steps = spec, nodes, needed, temporaries, []
+        self.views = views
         self.node, self._filled = nodes[0], {}
 
     # ---- memory and numbers
@@ -119,7 +122,10 @@ class Part:
         return self.memory(t) if not t.virtual or t.uid in self.needed or always else None
 
     def memory(self, t):
-        """A tensor's own."""
+        """A tensor's own; of a view that of the tensor which it is a part of."""
+        if t.uid in self.views:
+            view = self.views[t.uid]
+            return self.memory(self.spec.tensor(view.source)).view(view.dim, view.stride, view.first)
         return Ref(Tensor(t.dim, t.stride, self.dtype(t), min(t.alignment, 16)), ("tensor", t.uid))
 
     def dtype(self, t):

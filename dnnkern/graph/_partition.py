@@ -1,5 +1,6 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
 order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone."""
+from ._views import views
 from .ops import OPERATIONS
 
 ARRAYS, STEPS = 16, 32
@@ -14,13 +15,14 @@ def cuts(spec) -> list:
 
 
 def one_by_one(spec):
-    """Every node is a part of its own; those of which nothing is used are left out."""
-    used = {t.uid for t in spec.tensors if not t.virtual}
+    """Every node is a part of its own; those of which nothing is used, and views, are left out."""
+    used, free = {t.uid for t in spec.tensors if not t.virtual}, views(spec)
     kept = []
     for node in reversed(spec.nodes):
         if any(uid in used for _, uid in node.outputs):
             used.update(uid for _, uid in node.inputs)
-            kept.append((node,))
+            if node.outputs[0][1] not in free:
+                kept.append((node,))
     return tuple(reversed(kept))
 
 
@@ -56,7 +58,11 @@ class _Graph:
     def __init__(self, spec, nodes):
         self.spec, self.nodes = spec, nodes
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
-        self.reads = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
+        free = views(spec)
+        self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
+        sources = [{free[uid].source for _, uid in node.inputs if uid in free} for node in nodes]
+        self.through_views = [{self.makers[uid] for uid in some if uid in self.makers} for some in sources]
+        self.reads = [a | b for a, b in zip(self.direct, self.through_views)]
         self.dims = [spec.tensor(node.outputs[0][1]).dim for node in nodes]
         self.readers = {}
         for k, node in enumerate(nodes):
@@ -66,7 +72,7 @@ class _Graph:
     def neighbours(self, k):
         """Nodes whose part a node may join: those whose results it reads, anchors first since a part has one; then pointwise ones that read
         the same whole tensor."""
-        found = sorted(self.reads[k], key=lambda s: is_pointwise(self.nodes[s]))
+        found = sorted(self.direct[k], key=lambda s: is_pointwise(self.nodes[s]))
         if is_pointwise(self.nodes[k]):
             whole = [uid for _, uid in self.nodes[k].inputs if self.spec.tensor(uid).dim == self.dims[k]]
             found += [s for uid in whole for s in self.readers[uid] if s < k and is_pointwise(self.nodes[s])]
@@ -85,6 +91,8 @@ class _Graph:
             return "a kernel has one product"
         if self.dims[source] != self.dims[k]:
             return f"dims {self.dims[source]} and {self.dims[k]}"
+        if any(self.through_views[m] & set(merged) for m in merged):
+            return "a view of a result is read from memory"
         if any(self.reads[m] & set(merged) for m in anchors):
             return "a product takes its operands from memory"
         if len(nodes) > STEPS:

@@ -201,11 +201,22 @@ class Plan:
 
     def _may_be_in_place(self, k, out, other):
         step = self.steps[k]
-        names = {uid: name for name, ((kind, uid), _) in step.buffers if kind == "tensor"}
+        operands = [getattr(step.problem, name, None) for name in names_of(step, other)]
         operation = dispatch.operation_of(step.op).of(step.problem)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
-        return (names.get(other) in operation.in_place and isinstance(getattr(step.problem, "in_place", None), tuple)
-                and (a.dim, a.dtype) == (b.dim, b.dtype) and all(s == t for n, s, t in zip(a.dim, a.stride, b.stride) if n > 1))
+        return (operation.in_place.issuperset(names_of(step, other)) and isinstance(getattr(step.problem, "in_place", None), tuple)
+                and (a.dim, a.dtype) == (b.dim, b.dtype) and _same(a.dim, a.stride, b.stride)
+                and all(t is not None and t.shape == a.dim and _same(a.dim, a.stride, t.strides) for t in operands))
+
+
+def names_of(step, uid):
+    """The operands of a step, by their names in launches, that a buffer of the variant pack is."""
+    return [name for name, (buffer, _) in step.buffers if buffer == ("tensor", uid)]
+
+
+def _same(dim, stride, other):
+    """Whether strides are the same where they matter."""
+    return all(s == t for n, s, t in zip(dim, stride, other) if n > 1)
 
 
 def is_written(step, name):
@@ -218,8 +229,8 @@ def in_place(step, aliases):
     """The step's problem, in place where these pairs of buffers are the same memory."""
     if not aliases:
         return step.problem
-    uids = {uid: name for name, ((kind, uid), _) in step.buffers if kind == "tensor"}
-    names = tuple(uids[i] for i, o in aliases if i in uids and o in uids and is_written(step, uids[o]) and not is_written(step, uids[i]))
+    names = tuple(name for i, o in aliases if any(is_written(step, out) for out in names_of(step, o))
+                  for name in names_of(step, i) if not is_written(step, name))
     return replace(step.problem, in_place=names) if names else step.problem
 
 
