@@ -303,6 +303,10 @@ def test_wrapper_on_arrays():
     out = np.empty(expected.shape, np.float32)
     assert g({"mm::A": x, "mm::B": w, "add::bias": v}, {"act::OUT_0": out}) is out
     close(out, expected, factor=16, scale=10)
+    with cudnn.Graph(inputs=["first::input"], outputs=["second::Y"], io_data_type=T.FLOAT) as two:
+        two.softmax(two.softmax(x, name="first"), axis=1, name="second").set_output(True)
+    once, two._workspace = two(x), np.empty(1, np.uint8)  # as of a plan that needs less
+    np.testing.assert_array_equal(two(x), once)
     with pytest.raises(ValueError, match="INVALID_TENSOR_NAME: .*'mm::X'.*'mm::A'"):
         g({"mm::X": x})
     with pytest.raises(ValueError, match="got 2 arrays; expected 3"):

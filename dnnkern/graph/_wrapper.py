@@ -77,7 +77,7 @@ class Graph:
     heuristics : sequence of heur_mode
         Default: A and FALLBACK.
     workspace_alloc : bool
-        Allocate the workspace, once; else each call takes one.
+        Allocate the workspace, once, for calls that are made one after the other; else each call takes one.
     **kwargs
         `pygraph`'s.
     """
@@ -180,9 +180,10 @@ class Graph:
             results.append(out[name])
         size = self._graph.get_workspace_size()
         if workspace is None and size and self._workspace_alloc:
-            if self._workspace is None:
-                self._workspace = kind.empty((size,), "uint8", index, stream)
-            workspace = self._workspace
+            known = self._workspace
+            if known is None or known.shape[0] < size or kind_of(known).device(known) != index:  # of another plan, or another device
+                self._workspace = known = kind.empty((size,), "uint8", index, stream)
+            workspace = known
         self._graph.execute(pack, workspace, handle=handle)
         return results[0] if len(results) == 1 else tuple(results)
 
