@@ -236,6 +236,26 @@ def test_handles_and_streams():
         cudnn.pygraph(handle=first)
 
 
+def test_device_properties():
+    properties = cudnn.create_device_properties(0)
+    text = properties.serialize()
+    again = cudnn.create_device_properties(text)
+    assert again == properties and again.serialize() == text and hash(again) == hash(properties)
+    graph, *_ = linear()
+    graph.device_property = again
+    graph.build(A)
+    other = cudnn.create_device_properties(text.replace(json.loads(text)["arch"], "sm_20"))
+    graph, *_ = linear()
+    graph.device_property = other
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="device_property is of sm_20"):
+        graph.build(A)
+    with pytest.raises(TypeError, match="pygraph: device_property is 'sm_90'"):
+        cudnn.pygraph(device_property="sm_90")
+    for wrong, error in (("{}", RuntimeError), ("sm_90", RuntimeError), (99, RuntimeError), (None, TypeError)):
+        with pytest.raises(error, match="create_device_properties"):
+            cudnn.create_device_properties(wrong)
+
+
 def test_fast_paths():
     """NVIDIA's torch operators call these with addresses, in the order of the uids."""
     if not HOST_MEMORY:

@@ -1,6 +1,7 @@
 """From a validated graph to its execution: plans, what is asked of them, runs. The base of `pygraph`."""
 import operator
 
+from ._device import DeviceProperties
 from ._enums import behavior_note, build_plan_policy, heur_mode, knob_type, member, numerical_note
 from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack, cudnnGraphNotSupportedError
 from ._handle import get_stream
@@ -12,6 +13,8 @@ class Lifecycle:
     def __init__(self, handle, kernel_cache, device_property, overrides):
         if handle is not None:
             get_stream(handle)
+        if not isinstance(device_property, (DeviceProperties, type(None))):
+            raise TypeError(f"pygraph: device_property is {device_property!r}; expected one of create_device_properties()")
         self.handle, self.kernel_cache, self.device_property = handle, kernel_cache, device_property
         self.spec, self._plans, self._modes, self._candidate, self._runners = None, None, (), None, {}
         self._mirrors = {}
@@ -42,7 +45,10 @@ class Lifecycle:
         from ._log import log_graph
         self._validate_once()
         log_graph(self.spec)
-        self._engines, self._plans, self._candidate, self._runners = Engines(self.spec), None, None, {}
+        engines = Engines(self.spec)
+        if self.device_property is not None:
+            self.device_property.check(engines.device)
+        self._engines, self._plans, self._candidate, self._runners = engines, None, None, {}
 
     def explain(self):
         """Which nodes run in which kernel, by which algorithm, and why others do not: an `Explanation`, which prints as a table; its

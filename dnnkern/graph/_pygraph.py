@@ -25,10 +25,10 @@ class pygraph(Lifecycle):
         `create_handle`'s, whose stream the graph runs on; default: the current stream of the arrays' framework.
     sm_count, sm_version : int, optional
         Accepted; every kernel is right on any number of multiprocessors.
-    kernel_cache : KernelCache, optional
-        Compiled kernels are kept in it and taken from it.
+    kernel_cache : optional
+        Accepted, without effect: compiled kernels are kept on disk, for all graphs.
     device_property : DeviceProperties, optional
-        The device to plan for.
+        `create_device_properties`'s: the device to plan for, which has to be like the one at hand.
     is_dynamic_shape_enabled, is_override_shape_enabled : bool
 
     Examples
