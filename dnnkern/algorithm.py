@@ -97,10 +97,14 @@ class Algorithm:
 
     def refusal(self, problem, device) -> str | None:
         """Why it cannot solve a problem on a device; None if it can."""
+        return (device.supports(self.arch) or self.reason(problem)
+                or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
+
+    def reason(self, problem) -> str | None:
+        """Why it cannot solve a problem on any device; None if it can."""
         if not self.programs and getattr(problem, "program", None) is not None:
             return f"{self.name} runs no program"
-        return (device.supports(self.arch) or self.supports(problem)
-                or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
+        return self.supports(problem)
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
         """Bound to the configuration with the lowest estimate within the limit; itself if there is no choice."""

@@ -354,7 +354,7 @@ def reference_of(op, problem, device) -> Algorithm:
         raise ValueError(f"{op} has no naive algorithm to compare with")
     naive = by_name["naive"].configured(problem, device)
     instead = next((by_name[name] for name in INSTEAD_OF_NAIVE if name in by_name), None)
-    if instead is None or naive.seconds(problem, device) < LONG_REFERENCE or instead.supports(problem):
+    if instead is None or naive.seconds(problem, device) < LONG_REFERENCE or instead.reason(problem):
         return naive
     return instead.configured(problem, device)
 

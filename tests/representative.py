@@ -24,8 +24,8 @@ def device(arch):
 
 def representative(op, algorithm, wanted=WANTED):
     """One case a dtype and one a kind of problem, the first that the algorithm supports."""
-    able = [c for c in cases.modules()[op].CASES if not c.problem().is_empty and algorithm.supports(c.problem()) is None]
-    able += [c for c in getattr(cases.modules()[op], "LARGE", ()) if algorithm.supports(c.problem()) is None]
+    able = [c for c in cases.modules()[op].CASES if not c.problem().is_empty and algorithm.reason(c.problem()) is None]
+    able += [c for c in getattr(cases.modules()[op], "LARGE", ()) if algorithm.reason(c.problem()) is None]
     chosen = [next((c for c in able if c.id.endswith("-" + dtype)), None) for dtype in DTYPES]
     chosen += [next((c for c in able if re.search(kind, c.id)), None) for kind in wanted]
     return list({c.id: c for c in chosen if c is not None}.values())

@@ -76,7 +76,7 @@ def test_a_cost_is_a_float_that_does_not_change():
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 def test_terms_add_up_to_the_estimate(algorithm):
     """Of some problems, and of every configuration; the terms have names that are explained, and nothing is left unnamed."""
-    able = [p for p in (c.problem() for c in cases.modules()[algorithm.op].CASES) if not p.is_empty and algorithm.supports(p) is None]
+    able = [p for p in (c.problem() for c in cases.modules()[algorithm.op].CASES) if not p.is_empty and algorithm.reason(p) is None]
     found = 0
     for target in (HOPPER, AMPERE):
         for problem in able[::max(1, len(able) // 4)]:
