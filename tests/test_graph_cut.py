@@ -128,6 +128,18 @@ def test_behind_a_convolution(direction, last, monkeypatch):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
+def test_nodes_of_one_name():
+    """Names tell nothing apart: what a part's nodes read of each other is not stored."""
+    graph = new_graph()
+    x = draw((3, 9), 1)
+    y = t = like(graph, x)
+    for _ in range(4):
+        y = graph.neg(graph.abs(y, name="same"), name="same")
+    y.set_output(True)
+    assert kernels(graph) == ["fused_pointwise"] and graph.explain().workspace == 0
+    np.testing.assert_array_equal(run(graph, {t: x}, [y])[0], -np.abs(x))
+
+
 def test_numbers_and_positions():
     """Numbers are read at each execution, constants are in the program, positions along an axis are counted."""
     graph = new_graph()

@@ -28,8 +28,8 @@ def lower(spec, parts, operations):
 
 def _read_outside(spec, nodes):
     """uids that nodes outside of a part read."""
-    inside = {node.name: node for node in nodes}
-    return {uid for node in spec.nodes if inside.get(node.name) is not node for _, uid in node.inputs}
+    inside = set(map(id, nodes))  # two nodes may have one name
+    return {uid for node in spec.nodes if id(node) not in inside for _, uid in node.inputs}
 
 
 def _is_mixed(part):
