@@ -92,6 +92,8 @@ def fused_pointwise(program, inputs, *, numbers=(), axes=(), out=None, workspace
         raise TypeError(f"fused_pointwise: program is {shown(program)}; expected a dnnkern.device.program.Program")
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"fused_pointwise: inputs is {shown(inputs)}; expected a list of arrays")
+    if not isinstance(numbers, (list, tuple)):
+        raise TypeError(f"fused_pointwise: numbers is {shown(numbers)}; expected a list of numbers")
     operation = _operation_of(program, len(inputs))
     scalars = ()
     if numbers or operation.scalars:

@@ -74,8 +74,7 @@ class FusedProblem:
         for name, t in zip(self.names[len(self.inputs):], self.outputs):
             if t.shape != shape:
                 raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, y0 has {shape}; expected the same")
-            if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
-                raise ValueError(f"fused_pointwise: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
+            _check_apart(name, t)
         for name, t in zip(self.names, self.inputs):
             if t.ndim > len(shape) or any(n not in (1, m) for n, m in zip(reversed(t.shape), reversed(shape))):
                 raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, which does not broadcast to {shape}")
@@ -161,14 +160,26 @@ class FusedProblem:
         return text
 
 
+def _check_apart(name, t):
+    if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
+        raise ValueError(f"fused_pointwise: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
+
+
 def make_fused(tensors, outs, program, axes, aliases):
     """`FusedProblem` of a call."""
     outs = outs if outs is None or isinstance(outs, tuple) else (outs,)
     for k, t in enumerate(tensors):
         if t is None:
             raise TypeError(f"fused_pointwise: inputs[{k}]: got NoneType; expected an array")
+    shape = broadcast(tensors)
+    for k, (t, (_, dtype, _)) in enumerate(zip(outs or (), program.stores)):
+        name = f"out[{k}]" if len(outs) > 1 else "out"
+        if t.dtype != dtype:
+            raise TypeError(f"fused_pointwise: {name} is {t.dtype}, the result is {dtype}")
+        if t.shape != shape:
+            raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, the result has {shape}")
+        _check_apart(name, t)
     if outs is None:
-        shape = broadcast(tensors)
         outs = tuple(Tensor.packed(shape, dtype) for _, dtype, _ in program.stores)
     ndim = outs[0].ndim
     axes = tuple(axis + ndim if -ndim <= axis < 0 else axis for axis in axes)
