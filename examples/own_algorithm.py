@@ -62,7 +62,7 @@ def kernel(spec):
                 acc = fma(a[m * sam + k], b[n * sbn + k], acc)
             acc = reduce_sum(acc)
             if lane_id() == 0:
-                e = EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
+                e = EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, ())  # no program
                 y[m * sym + n * syn] = epilogue(acc, m, n, e)
     return warp_dot
 

@@ -228,6 +228,14 @@ def test_explanation():
     assert all(name for part in found.parts for name, _ in part.others) and found.workspace > 0
 
 
+def test_nodes_without_names_are_told_by_operation():
+    graph = new_graph()
+    x = graph.tensor([1, 8, 8], [64, 8, 1], name="x")
+    graph.relu(graph.matmul(x, x)).set_output(True)
+    graph.build()
+    assert graph.explain().parts[0].nodes == ("matmul 0", "relu 1") and graph.explain().edges == (("matmul 0", "relu 1"),)
+
+
 def test_explanation_as_text():
     found = explained()
     text = str(found)

@@ -15,7 +15,7 @@ class PartReport:
     Attributes
     ----------
     nodes : tuple of str
-        Names of the nodes that it runs.
+        Labels of the nodes that it runs: their names, or operation and number.
     op, algorithm, config : str
         The library's operation, the algorithm that was chosen and its configuration; None where nothing is computed.
     problem : str
@@ -119,9 +119,9 @@ def explain(engines) -> Explanation:
     why, single = {}, [node for (node,) in one_by_one(spec)]
     joined(spec, single, why)
     makers = {uid: node for node in single for _, uid in node.outputs}
-    edges = dict.fromkeys((makers[uid].name, node.name) for node in single for _, uid in node.inputs if uid in makers)
+    edges = dict.fromkeys((makers[uid].label, node.label) for node in single for _, uid in node.inputs if uid in makers)
     together = {name: part.nodes for part in parts for name in part.nodes}
-    apart = [(a.name, b.name, reason) for (a, b), reason in why.items()]
+    apart = [(a.label, b.label, reason) for (a, b), reason in why.items()]
     apart += [(a, b, "no kernel runs them together") for a, b in edges
               if together.get(a) != together.get(b) and not any((a, b) == row[:2] for row in apart)]
     return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges))

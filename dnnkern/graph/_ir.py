@@ -67,6 +67,11 @@ class Node:
     attributes: tuple
     compute: str
 
+    @property
+    def label(self):
+        """Its name; of a node that the user has not named, the operation too."""
+        return f"{self.op} {self.name}" if self.name.isdecimal() else self.name
+
     def input(self, port):
         """uid at an input port, or None."""
         return dict(self.inputs).get(port)

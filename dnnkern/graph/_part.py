@@ -60,7 +60,7 @@ class Value:
 @dataclass(frozen=True)
 class Step:
     """One problem of one operation: its operands' buffers, by their names in launches, its numbers, and those of its fields that are
-    numbers read at each execution (`bound`), and the names of the nodes that it runs."""
+    numbers read at each execution (`bound`), and the labels of the nodes that it runs."""
     problem: object
     buffers: tuple
     scalars: tuple
@@ -217,7 +217,7 @@ class Part:
         """Add a step; `refs` are its operands and outputs by their names in launches."""
         buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
         self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items()),
-                               tuple(node.name for node in self.nodes)))
+                               tuple(node.label for node in self.nodes)))
 
     def fill(self, ref, value):
         """Write a number to every element."""
