@@ -236,6 +236,28 @@ def test_nodes_without_names_are_told_by_operation():
     assert graph.explain().parts[0].nodes == ("matmul 0", "relu 1") and graph.explain().edges == (("matmul 0", "relu 1"),)
 
 
+def test_nodes_of_one_name_are_told_apart():
+    graph = new_graph()
+    x = graph.tensor([1, 8, 8], [64, 8, 1], name="x")
+    hot = graph.relu(graph.matmul(x, x, name="n"), name="n (2)")
+    graph.mul(graph.softmax(hot, name="n"), hot, name="n").set_output(True)
+    graph.build()
+    found = graph.explain()
+    assert [part.nodes for part in found.parts] == [("n", "n (2)"), ("n (3)",), ("n (4)",)]
+    assert set(found.edges) == {("n", "n (2)"), ("n (2)", "n (3)"), ("n (3)", "n (4)"), ("n (2)", "n (4)")}
+    assert ("n (3)", "n (4)", "softmax runs no program") in found.apart and '"n" -> "n (2)";' in found.dot()
+
+
+def test_an_edge_through_a_view_is_explained():
+    graph = new_graph()
+    x = graph.tensor([1, 8, 8], [64, 8, 1], name="x")
+    turned = graph.transpose(graph.matmul(x, x, name="mm"), [0, 2, 1])
+    graph.exp(turned, name="exp").set_output(True)
+    graph.build()
+    found = graph.explain()
+    assert found.edges == (("mm", "exp"),) and found.apart == (("mm", "exp", "a view of a result is read from memory"),)
+
+
 def test_explanation_as_text():
     found = explained()
     text = str(found)

@@ -6,6 +6,7 @@ from io import StringIO
 
 from .._table import bytes_text, show, time_text
 from ._partition import joined, one_by_one
+from ._views import views
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class PartReport:
     Attributes
     ----------
     nodes : tuple of str
-        Labels of the nodes that it runs: their names, or operation and number.
+        Labels of the nodes that it runs: their names, or operation and number; "mm (2)" is the second of the name "mm".
     op, algorithm, config : str
         The library's operation, the algorithm that was chosen and its configuration; None where nothing is computed.
     problem : str
@@ -53,7 +54,7 @@ class Explanation:
     workspace : int
         Bytes.
     edges : tuple of (str, str)
-        (node, node that reads its result).
+        (node, node that reads its result, or a view of it).
     """
     name: str
     parts: tuple
@@ -118,10 +119,12 @@ def explain(engines) -> Explanation:
             algorithm.workspace(step.problem, plan.device, algorithm.config) if algorithm else 0, others))
     why, single = {}, [node for (node,) in one_by_one(spec)]
     joined(spec, single, why)
-    makers = {uid: node for node in single for _, uid in node.outputs}
-    edges = dict.fromkeys((makers[uid].label, node.label) for node in single for _, uid in node.inputs if uid in makers)
+    makers, label = {uid: node for node in single for _, uid in node.outputs}, spec.label
+    whole = {uid: view.source for uid, view in views(spec).items()}
+    edges = dict.fromkeys((label(makers[source]), label(node)) for node in single for _, uid in node.inputs
+                          if (source := whole.get(uid, uid)) in makers)
     together = {name: part.nodes for part in parts for name in part.nodes}
-    apart = [(a.label, b.label, reason) for (a, b), reason in why.items()]
+    apart = [(label(a), label(b), reason) for (a, b), reason in why.items()]
     apart += [(a, b, "no kernel runs them together") for a, b in edges
               if together.get(a) != together.get(b) and not any((a, b) == row[:2] for row in apart)]
     return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges))

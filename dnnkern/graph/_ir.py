@@ -103,6 +103,19 @@ class GraphSpec:
             object.__setattr__(self, "_by_uid", {t.uid: t for t in self.tensors})
             return self._by_uid[uid]
 
+    def label(self, node) -> str:
+        """What explanations call a node: its label, numbered from its second use on."""
+        if "_labels" not in self.__dict__:
+            labels = {}
+            for n in self.nodes:
+                count, text = 1, n.label
+                while text in labels.values():
+                    count += 1
+                    text = f"{n.label} ({count})"
+                labels[n.outputs[0][1]] = text
+            object.__setattr__(self, "_labels", labels)
+        return self._labels[node.outputs[0][1]]
+
     def key(self) -> int:
         """A hash that is the same in every process; names do not count."""
         anonymous = replace(self, name="", tensors=tuple(replace(t, name="") for t in self.tensors),

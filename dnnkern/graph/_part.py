@@ -217,7 +217,7 @@ class Part:
         """Add a step; `refs` are its operands and outputs by their names in launches."""
         buffers = tuple((name, (r.buffer, r.offset)) for name, r in refs.items() if r is not None)
         self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items()),
-                               tuple(node.label for node in self.nodes)))
+                               tuple(map(self.spec.label, self.nodes))))
 
     def fill(self, ref, value):
         """Write a number to every element."""

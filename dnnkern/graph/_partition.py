@@ -47,6 +47,8 @@ def joined(spec, nodes, why=None):
                     continue
                 reason = "one would wait for the other"
             reasons[source, k] = reason
+        for source in graph.through_views[k] - graph.direct[k]:
+            reasons[source, k] = "a view of a result is read from memory"
     if why is not None:
         why.update({(nodes[a], nodes[b]): reason for (a, b), reason in reasons.items() if part[a] != part[b] and a in graph.reads[b]})
     return tuple(_anchor_first([nodes[m] for m in members[p]]) for p in _in_order(part, graph.reads))
