@@ -88,6 +88,8 @@ def test_arguments():
         graph.neg()
     with pytest.raises(TypeError, match="neg node '0': port IN_0: got int"):
         graph.neg(3)
+    with pytest.raises(TypeError, match=r"modes is <heur_mode.A.*expected a list"):
+        graph.create_execution_plans(cudnn.heur_mode.A)
     with pytest.raises(TypeError, match="heur_mode.A"):
         graph.create_execution_plans(["Z"])
     with pytest.raises(TypeError, match="io_data_type.*'quarter'"):

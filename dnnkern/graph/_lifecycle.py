@@ -77,6 +77,8 @@ class Lifecycle:
             A, B and OPENSOURCE: by predicted times, or what `dnnkern.dispatch.find_algorithms` measured. FALLBACK allows the naive
             algorithms too.
         """
+        if not isinstance(modes, (list, tuple)):
+            raise TypeError(f"create_execution_plans: modes is {modes!r}; expected a list of heur_mode, such as [heur_mode.A]")
         modes = [member(heur_mode, mode, "create_execution_plans: modes") for mode in modes]
         if not modes:
             raise InvalidValue("create_execution_plans: modes is empty; expected one at least")
