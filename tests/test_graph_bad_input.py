@@ -158,3 +158,36 @@ def test_a_destroyed_handle():
                  lambda: cudnn.set_stream(handle, 0)):
         with pytest.raises((RuntimeError, ValueError), match="HANDLE_ERROR|INVALID_VARIANT_PACK"):
             call()
+
+
+def test_a_name_of_two_tensors_is_no_key():
+    graph = new_graph()
+    a, b = (graph.tensor([8], [1], name="same") for _ in range(2))
+    graph.sub(a, b).set_output(True).set_name("y")
+    graph.build(A)
+    one, two, out = np.full(8, 3, np.float32), np.full(8, 1, np.float32), np.zeros(8, np.float32)
+    workspace = np.empty(graph.get_workspace_size(), np.uint8)
+    with pytest.raises(ValueError, match=f"the name 'same' is that of the tensors of uids {a.get_uid()}, {b.get_uid()}"):
+        graph.execute({"same": one, "y": out}, workspace)
+    assert not out.any()
+    if HOST_MEMORY:
+        graph.execute({a: one, b.get_uid(): two, "y": out}, workspace)
+        assert (out == 2).all()
+
+
+@pytest.mark.skipif(not HOST_MEMORY, reason="buffers are NumPy's")
+def test_between_each_other_and_one_element_too_far():
+    """Halves of rows are apart; moved by one element they are not."""
+    graph = new_graph()
+    x = graph.tensor([4, 4], [8, 1], name="x").set_alignment(4)
+    y = graph.neg(x).set_output(True).set_name("y").set_dim([4, 4]).set_stride([8, 1]).set_alignment(4)
+    graph.build(A)
+    memory = np.arange(36, dtype=np.float32)
+    before, workspace = memory.copy(), np.empty(graph.get_workspace_size(), np.uint8)
+    for first in (1, 3):
+        with pytest.raises(ValueError, match="tensor 'y'.*tensor 'x'.*overlap"):
+            graph.execute({x: memory, y: memory[first:]}, workspace)
+    assert (memory == before).all()
+    graph.execute({x: memory, y: memory[4:]}, workspace)
+    rows = before[:32].reshape(4, 8)
+    assert (memory[:32].reshape(4, 8) == np.concatenate([rows[:, :4], -rows[:, :4]], 1)).all() and (memory[32:] == before[32:]).all()

@@ -105,6 +105,30 @@ def test_neighbours_of_one_tensor_are_one_part():
         close(y, expected[1], factor=16, scale=10)
 
 
+@pytest.mark.skipif(not HOST_MEMORY, reason="buffers are NumPy's")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_rotation_in_place_of_halves_of_rows(dtype):
+    """As cuDNN's own example of rotary embeddings has it: both halves of the first 32 of 128 elements, which lie between each other."""
+    x, cos, sin = draw((6, 5, 128), 1, dtype), draw((1, 5, 32), 2), draw((1, 5, 32), 3)
+    graph = new_graph(like(new_graph(), x).get_data_type())
+    halves = [array[..., part] for array in (x, cos, sin) for part in (slice(16), slice(16, 32))]
+    x1, x2, cos1, cos2, sin1, sin2 = tensors = [like(graph, array) for array in halves]
+    y1 = graph.sub(graph.mul(x1, cos1), graph.mul(x2, sin1)).set_output(True)
+    y2 = graph.add(graph.mul(x2, cos2), graph.mul(x1, sin2)).set_output(True)
+    assert kernels(graph) == ["fused_pointwise"]
+    graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    before, wide = x.copy(), x.astype(np.float64)
+    a, b = wide[..., :16], wide[..., 16:32]
+    for index in range(graph.get_execution_plan_count()):
+        graph.build_plan_at_index(index)
+        x[...] = before
+        graph.execute_plan_at_index({**dict(zip(tensors, halves)), y1: halves[0], y2: halves[1]},
+                                    np.empty(graph.get_workspace_size_plan_at_index(index), np.uint8), index)
+        close(x[..., :16], a * cos[..., :16] - b * sin[..., :16], scale=10)
+        close(x[..., 16:32], b * cos[..., 16:] + a * sin[..., 16:], scale=10)
+        assert (x[..., 32:] == before[..., 32:]).all()
+
+
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("direction", ["conv_fprop", "conv_dgrad"])
 def test_behind_a_convolution(direction, last, monkeypatch):

@@ -1,8 +1,9 @@
 """Running a plan: from a variant pack to the values of its executable. Nothing is allocated on the device, and nothing waits."""
 from ..device import HOST_MEMORY
 from ..host.arrays import KIND_OF_TYPE, kind_of
+from ..host.tensor import Tensor, share_memory
 from ._arrays import number
-from ._enums import ITEMSIZE
+from ._enums import DTYPE, ITEMSIZE
 from ._errors import InvalidValue, InvalidVariantPack
 from ._tensor import tensor
 
@@ -18,10 +19,14 @@ class Runner:
         self.hazards = plan.hazards()
         self.needs = {uid: self._need(uid) for uid in self.pointers}
         self.written = {out for out, *_ in self.hazards} | {uid for uid in self.pointers if self._is_result(uid)}
-        self.names = {t.name: t.uid for t in self.spec.tensors if t.name}
+        self.names = {}  # {name: uids}
+        for t in self.spec.tensors:
+            if not t.virtual:
+                self.names.setdefault(t.name, []).append(t.uid)
         self.table = [(uid, need, alignment - 1) for uid, (need, alignment) in self.needs.items()]
         index = {uid: k for k, uid in enumerate(self.pointers)}
         self.apart = [(index[out], index[other], -self.needs[out][0], self.needs[other][0]) for out, other, _ in self.hazards]
+        self.shared = {}  # {(uid, uid, bytes from one to the other): whether they have an element in common}
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
 
     def _is_result(self, uid):
@@ -44,8 +49,11 @@ class Runner:
             if type(key) is tensor:
                 found[key._uid] = buffer
             elif isinstance(key, str):
-                if key in self.names:
-                    found[self.names[key]] = buffer
+                uids = self.names.get(key, ()) if key else ()
+                if len(uids) > 1:
+                    raise InvalidVariantPack(f"the name {key!r} is that of the tensors of uids {', '.join(map(str, uids))}; expected a "
+                                             "name of one tensor, a uid or a tensor")
+                found.update(dict.fromkeys(uids, buffer))
             elif key is not None:
                 found[key] = buffer
         return found
@@ -162,8 +170,18 @@ class Runner:
             a, b = addresses[out], addresses[other]
             if a == b and same:
                 found.append((other, out))
-            elif a < b + self.needs[other][0] and b < a + self.needs[out][0]:
+            elif a < b + self.needs[other][0] and b < a + self.needs[out][0] and self._share(out, other, b - a):
                 expected = "buffers that are exactly the same, or apart" if same else "buffers that are apart"
                 raise InvalidVariantPack(f"{self.label(out)} is written while {self.label(other)} is still needed, and their buffers "
                                          f"overlap; expected {expected}")
         return frozenset(found)
+
+    def _share(self, uid, other, distance):
+        """Whether two tensors, `distance` bytes apart, have memory in common: halves of rows, say, lie between each other and have none."""
+        key = uid, other, distance
+        if key not in self.shared:
+            if len(self.shared) > 4096:
+                self.shared.clear()
+            a, b = (Tensor(t.dim, t.stride, DTYPE[t.dtype]) for t in map(self.spec.tensor, (uid, other)))
+            self.shared[key] = share_memory(a, 1 << 60, b, (1 << 60) + distance)
+        return self.shared[key]
