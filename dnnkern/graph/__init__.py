@@ -13,7 +13,8 @@ _NAMES = {
                      "tensor_reordering"), "_enums"),
     "cudnnGraphNotSupportedError": "_errors",
     **dict.fromkeys(("create_handle", "destroy_handle", "get_stream", "set_stream"), "_handle"),
-    "create_device_properties": "_device", "knob": "_engines", "pygraph": "_pygraph", "tensor": "_tensor",
+    "create_device_properties": "_device", "create_kernel_cache": "_kernels", "knob": "_engines", "pygraph": "_pygraph",
+    "tensor": "_tensor",
     **dict.fromkeys(("Graph", "graph", "graph_cache", "jit"), "_wrapper"),
 }
 

@@ -8,6 +8,7 @@ from ..host.device import current_device
 from ..host.device import device as device_of
 from ._enums import behavior_note, heur_mode, knob_type
 from ._errors import InvalidValue, cudnnGraphNotSupportedError
+from ._kernels import WORTH_COMPILING
 from ._lower import lower
 from ._partition import cuts
 from ._plan import choose, library_notes
@@ -24,30 +25,42 @@ class knob:
 
 
 class Engines:
-    """The engines of a graph on the current device."""
+    """The engines of a graph on the current device.
 
-    def __init__(self, spec):
-        self.spec, self.device = spec, device_of(current_device())
+    Parameters
+    ----------
+    spec : GraphSpec
+    kernels : KernelCache, optional
+        That its plans share.
+    cut : int, optional
+        Which of `cuts(spec)`; default: that with the least predicted time.
+    """
+
+    def __init__(self, spec, kernels=None, cut=None):
+        self.spec, self.device, self.kernels = spec, device_of(current_device()), kernels
         self._first = self._main = self._able = None
-        self.steps, self.temporaries = self._fastest(cuts(spec))
+        candidates = cuts(spec)
+        lowered = {k: lower(spec, parts, OPERATIONS) for k, parts in enumerate(candidates) if cut in (None, k)}
+        if not lowered:
+            raise InvalidValue(f"cut {cut} of {len(candidates)}")
+        self.cut = next(iter(lowered)) if len(lowered) == 1 else min(lowered, key=lambda k: self._cost(lowered[k]))
+        self.steps, self.temporaries = lowered[self.cut]
 
-    def _fastest(self, candidates):
-        """The steps of the cut with the least predicted time, and their temporaries."""
-        found = [lower(self.spec, cut, OPERATIONS) for cut in candidates]
-        if len(found) == 1:
-            return found[0]
+    def _cost(self, lowered):
+        """The predicted time of a cut; a multiple where kernels have to be compiled though there is a cache of them."""
+        try:
+            plan = self._chosen(lowered)
+            return plan.seconds * (1.0 if plan.is_held else WORTH_COMPILING)
+        except cudnnGraphNotSupportedError:
+            return float("inf")
 
-        def seconds(lowered):
-            try:
-                return choose(self.spec, *lowered, self.device, 0).seconds
-            except cudnnGraphNotSupportedError:
-                return float("inf")
-        return min(found, key=seconds)
+    def _chosen(self, lowered, exclude=Note.NONE):
+        return choose(self.spec, *lowered, self.device, 0, exclude, kernels=self.kernels)
 
     def first(self, exclude=Note.NONE):
         """Dispatch's choice for every step."""
         if exclude or self._first is None:
-            plan = choose(self.spec, self.steps, self.temporaries, self.device, 0, exclude)
+            plan = self._chosen((self.steps, self.temporaries), exclude)
             plan.engine = self._engine_of(plan)
             if exclude:
                 return plan
@@ -59,7 +72,7 @@ class Engines:
         """Index of the step that takes the longest, of those that do arithmetic between elements if there are any; None if nothing is
         computed."""
         if self._main is None:
-            plan = choose(self.spec, self.steps, self.temporaries, self.device, 0)
+            plan = self._chosen((self.steps, self.temporaries))
             able = [(getattr(s.problem, "flops", 0) > 0, a.seconds(s.problem, self.device), -k)
                     for k, (s, a) in enumerate(zip(self.steps, plan.algorithms)) if a]
             self._main = (-max(able)[-1],) if able else (None,)
@@ -115,7 +128,7 @@ class Engines:
                                                       "GRAPH_EXECUTION_PLAN_CREATION_FAILED")
                 algorithm = algorithm.bound_to(configs[index])
             forced[self.main] = algorithm.configured(problem, self.device)
-        return choose(self.spec, self.steps, self.temporaries, self.device, engine, forced=forced)
+        return choose(self.spec, self.steps, self.temporaries, self.device, engine, forced=forced, kernels=self.kernels)
 
     def plans(self, modes):
         """The list that `create_execution_plans` makes; without modes one to which plans are added."""

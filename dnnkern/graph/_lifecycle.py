@@ -10,9 +10,13 @@ from ._handle import get_stream
 class Lifecycle:
     """What a graph does after it is described. `spec` is the graph that plans are made of, which later changes do not touch."""
 
-    def __init__(self, handle, kernel_cache, device_property, overrides):
+    def __init__(self, handle, kernel_cache, device_property):
         if handle is not None:
             get_stream(handle)
+        if kernel_cache is not None:
+            from ._kernels import KernelCache
+            if not isinstance(kernel_cache, KernelCache):
+                raise TypeError(f"pygraph: kernel_cache is {kernel_cache!r}; expected one of create_kernel_cache()")
         if not isinstance(device_property, (DeviceProperties, type(None))):
             raise TypeError(f"pygraph: device_property is {device_property!r}; expected one of create_device_properties()")
         self.handle, self.kernel_cache, self.device_property = handle, kernel_cache, device_property
@@ -45,7 +49,7 @@ class Lifecycle:
         from ._log import log_graph
         self._validate_once()
         log_graph(self.spec)
-        engines = Engines(self.spec)
+        engines = Engines(self.spec, self.kernel_cache)
         if self.device_property is not None:
             self.device_property.check(engines.device)
         self._engines, self._plans, self._candidate, self._runners = engines, None, None, {}
@@ -281,7 +285,7 @@ class Lifecycle:
         from ._serial import packed
         if self._candidate is None:
             raise ExecutionFailed(f"serialize: the graph {self.name!r} has not been built; call build first")
-        return packed(self.spec, self._candidate)
+        return packed(self._engines, self._candidate)
 
     def deserialize(self, *arguments):
         """Take over a serialized graph: ``deserialize(data)`` or ``deserialize(handle, data)``. It can be executed at once, with the uids,
@@ -292,7 +296,7 @@ class Lifecycle:
         if len(arguments) == 2 and arguments[0] is not None:
             get_stream(arguments[0])
             self.handle = arguments[0]
-        spec, plan, engines = unpacked(arguments[-1])
+        spec, plan, engines = unpacked(arguments[-1], self.kernel_cache)
         self.spec, self._engines, self._candidate, self._runners = spec, engines, plan.build(), {}
         self._plans = engines.plans(())
         self._plans.add(plan)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from .. import dispatch
 from ..algorithm import Note
+from ..host.compile import held_by
 from ..host.executable import load
 from ._enums import behavior_note, numerical_note
 from ._errors import cudnnGraphNotSupportedError
@@ -40,11 +41,15 @@ class Plan:
         Bound to their configurations; None for a step without elements.
     workspace : int
         Bytes it needs.
+    kernels : KernelCache, optional
+        That shares its kernels with other graphs.
+    is_held : bool
+        Whether nothing has to be compiled, as far as `kernels` knows.
     """
 
-    def __init__(self, spec, steps, temporaries, algorithms, device, engine):
+    def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
-        self.device, self.engine = device, engine
+        self.device, self.engine, self.kernels, self.is_held = device, engine, kernels, is_held
         self._lock, self._executables, self.is_built = threading.Lock(), {}, False
         self.offsets, self.workspace = self._arranged()
         self.bound = tuple(dict.fromkeys(value for step in steps for _, value in step.bound))
@@ -129,8 +134,15 @@ class Plan:
         if found is None:
             slots = Slots()
             values = bound and dict(zip(self.bound, bound))
-            launches = [moved for k in range(len(self.steps)) for moved in self._launches(k, aliases, values, slots)]
-            executable = load(launches, slots.parameters(bool(self.workspace)), self.device.index, f"graph {self.spec.name}: {self.name}")
+            by_step = [(algorithm, launches) for k in range(len(self.steps)) if self.algorithms[k] is not None
+                       for algorithm, launches in [self._launches(k, aliases, values, slots)]]
+            launches = [launch for _, some in by_step for launch in some]
+            with held_by(self.kernels):
+                executable = load(launches, slots.parameters(bool(self.workspace)), self.device.index,
+                                  f"graph {self.spec.name}: {self.name}")
+            if self.kernels is not None:
+                for algorithm, some in by_step:
+                    self.kernels.collect(some, self.device, algorithm)
             with self._lock:
                 if len(self._executables) >= REMEMBERED:
                     self._executables.pop(next(iter(self._executables)))
@@ -138,9 +150,8 @@ class Plan:
         return found
 
     def _launches(self, k, aliases, bound, slots):
+        """(algorithm, launches) of a step."""
         step, algorithm = self.steps[k], self.algorithms[k]
-        if algorithm is None:
-            return
         buffers, scalars, problem = dict(step.buffers), dict(step.scalars), in_place(step, aliases)
         if bound and step.bound:
             problem = replace(problem, **{name: bound[value] for name, value in step.bound})
@@ -165,8 +176,8 @@ class Plan:
             if buffer in self.offsets:
                 return replace(argument, value="workspace", offset=argument.offset + offset + self.offsets[buffer])
             return replace(argument, value=slots.pointer(buffer[1]), offset=argument.offset + offset)
-        for launch in algorithm.build(problem, self.device, algorithm.config):
-            yield replace(launch, arguments=tuple(map(moved, launch.arguments)))
+        return algorithm, [replace(launch, arguments=tuple(map(moved, launch.arguments)))
+                           for launch in algorithm.build(problem, self.device, algorithm.config)]
 
     # ---- what calls have to check
 
@@ -254,9 +265,10 @@ class Slots:
                 *((name, kind) for (_, kind), name in self.numbers.items()), (NULL, NULL))
 
 
-def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=None) -> Plan:
-    """A plan of these steps: for each the algorithm of dispatch, or of `forced`, {index of a step: Algorithm}."""
-    algorithms = []
+def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=None, kernels=None) -> Plan:
+    """A plan of these steps: for each the algorithm of dispatch, or of `forced`, {index of a step: Algorithm}; with `kernels`, a
+    `KernelCache`, rather one whose kernels that has."""
+    algorithms, is_held = [], kernels is not None
     for k, step in enumerate(steps):
         if step.problem.is_empty:
             algorithms.append(None)
@@ -264,7 +276,11 @@ def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=N
             algorithms.append(forced[k])
         else:
             try:
-                algorithms.append(dispatch.get_algorithm(step.op, step.problem, device=device, exclude=exclude))
+                algorithm = dispatch.get_algorithm(step.op, step.problem, device=device, exclude=exclude)
             except dispatch.NotSupported as error:
                 raise cudnnGraphNotSupportedError(f"{step.node}: {error}") from None
-    return Plan(spec, steps, temporaries, tuple(algorithms), device, engine)
+            if kernels is not None:
+                algorithm, there = kernels.preferred(algorithm, step.problem, device, exclude)
+                is_held = is_held and there
+            algorithms.append(algorithm)
+    return Plan(spec, steps, temporaries, tuple(algorithms), device, engine, kernels, is_held)

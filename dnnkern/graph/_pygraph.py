@@ -25,11 +25,12 @@ class pygraph(Lifecycle):
         `create_handle`'s, whose stream the graph runs on; default: the current stream of the arrays' framework.
     sm_count, sm_version : int, optional
         Accepted; every kernel is right on any number of multiprocessors.
-    kernel_cache : optional
-        Accepted, without effect: compiled kernels are kept on disk, for all graphs.
+    kernel_cache : KernelCache, optional
+        `create_kernel_cache`'s: graphs that share it share kernels, and one of other dims prefers those that are there.
     device_property : DeviceProperties, optional
         `create_device_properties`'s: the device to plan for, which has to be like the one at hand.
     is_dynamic_shape_enabled, is_override_shape_enabled : bool
+        Accepted: sizes are arguments of kernels.
 
     Examples
     --------
@@ -53,7 +54,9 @@ class pygraph(Lifecycle):
             ("io_data_type", io_data_type), ("intermediate_data_type", intermediate_data_type), ("compute_data_type", compute_data_type)))
         self.tensors, self.nodes = [], []
         self._spec, self._order = None, None
-        Lifecycle.__init__(self, handle, kernel_cache, device_property, is_override_shape_enabled)
+        self.is_dynamic_shape_enabled = bool(is_dynamic_shape_enabled) or kernel_cache is not None
+        self.is_override_shape_enabled = bool(is_override_shape_enabled)
+        Lifecycle.__init__(self, handle, kernel_cache, device_property)
 
     # ---- tensors
 

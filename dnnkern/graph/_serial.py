@@ -9,6 +9,8 @@ import json
 import struct
 
 from .. import __version__, dispatch
+from ..host.device import current_device
+from ..host.device import device as device_of
 from ._engines import Engines
 from ._errors import UnsupportedGraphFormat, cudnnGraphNotSupportedError
 from ._ir import GraphSpec
@@ -19,10 +21,10 @@ _HEADER = struct.Struct("<8sIQ16s16s")
 _DIGEST = 32
 
 
-def packed(spec, plan) -> bytes:
-    """A graph and its plan as bytes."""
+def packed(engines, plan) -> bytes:
+    """A graph and a plan of its engines as bytes."""
     steps = [None if a is None else {"op": a.op, "algorithm": a.name, "config": a.config_text} for a in plan.algorithms]
-    body = json.dumps({"graph": json.loads(spec.to_json()), "engine": plan.engine, "steps": steps}).encode()
+    body = json.dumps({"graph": json.loads(engines.spec.to_json()), "cut": engines.cut, "engine": plan.engine, "steps": steps}).encode()
     header = _HEADER.pack(MAGIC, FORMAT, len(body), __version__.encode(), plan.device.arch.encode())
     return header + hashlib.sha256(header + body).digest() + body
 
@@ -36,8 +38,8 @@ def as_bytes(data) -> bytes:
                                      "their values") from None
 
 
-def unpacked(data):
-    """(GraphSpec, Plan, Engines) of a serialized graph."""
+def unpacked(data, kernels=None):
+    """(GraphSpec, Plan, Engines) of a serialized graph, whose kernels a `KernelCache` shares."""
     data = as_bytes(data)
     start = _HEADER.size + _DIGEST
     if len(data) < start:
@@ -52,30 +54,35 @@ def unpacked(data):
     if form != FORMAT or version != __version__:
         raise UnsupportedGraphFormat(f"deserialize: the data has format {form} of version {version}; expected format {FORMAT} of version "
                                      f"{__version__}")
-    body = json.loads(data[start:])
-    engines = Engines(GraphSpec.from_json(body["graph"]))
-    if arch != engines.device.arch:
-        raise UnsupportedGraphFormat(f"deserialize: the plan is for {arch}; the device is {engines.device.arch}")
-    if len(body["steps"]) != len(engines.steps):
-        raise UnsupportedGraphFormat(f"deserialize: the plan has {len(body['steps'])} steps; the graph has {len(engines.steps)}")
-    algorithms = tuple(map(algorithm_of(engines), engines.steps, body["steps"]))
-    return engines.spec, Plan(engines.spec, engines.steps, engines.temporaries, algorithms, engines.device, body["engine"]), engines
+    device = device_of(current_device())
+    if arch != device.arch:
+        raise UnsupportedGraphFormat(f"deserialize: the plan is for {arch}; the device is {device.arch}")
+    try:
+        body = json.loads(data[start:])
+        engines = Engines(GraphSpec.from_json(body["graph"]), kernels, body["cut"])
+        if len(body["steps"]) != len(engines.steps):
+            raise UnsupportedGraphFormat(f"deserialize: the plan has {len(body['steps'])} steps; the graph has {len(engines.steps)}")
+        algorithms = tuple(_algorithm_of(step, known, device) for step, known in zip(engines.steps, body["steps"]))
+        plan = Plan(engines.spec, engines.steps, engines.temporaries, algorithms, device, int(body["engine"]), kernels)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # of whoever made the checksum too
+        raise UnsupportedGraphFormat(f"deserialize: the data is no graph: {type(error).__name__}: {error}") from None
+    return engines.spec, plan, engines
 
 
-def algorithm_of(engines):
-    """A function of a step and of what the data has for it: the algorithm, bound to its configuration."""
-    def found(step, known):
-        if known is None:
-            return None
-        algorithm = dispatch.named(known["op"], known["algorithm"])
-        reason = dispatch.refusal(algorithm, step.problem, engines.device) if known["op"] == step.op else f"solves {known['op']}"
-        if reason is not None:
-            raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} cannot solve {step.problem}: {reason}")
-        if not known["config"]:
-            return algorithm
-        configs = map(algorithm.bound_to, algorithm.configs(step.problem, engines.device))
-        bound = next((b for b in configs if b.config_text == known["config"]), None)
-        if bound is None:
-            raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} has no configuration {known['config']}")
-        return bound
-    return found
+def _algorithm_of(step, known, device):
+    """The algorithm that the data has for a step, bound to its configuration."""
+    if known is None or step.problem.is_empty:
+        if known is not None or not step.problem.is_empty:
+            raise UnsupportedGraphFormat(f"deserialize: {step.node}: an algorithm for a step without elements, or none for one with some")
+        return None
+    algorithm = dispatch.named(known["op"], known["algorithm"])
+    reason = dispatch.refusal(algorithm, step.problem, device) if known["op"] == step.op else f"solves {known['op']}"
+    if reason is not None:
+        raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} cannot solve {step.problem}: {reason}")
+    if not known["config"]:
+        return algorithm
+    configs = map(algorithm.bound_to, algorithm.configs(step.problem, device))
+    bound = next((b for b in configs if b.config_text == known["config"]), None)
+    if bound is None:
+        raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} has no configuration {known['config']}")
+    return bound

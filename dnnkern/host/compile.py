@@ -7,6 +7,8 @@ The key of a cubin is a hash of everything its code depends on: the kernel's byt
 the globals it names, the same of the functions it calls, the sources that the files of all these import (`sources`), the parameter types,
 the architecture and the versions of the compilers.
 """
+import contextlib
+import contextvars
 import functools
 import hashlib
 import json
@@ -26,6 +28,7 @@ from .versions import versions
 
 FORMAT = 4
 COMPILER = "host/compile.py", "device/_numba_compile.py", "device/_numba_typing.py"  # what compiles every kernel, with all it imports
+_HOLDER = contextvars.ContextVar("holder", default=None)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def compile_kernel(kernel, signature, arch) -> Binary:
 def packed(kernel, signature, arch) -> Binary | None:
     """The kernel of a pack; None where no pack has it."""
     content = packs.get(lambda: pack_key(kernel, signature, arch))
-    return None if content is None else _parsed(content, Binary)
+    return None if content is None else parsed(content, Binary)
 
 
 def is_packed(kernel, signature, arch) -> bool:
@@ -90,13 +93,35 @@ def is_packed(kernel, signature, arch) -> bool:
 
 def is_missing(name) -> bool:
     """Whether `kept` would make and keep what has this name; it keeps nothing where there is no cache directory."""
-    folder = cache_dir()
-    return folder is not None and not (folder / name).exists()
+    folder, holder = cache_dir(), _HOLDER.get()
+    return folder is not None and not (folder / name).exists() and (holder is None or name not in holder)
+
+
+@contextlib.contextmanager
+def held_by(holder):
+    """In the block, what `kept` is asked for is in `holder` too, or comes from there: it has ``get(name, kind)``, which is None for what it
+    lacks, and ``put(name, object)``."""
+    token = _HOLDER.set(holder)
+    try:
+        yield
+    finally:
+        _HOLDER.reset(token)
 
 
 def kept(kind, name, make, elsewhere=lambda: None):
     """An object of this dataclass, with its machine code as `code`: from the disk cache under `name()`, else what `elsewhere` finds, else
-    made and kept in the cache."""
+    made and kept in the cache. `held_by` goes before all of them."""
+    holder = _HOLDER.get()
+    if holder is None:
+        return _kept(kind, name, make, elsewhere)
+    found = holder.get(name(), kind)
+    if found is None:
+        found = _kept(kind, name, make, elsewhere)
+        holder.put(name(), found)
+    return found
+
+
+def _kept(kind, name, make, elsewhere):
     folder = cache_dir()
     if folder is None:
         return elsewhere() or make()
@@ -109,16 +134,13 @@ def kept(kind, name, make, elsewhere=lambda: None):
         found = elsewhere()
     if found is None:
         found = make()
-        head = asdict(found)
-        del head["code"]
-        head["sha256"] = hashlib.sha256(found.code).hexdigest()
-        write_atomically(path, json.dumps(head).encode() + b"\n" + found.code)
+        write_atomically(path, content_of(found))
     return found
 
 
 def _read(path, kind):
     try:
-        return _parsed(path.read_bytes(), kind)
+        return parsed(path.read_bytes(), kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -126,8 +148,16 @@ def _read(path, kind):
         return None
 
 
-def _parsed(content, kind):
-    """What `kept` has written."""
+def content_of(made) -> bytes:
+    """An object as `kept` writes it: a line of JSON, with the code's checksum, and the code."""
+    head = asdict(made)
+    del head["code"]
+    head["sha256"] = hashlib.sha256(made.code).hexdigest()
+    return json.dumps(head).encode() + b"\n" + made.code
+
+
+def parsed(content, kind):
+    """The object of such content; an error, of any kind, where it is something else."""
     head, code = content.split(b"\n", 1)
     head = json.loads(head)
     if hashlib.sha256(code).hexdigest() != head.pop("sha256"):

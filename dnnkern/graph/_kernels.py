@@ -1,0 +1,139 @@
+"""Kernel caches: compiled kernels that graphs of different shapes share, and that are preferred to ones which would have to be compiled."""
+import base64
+import functools
+import hashlib
+import json
+import threading
+
+from .. import __version__, dispatch
+from ..host.compile import content_of, held_by, parsed
+from ..host.compiler import kernels_of
+from ._errors import InvalidValue
+
+FORMAT = 1
+WORTH_COMPILING = 4.0  # a kernel is compiled only if it is predicted to take less than one part in so many of a held one's time
+
+
+class KernelCache:
+    """Compiled kernels, by fingerprint: a hash of all that their code depends on, sizes that are arguments of kernels not among it.
+
+    Given to graphs as `pygraph`'s `kernel_cache`, it collects the kernels that their plans are made of. A later graph, of other dims,
+    that can run by kernels which are there compiles nothing, unless new ones are predicted to be more than four times as fast. Threads
+    may share it.
+    """
+
+    def __init__(self):
+        self._lock, self._kernels, self._choices = threading.Lock(), {}, {}
+
+    def __len__(self):
+        return len(self._kernels)
+
+    def __contains__(self, name):
+        return name in self._kernels
+
+    # ---- what compiling asks of it (`host.compile.held_by`)
+
+    def get(self, name, kind):
+        """The kernel of a name, or None."""
+        found = self._kernels.get(name)
+        if isinstance(found, bytes):
+            found = self._kernels[name] = parsed(found, kind)
+        return found
+
+    def put(self, name, kernel):
+        """Keep a kernel."""
+        with self._lock:
+            self._kernels.setdefault(name, kernel)
+
+    # ---- what plans ask of it
+
+    def collect(self, launches, device, algorithm):
+        """Keep the kernels of launches, which are those of an algorithm bound to its configuration."""
+        if device.is_simulated:
+            return
+        with held_by(self):
+            for kernel in kernels_of(launches, device):
+                if _file_of(kernel) not in self._kernels:
+                    kernel.compile()
+        with self._lock:
+            self._choices[algorithm.op, algorithm.name, algorithm.config_text] = None
+
+    def holds(self, algorithm, problem, device) -> bool:
+        """Whether the kernels are there with which an algorithm solves a problem."""
+        launches = algorithm.build(problem, device, algorithm.config)
+        return not device.is_simulated and all(_file_of(kernel) in self._kernels for kernel in kernels_of(launches, device))
+
+    def preferred(self, algorithm, problem, device, exclude):
+        """(algorithm, whether its kernels are there): the given one, or one whose kernels are there if those of the given one are not, and
+        it is not predicted to take much longer."""
+        if self.holds(algorithm, problem, device):
+            return algorithm, True
+        found, least = None, WORTH_COMPILING * algorithm.seconds(problem, device)
+        for other in self._others(algorithm.op, problem, device, exclude):
+            if other.seconds(problem, device) <= least and self.holds(other, problem, device):
+                found, least = other, other.seconds(problem, device)
+        return found or algorithm, found is not None
+
+    def _others(self, op, problem, device, exclude):
+        """The algorithms of which it has kernels and that can solve a problem, bound to the configurations which they had."""
+        with self._lock:
+            texts = {}
+            for _, name, text in (choice for choice in self._choices if choice[0] == op):
+                texts.setdefault(name, []).append(text)
+        for algorithm in dispatch.algorithms(op):
+            wanted = texts.get(algorithm.name)
+            if wanted is None or dispatch.refusal(algorithm, problem, device, exclude=exclude) is not None:
+                continue
+            configs = [None] if algorithm.configs is None else algorithm.configs(problem, device)
+            yield from (bound for bound in map(algorithm.bound_to, configs) if bound.config_text in wanted)
+
+    # ---- for other processes
+
+    def serialize(self) -> str:
+        """All that it has as text, for `deserialize` of an empty one in any process."""
+        with self._lock:
+            kernels = {name: kernel if isinstance(kernel, bytes) else content_of(kernel) for name, kernel in self._kernels.items()}
+            choices = [list(choice) for choice in self._choices]
+        body = json.dumps({"kernels": {name: base64.b64encode(content).decode() for name, content in kernels.items()}, "choices": choices})
+        return json.dumps({"format": FORMAT, "version": __version__, "sha256": _checksum(body), "body": body})
+
+    def deserialize(self, data):
+        """Take over what another one has serialized.
+
+        Raises
+        ------
+        RuntimeError
+            This one has kernels already (INVALID_VALUE); what is given is damaged, or of another version of the library.
+        """
+        if not isinstance(data, str):
+            raise TypeError(f"deserialize: got {type(data).__name__}; expected the text that serialize() returned")
+        if self._kernels or self._choices:
+            raise InvalidValue(f"deserialize: the kernel cache has {len(self._kernels)} kernels already; expected an empty one")
+        try:
+            head = json.loads(data)
+            if (head["format"], head["version"]) != (FORMAT, __version__):
+                raise ValueError(f"format {head['format']} of version {head['version']}; expected format {FORMAT} of version {__version__}")
+            if _checksum(head["body"]) != head["sha256"]:
+                raise ValueError("its checksum is another")
+            body = json.loads(head["body"])
+            kernels = {name: base64.b64decode(content, validate=True) for name, content in body["kernels"].items()}
+            choices = {(op, name, text): None for op, name, text in body["choices"]}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidValue(f"deserialize: no kernel cache, or a damaged one: {error}") from None
+        with self._lock:
+            self._kernels.update(kernels)
+            self._choices.update(choices)
+
+
+def create_kernel_cache() -> KernelCache:
+    """An empty kernel cache."""
+    return KernelCache()
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_of(kernel):
+    return kernel.file
+
+
+def _checksum(text):
+    return hashlib.sha256(text.encode()).hexdigest()
