@@ -230,7 +230,7 @@ def test_operands():
     refused(ValueError, ["beta has shape (3,)", "(4,)", "NHWC"], train, x, None, c, layout="NHWC")
     refused(ValueError, ["gamma has shape (3,)", "(3, 4)"], train, x, c, None, mode="per_activation")
     refused(ValueError, ["running_mean has shape (2,)", "(3,)"], train, x, c, c, n)
-    refused(TypeError, ["running_var is float16", "float32"], train, x, c, c, c, array(np.ones(3), "float16"))
+    refused(TypeError, ["running_var is float64", "float32"], train, x, c, c, c, array(np.ones(3), "float64"))
     refused(TypeError, ["rstd is float64", "float32"], bwd, x, x, c, c, array(np.ones(3), "float64"))
     refused(ValueError, ["dy has shape (2, 3)", "(2, 3, 4)"], bwd, array(np.ones((2, 3))), x, c, c, c)
     refused(ValueError, ["residual has shape (2, 3)"], train, x, c, c, residual=array(np.ones((2, 3))))
@@ -258,7 +258,7 @@ def test_outputs():
     train = dnnkern.batch_norm_train_fwd
     refused(ValueError, ["out has 2 arrays", "y, mean, rstd"], train, x, c, c, out=(y, mean))
     refused(ValueError, ["mean of out has shape (2, 3, 4)", "(3,)"], train, x, c, c, out=(y, array(np.zeros((2, 3, 4))), rstd))
-    refused(TypeError, ["y of out is float16"], train, x, c, c, out=(array(np.ones((2, 3, 4)), "float16"), mean, rstd))
+    refused(TypeError, ["y of out is float64"], train, x, c, c, out=(array(np.ones((2, 3, 4)), "float64"), mean, rstd))
     refused(ValueError, ["same memory as x"], train, x, c, c, out=(x, mean, rstd))
     refused(ValueError, ["out has 3 arrays", "dresidual"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=True, out=(y, mean, rstd))
     assert not host(y).any() and not host(mean).any()

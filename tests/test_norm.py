@@ -177,7 +177,7 @@ def test_operands():
     refused(TypeError, ["x is int32", "bfloat16"], dnnkern.rms_norm_fwd, array(np.ones((3, 8)), "int32"))
     refused(ValueError, ["gamma has shape (3,)", "(8,)"], dnnkern.layer_norm_fwd, x, one)
     refused(ValueError, ["beta has shape (3, 8)", "(8,)"], dnnkern.rms_norm_fwd, x, row, x)
-    refused(TypeError, ["gamma is float16", "float32"], dnnkern.layer_norm_fwd, x, array(np.ones(8), "float16"))
+    refused(TypeError, ["gamma is float64", "float32"], dnnkern.layer_norm_fwd, x, array(np.ones(8), "float64"))
     refused(TypeError, ["rstd is float64", "float32"], dnnkern.rms_norm_bwd, x, x, row, array(np.ones(3), "float64"))
     refused(ValueError, ["dy has shape (3, 7)", "(3, 8)"], dnnkern.layer_norm_bwd, array(np.ones((3, 7))), x, row, one, one)
     refused(ValueError, ["no dimensions"], dnnkern.layer_norm_fwd, array(1.0))
@@ -194,7 +194,7 @@ def test_outputs():
     refused(ValueError, ["out has 2 arrays", "y, mean, rstd"], dnnkern.layer_norm_fwd, x, out=(array(np.ones((3, 8))), one))
     refused(ValueError, ["mean of out has shape (8,)", "(3,)"], dnnkern.layer_norm_fwd, x,
             out=(array(np.ones((3, 8))), array(np.ones(8)), one))
-    refused(TypeError, ["y of out is float16"], dnnkern.rms_norm_fwd, x, out=(array(np.ones((3, 8)), "float16"), one))
+    refused(TypeError, ["y of out is float64"], dnnkern.rms_norm_fwd, x, out=(array(np.ones((3, 8)), "float64"), one))
     refused(ValueError, ["out has 3 arrays", "y, mean, rstd, summed"], dnnkern.layer_norm_fwd, x, residual=x,
             out=(array(np.ones((3, 8))), one, one))
     refused(ValueError, ["same memory as x"], dnnkern.rms_norm_fwd, x, out=(x, one))

@@ -29,181 +29,23 @@ Host functions
 """
 import functools
 import math
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, f32, f64, i32, i64, u16, u32
+from ._row_form import (Dim, RowForm, make_row_offsets, make_row_offsets64, merged, row_arguments, row_arguments64, row_form,
+                        row_vector)
 from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
 from .convert import element
 from .cp_async import commit_copies, copy_async16_if, wait_copies
-from .index import divide_remainder, divisor
+from .groups import make_writer
 from .numeric import bits_float, double_words, float_bits, words_double
 from .vec import (address, advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into, load_shared_4u32,
                   shared_address, store4_from)
 
+__all__ = ["Dim", "LIMIT", "Row", "RowForm", "RowLayout", "make_cluster_pair", "make_row", "make_row_offsets", "make_row_offsets64",
+           "merged", "row_arguments", "row_arguments64", "row_form", "row_vector"]
 LIMIT = 2 ** 28  # elements of a row: offsets within one are 32-bit numbers of words
-
-
-@dataclass(frozen=True)
-class Dim:
-    """A dimension: its size, and the element stride of each array along it."""
-    size: int
-    strides: tuple
-
-
-@dataclass(frozen=True)
-class RowForm:
-    """Rows of several arrays: what is reduced (`row`), and what there is one row of each (`outer`), the last dimension fastest."""
-    row: tuple
-    outer: tuple
-
-    @property
-    def length(self):
-        """Elements of a row."""
-        return math.prod(d.size for d in self.row)
-
-    @property
-    def rows(self):
-        return math.prod(d.size for d in self.outer)
-
-    @property
-    def steps(self):
-        """Element stride of each array along the row, if that is one dimension; else None."""
-        return self.row[0].strides if len(self.row) == 1 else None
-
-
-def merged(dims):
-    """Dimensions by descending strides of the last array, those of size 1 gone, neighbours that are one in all arrays merged."""
-    found = []
-    for d in sorted((d for d in dims if d.size != 1), key=lambda d: tuple(-abs(s) for s in reversed(d.strides))):
-        if found and all(a == b * d.size for a, b in zip(found[-1].strides, d.strides)):
-            found[-1] = Dim(found[-1].size * d.size, d.strides)
-        else:
-            found.append(d)
-    return tuple(found)
-
-
-def row_form(shape, axes, *strides) -> RowForm:
-    """The rows along `axes` of arrays of one shape, with these element strides. Host function.
-
-    >>> row_form((4, 6, 8), (2,), (48, 8, 1), (64, 10, 1))
-    RowForm(row=(Dim(size=8, strides=(1, 1)),), outer=(Dim(size=4, strides=(48, 64)), Dim(size=6, strides=(8, 10))))
-    >>> row_form((4, 6, 8), (1, 2), (48, 8, 1), (48, 8, 1)).length
-    48
-    """
-    dims = [Dim(n, tuple(s[k] for s in strides)) for k, n in enumerate(shape)]
-    row = merged(d for k, d in enumerate(dims) if k in axes)
-    return RowForm(row or (Dim(1, (1,) * len(strides)),), merged(d for k, d in enumerate(dims) if k not in axes))
-
-
-def row_vector(form, tensors):
-    """(bytes of a vector, whether some row has unaligned edges): 16 where all arrays have the same phase, else an element. Host function;
-    `tensors` have `alignment` and one `itemsize`.
-    """
-    itemsize = tensors[0].itemsize
-    per = 16 // itemsize
-    one = form.steps is not None and all(s == 1 for s in form.steps) and all(t.alignment >= 16 for t in tensors)
-    phases = {tuple(s % per for s in d.strides) for d in form.outer}
-    if not one or any(len(set(phase)) > 1 for phase in phases):
-        return itemsize, False
-    return 16, form.length % per != 0 or any(phase[0] for phase in phases)
-
-
-def row_arguments(form, arrays=None):
-    """Numbers of the kernel parameters `divisors` ("uint32x...") and `strides` ("int64x...") of the first `arrays` arrays."""
-    dims = form.outer or (Dim(1, (0,) * len(form.row[0].strides)),)
-    return (tuple(v for d in dims for v in divisor(d.size)), tuple(s for d in dims for s in d.strides[:arrays]))
-
-
-@functools.cache
-def make_row_offsets(dims, arrays):
-    """Device function ``row_offsets(row, divisors, strides)``: the element offset (int64) of row number `row` in each of the arrays, as a
-    tuple; `arrays` is their number, or a tuple of names, which the result then has as fields."""
-    def make_split(d):
-        SIZE, MULTIPLIER, SHIFT = 3 * d, 3 * d + 1, 3 * d + 2
-
-        @device_function
-        def split(row, divisors):
-            return divide_remainder(row, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
-        return split
-    return _row_offsets(dims, arrays, make_split)
-
-
-def row_arguments64(dims, arrays):
-    """Values of the kernel parameters `sizes` and `strides` ("int64x...") of `make_row_offsets64`; for no dimensions those of one of size
-    1. Host function.
-    """
-    return tuple(d.size for d in dims) or (1,), tuple(s for d in dims for s in d.strides) or (0,) * arrays
-
-
-@functools.cache
-def make_row_offsets64(dims, arrays):
-    """`make_row_offsets` for any number of rows, by division: ``row_offsets(row, sizes, strides)``; slow, and without limits."""
-    def make_split(d):
-        @device_function
-        def split(row, sizes):
-            quotient = row // sizes[d]
-            return quotient, row - quotient * sizes[d]
-        return split
-    return _row_offsets(dims, arrays, make_split)
-
-
-def _row_offsets(dims, arrays, make_split):
-    """``row_offsets(row, divisors, strides)``, of which ``make_split(d)`` divides by the size of dimension d.
-
-    The functions are nested, one a dimension and one an array, since a tuple that is indexed by a variable is in local memory.
-    """
-    @device_function
-    def row_offsets(row, divisors, strides):
-        return (row * strides[0],)
-    count = arrays if isinstance(arrays, int) else len(arrays)
-    for a in range(1, count):
-        row_offsets = _with_array(row_offsets, a)
-    for d in range(1, dims):
-        row_offsets = _with_dimension(row_offsets, make_split(d), _sums(d, count))
-    return row_offsets if isinstance(arrays, int) else _with_names(row_offsets, arrays)
-
-
-def _with_names(numbered, names):
-    Offsets = namedtuple("Offsets", names)
-
-    @device_function
-    def row_offsets(row, divisors, strides):
-        return Offsets(*numbered(row, divisors, strides))
-    return row_offsets
-
-
-def _with_array(before, a):
-    @device_function
-    def row_offsets(row, divisors, strides):
-        return before(row, divisors, strides) + (row * strides[a],)
-    return row_offsets
-
-
-def _with_dimension(outer, split, add):
-    @device_function
-    def row_offsets(row, divisors, strides):
-        row, i = split(row, divisors)
-        return add(outer(row, divisors, strides), i, strides)
-    return row_offsets
-
-
-def _sums(d, arrays):
-    """Device function ``add(offsets, i, strides)``: with index i along dimension d added."""
-    def make_add(before, a, k):
-        @device_function
-        def add(offsets, i, strides):
-            return before(offsets, i, strides) + (offsets[a] + i * strides[k],)
-        return add
-    FIRST = d * arrays
-
-    @device_function
-    def add(offsets, i, strides):
-        return (offsets[0] + i * strides[FIRST],)
-    for a in range(1, arrays):
-        add = make_add(add, a, FIRST + a)
-    return add
 
 
 # ---- how a group holds a row
@@ -228,6 +70,8 @@ class RowLayout:
         Rows may begin or end off a multiple of the vector: there are edges.
     pad_lowest : bool
         Elements past the end of the row read as -infinity instead of 0.
+    result : str
+        dtype of what is written, "" where it is `dtype`.
     """
     dtype: str
     vector_bytes: int
@@ -236,6 +80,7 @@ class RowLayout:
     shared: int = 0
     unaligned: bool = False
     pad_lowest: bool = False
+    result: str = ""
 
     def __post_init__(self):
         if self.vector_bytes not in (16, self.itemsize) or self.vector_bytes != 16 and (self.shared or self.unaligned):
@@ -305,6 +150,9 @@ class Row(NamedTuple):
         Vector c of them, from shared memory into four words, and these to global memory.
     load_vector(words, c, p, i, step, ok), store_vector(p, i, step, words, c)
         Vector i after p, to and from vector c of a local array; `step` counts where a vector is an element.
+    write(p, words, c, values, prologue, vectors, lane, step), write_edges(p, edges, prologue, vectors, length, lane),
+    write_overflow(p, words, c, values, prologue, vectors, lane), write_vector(p, i, step, words, c, values)
+        As the stores, of values, in the result's type; what was vector c of the words is lost.
     """
     split: Callable
     load: Callable
@@ -319,6 +167,10 @@ class Row(NamedTuple):
     store_overflow: Callable
     load_vector: Callable
     store_vector: Callable
+    write: Callable
+    write_edges: Callable
+    write_overflow: Callable
+    write_vector: Callable
 
 
 @functools.cache
@@ -351,13 +203,16 @@ def make_row(layout, threads=0) -> Row:
                 value = load_one(p, i)
             edges[k] = value
 
-    @device_function
-    def store_edges(p, edges, prologue, vectors, length, lane):
-        for k in range(EDGES):
-            j = lane + k * LANES
-            i = j if j < prologue else j + vectors * E
-            if i < length:
-                store_one(p, i, edges[k])
+    def make_store_edges(store_edge):
+        @device_function
+        def store_edges(p, edges, prologue, vectors, length, lane):
+            for k in range(EDGES):
+                j = lane + k * LANES
+                i = j if j < prologue else j + vectors * E
+                if i < length:
+                    store_edge(p, i, edges[k])
+        return store_edges
+    store_edges = make_store_edges(store_one)
 
     if layout.vector_bytes == 16:
         unpack_chunk, pack_chunk = e.unpack_chunk, e.pack_chunk
@@ -471,8 +326,45 @@ def make_row(layout, threads=0) -> Row:
         if left > 0:
             count = (left + LANES - 1) >> LANES_LOG
         return count
+
+    # ---- results
+
+    if layout.result in ("", layout.dtype):
+        @device_function
+        def write(p, words, c, values, prologue, vectors, lane, step):
+            pack(words, c, values)
+            store(p, words, c, prologue, vectors, lane, step)
+
+        @device_function
+        def write_overflow(p, words, c, values, prologue, vectors, lane):
+            pack(words, 0, values)
+            store_overflow(p, words, c, prologue, vectors, lane)
+
+        @device_function
+        def write_vector(p, i, step, words, c, values):
+            pack(words, c, values)
+            store_vector(p, i, step, words, c)
+        write_edges = store_edges
+    else:
+        result, IS_CHUNK = element(layout.result), layout.vector_bytes == 16
+        put = make_writer(layout.result, E, min(4, E * result.storage.itemsize // 4) if IS_CHUNK else 0)
+
+        @device_function
+        def write_vector(p, i, step, words, c, values):
+            put(p, i * E if IS_CHUNK else i * step, values, 0)
+
+        @device_function
+        def write(p, words, c, values, prologue, vectors, lane, step):
+            i = lane + c * LANES
+            if i < vectors:
+                write_vector(advance(p, prologue), i, step, words, c, values)
+
+        @device_function
+        def write_overflow(p, words, c, values, prologue, vectors, lane):
+            put(advance(p, prologue), (lane + (c + REGISTERS) * LANES) * E, values, 0)
+        write_edges = make_store_edges(result.store)
     return Row(split, load, load_edges, unpack, pack, store, store_edges, copy_overflow, wait_overflow, load_overflow, store_overflow,
-               load_vector, store_vector)
+               load_vector, store_vector, write, write_edges, write_overflow, write_vector)
 
 
 # ---- one reduction a row

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..device.convert import INTEGERS
 from ..device.pointwise import LOGICAL, Function
-from ..device.program import Program, Step
+from ..device.program import DTYPES, Program, Step
 from ..engine.programs import operand_names
 from ..fused import FusedProblem
 from ..host.tensor import Tensor
@@ -110,8 +110,8 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         There is no such program.
     """
     values, known = _Values(int(anchor is not None)), {}
-    nodes = [node for node in part.nodes if operations[node.op].function]
-    shape = part.spec.tensor(nodes[0].output("OUT_0")).dim
+    nodes = [node for node in part.nodes if operations[node.op].formula]
+    shape = part.spec.tensor(nodes[0].outputs[0][1]).dim
     if anchor is not None:
         known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes)
 
@@ -126,23 +126,28 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         return found
 
     for node in nodes:
-        f, out = operations[node.op].function(node), part.spec.tensor(node.output("OUT_0"))
-        if f.mode == "gen_index":
+        formula, out = operations[node.op].formula(node), part.spec.tensor(node.outputs[0][1])
+        last, _ = formula[-1]
+        if last.mode == "gen_index":
             known[out.uid] = _rounded(part, values, values.load("int32", node.attribute("axis") % len(shape)), "int32", out, nodes)
             continue
-        uids = [uid for _, uid in node.inputs]
-        inputs = [known[uid] if uid in known else load(uid) for uid in uids]
-        compute = _compute(part, f, [part.dtype(part.spec.tensor(uid)) for uid in uids], part.dtype(out), node)
-        result = values.step(f, inputs, None, compute)
-        is_same = f.is_condition and part.dtype(out) == "bool"
-        known[out.uid] = result if is_same else _rounded(part, values, result, compute, out, nodes)
+        uids = dict(node.inputs)
+        inputs = {port: known[uid] if uid in known else load(uid) for port, uid in uids.items()}
+        compute = _compute(part, formula, [part.dtype(part.spec.tensor(uid)) for uid in uids.values()], part.dtype(out), node)
+        results = []
+        for f, of in formula:
+            results.append(values.step(f, [results[v] if isinstance(v, int) else inputs[v] for v in of], None, compute))
+        is_same = last.is_condition and part.dtype(out) == "bool"
+        known[out.uid] = results[-1] if is_same else _rounded(part, values, results[-1], compute, out, nodes)
     return _finished(part, values, known, anchor, allowed, axes)
 
 
-def _compute(part, f, given, result, node):
+def _compute(part, formula, given, result, node):
     """The type that a node computes in: integers as such where that is exact, else float32, or float64 where float32 could lose
     something."""
-    if {*given, result} <= set(INTEGERS) - {"int64"} and (f.mode in EXACT or f.is_condition) and not f.refusal("int32"):
+    f, _ = formula[0]
+    exact = len(formula) == 1 and (f.mode in EXACT or f.is_condition) and not f.refusal("int32")
+    if exact and {*given, result} <= set(INTEGERS) - {"int64"}:
         return "int32"
     wide = {"float64", "int32"} & {*given, result} or node.compute == "DOUBLE"
     return "float64" if wide else "float32"
@@ -211,11 +216,73 @@ def _access(ref, rows, column):
 def lower_pointwise(part, operations):
     """One step of the family `fused`."""
     chain = chain_of(part, operations)
-    inputs = [ref for ref in chain.reads if ref is not None]
+    _add(part, chain.program, [ref for ref in chain.reads if ref is not None], chain.writes, chain.numbers, chain.axes)
+
+
+def _add(part, program, inputs, outputs, numbers, axes=()):
     if not inputs:
         raise cudnnGraphNotSupportedError(f"{part}: a program of no array")
     try:
-        problem = FusedProblem(chain.program, [ref.tensor for ref in inputs], [ref.tensor for ref in chain.writes], chain.axes)
+        problem = FusedProblem(program, [ref.tensor for ref in inputs], [ref.tensor for ref in outputs], axes)
     except (TypeError, ValueError) as error:
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
-    part.add(problem, dict(zip(problem.names, (*inputs, *chain.writes))), dict(zip(problem.scalars, chain.numbers)))
+    part.add(problem, dict(zip(problem.names, (*inputs, *outputs))), dict(zip(problem.scalars, numbers)))
+
+
+class Arithmetic:
+    """What the lowering of an operation computes element by element, as one step of the family `fused`.
+
+    Parameters
+    ----------
+    part : Part
+    compute : "float32" or "float64"
+        Of all functions.
+    shape : tuple of int
+        Of the results; operands broadcast to it.
+    """
+
+    def __init__(self, part, compute, shape):
+        self.part, self.compute, self.shape, self.values = part, compute, tuple(shape), _Values(0)
+        self.inputs, self.numbers, self.stores, self.known = [], [], [], {}
+
+    def of(self, port):
+        """The value of an input port."""
+        t = self.part.spec_of(port)
+        if not t.by_value:
+            return self.load(self.part.memory(t))
+        if port not in self.known:
+            dtype = self.part.dtype(t)
+            if not t.constant:
+                self.numbers.append(Value(t.uid))
+            self.known[port] = self.values.load(dtype if dtype in DTYPES else self.compute, float(t.value) if t.constant else "value")
+        return self.known[port]
+
+    def load(self, ref):
+        """The value of an array."""
+        if ref not in self.known:
+            source = ref if ref.dtype in DTYPES else self.part.converted(ref, self.compute)
+            self.inputs.append(source.broadcast(self.shape))
+            self.known[ref] = self.values.load(source.dtype, "matrix")
+        return self.known[ref]
+
+    def constant(self, number):
+        """A number."""
+        return self.values.load(self.compute, float(number))
+
+    def __call__(self, mode, *values):
+        """A pointwise mode of values."""
+        return self.values.step(Function.of(mode), values, None, self.compute)
+
+    def store(self, ref, value):
+        """Write a result, unless it is None."""
+        if ref is not None:
+            self.stores.append((value, ref))
+
+    def done(self):
+        """Add the step, unless nothing is stored."""
+        if not self.stores:
+            return
+        number = self.values.number
+        steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in self.values.steps]
+        stores = [(number(value), ref.dtype, "matrix") for value, ref in self.stores]
+        _add(self.part, Program(self.values.loads, steps, stores, None, 0), self.inputs, [ref for _, ref in self.stores], self.numbers)

@@ -40,11 +40,11 @@ def _is_mixed(part):
 
 def _lower_part(part, operations):
     operation = operations[part.node.op]
-    if operation.function is not None and (len(part.nodes) > 1 or _is_mixed(part)):
+    if operation.formula is not None and (len(part.nodes) > 1 or operation.lower_node is None or _is_mixed(part)):
         try:
             return lower_pointwise(part, operations)
         except cudnnGraphNotSupportedError:
-            if len(part.nodes) > 1:
+            if len(part.nodes) > 1 or operation.lower_node is None:
                 raise
     if len(part.nodes) > 1:
         return operation.lower_fused(part)

@@ -97,8 +97,15 @@ class _Graph:
             return "a view of a result is read from memory"
         if any(self.reads[m] & set(merged) for m in anchors):
             return "a product takes its operands from memory"
-        if len(nodes) > STEPS:
-            return f"{len(nodes)} functions; a kernel has {STEPS} at most"
+        for m in anchors:
+            takes = OPERATIONS[self.nodes[m].op].takes
+            reason = takes and takes(self.spec, self.nodes[m], [self.nodes[j] for j in merged if j != m],
+                                     lambda uid: not self.spec.tensor(uid).virtual or bool(set(self.readers.get(uid, ())) - set(merged)))
+            if reason:
+                return reason
+        functions = sum(len(OPERATIONS[node.op].formula(node)) for node in nodes if is_pointwise(node))
+        if functions > STEPS:
+            return f"{functions} functions; a kernel has {STEPS} at most"
         arrays = self._arrays(merged)
         return f"{arrays} arrays; a kernel has {ARRAYS} at most" if arrays > ARRAYS else None
 
@@ -114,7 +121,7 @@ class _Graph:
 
 def is_pointwise(node):
     """Whether a node computes every element from the same element of its operands."""
-    return OPERATIONS[node.op].function is not None
+    return OPERATIONS[node.op].formula is not None
 
 
 def _anchor_first(nodes):

@@ -212,6 +212,10 @@ class Plan:
 
     def _may_be_in_place(self, k, out, other):
         step = self.steps[k]
+        if set(names_of(step, other)) <= set(over := getattr(step.problem, "over", {})):
+            found = {over[name] for name in names_of(step, other)} == set(names_of(step, out))
+            a, b = self.spec.tensor(out), self.spec.tensor(other)
+            return found and (a.dim, a.dtype) == (b.dim, b.dtype) and _same(a.dim, a.stride, b.stride)
         operands = [getattr(step.problem, name, None) for name in names_of(step, other)]
         operation = dispatch.operation_of(step.op).of(step.problem)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
@@ -241,7 +245,7 @@ def in_place(step, aliases):
     if not aliases:
         return step.problem
     names = tuple(name for i, o in aliases if any(is_written(step, out) for out in names_of(step, o))
-                  for name in names_of(step, i) if not is_written(step, name))
+                  for name in names_of(step, i) if not is_written(step, name) and name not in getattr(step.problem, "over", ()))
     return replace(step.problem, in_place=names) if names else step.problem
 
 

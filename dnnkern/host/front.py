@@ -123,8 +123,8 @@ class Operation:
             more, outputs, scalars = names
             make = functools.update_wrapper(functools.partial(_again, self.operands + more, self.outputs + outputs), self.make_problem)
             fused = _Fused(self.op, operands=self.operands + more, outputs=self.outputs + outputs, scalars=self.scalars + scalars,
-                           problem=make, in_place=self.in_place, updates=self.updates, check_values=self.check_values,
-                           leaves=self.leaves, function=self.function, labels=self.labels + more)
+                           problem=make, in_place=self.in_place, updates=self.updates - set(getattr(problem, "over", ())),
+                           check_values=self.check_values, leaves=self.leaves, function=self.function, labels=self.labels + more)
             fused = self.fused.setdefault(names, fused)
         return fused
 

@@ -1,4 +1,4 @@
-"""Supported dtypes of operands and results of matrix products and convolutions."""
+"""Supported dtypes of operands and results."""
 from .dtypes import compute_dtype
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")
@@ -27,6 +27,11 @@ def check_addend(op, name, t, dtype):
     allowed = FLOATS if compute_dtype(dtype) == "float64" else FLOATS[1:] + (("int32",) if dtype == "int8" else ())
     if t is not None and t.dtype not in allowed:
         raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
+
+
+def alike(dtype):
+    """A float dtype, and the others that are computed in the same type: what one rounding takes a result to."""
+    return (dtype, *(d for d in FLOATS if d != dtype and compute_dtype(d) == compute_dtype(dtype)))
 
 
 def default_output(dtype):

@@ -2,13 +2,15 @@
 from ..host.front import Operation, public
 from ..host.scalars import flag, integer, number
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
+from ._batch_problem import BatchNormGradientProblem, BatchNormProblem
 from ._group import GROUP_BACKWARD, GROUP_FORWARD, group_norm_bwd, group_norm_fwd, instance_norm_bwd, instance_norm_fwd  # noqa: F401
 from ._lrn import LRN_BACKWARD, LRN_FORWARD, lrn_bwd, lrn_fwd  # noqa: F401
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
                        make_rms_forward_residual)
 
-__all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_infer",
+__all__ = ["BatchNormGradientProblem", "BatchNormProblem", "LayerNormGradientProblem",
+           "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_infer",
            "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd", "instance_norm_bwd", "instance_norm_fwd", "layer_norm_bwd",
            "layer_norm_fwd", "lrn_bwd", "lrn_fwd", "rms_norm_bwd", "rms_norm_fwd"]
 
@@ -36,7 +38,7 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     x : array
         float64, float32, float16 or bfloat16; one to eight dimensions, arbitrary strides.
     gamma, beta : array of shape ``x.shape[axis:]``, optional
-        Of x's dtype, or float32 with 16-bit x; default: 1 and 0.
+        float64 with a float64 x, else float32, float16 or bfloat16; default: 1 and 0.
     axis : int
         The first dimension that is normalised; negative numbers count from the end.
     eps : float
@@ -44,7 +46,7 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     residual : array, optional
         Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised instead of x, and returned.
     out : tuple of arrays (y, mean, rstd[, summed])
-        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. y of any dtype that gamma may have. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
@@ -105,8 +107,8 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
         Of x's shape and dtype, arbitrary strides: the other gradient of `summed`, from the residual stream of a pre-norm transformer.
         It is added before dx is rounded; dx is then the gradient of `summed`, and so of x and of the residual.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
-        error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta of any dtype that gamma may have. Overlap with an operand is
+        an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
@@ -149,7 +151,7 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, 
     x, gamma, beta, axis, eps, residual, workspace, stream, algo, allow, workspace_limit, exclude
         As in `layer_norm_fwd`.
     out : tuple of arrays (y, rstd[, summed])
-        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. y of any dtype that gamma may have. Overlap with an operand is an error.
 
     Returns
     -------

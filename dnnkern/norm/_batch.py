@@ -29,7 +29,8 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     x : array (N, C, spatial...) or (N, spatial..., C)
         Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array or None
-        (C,), with ``mode="per_activation"`` ``x.shape[1:]``; of x's dtype, or float32 with 16-bit x. None: 1 and 0.
+        (C,), with ``mode="per_activation"`` ``x.shape[1:]``; float64 with a float64 x, else float32, float16 or bfloat16.
+        None: 1 and 0.
     running_mean, running_var : array, optional
         As gamma, in shape and dtype. Updated in place.
     momentum : float
@@ -45,7 +46,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     residual : array, optional
         Of x's shape and dtype, arbitrary strides.
     out : tuple of arrays (y, mean, rstd)
-        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. y of any dtype that gamma may have. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
@@ -102,7 +103,7 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     activation : str or Activation, optional
         Any of `activation_fwd` without array parameters.
     out : array
-        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides; of any dtype that gamma may have. Overlap with an operand is an error.
 
     Returns
     -------
@@ -154,8 +155,8 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     residual : bool
         Also return dresidual.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
-        error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta of any dtype that gamma may have. Overlap with an operand is
+        an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 

@@ -13,7 +13,9 @@ class BatchNormProblem(ChannelNorm):
 
     Attributes
     ----------
-    x, y : Tensor
+    x : Tensor
+    y : Tensor or None
+        None for statistics alone.
     gamma, beta, residual : Tensor or None
     running_mean, running_var : Tensor or None
         Moved towards the mean and the unbiased variance, in place.
@@ -22,6 +24,8 @@ class BatchNormProblem(ChannelNorm):
         Statistics over images and pixels, or over images alone.
     layout : "NCHW" or "NHWC"
     activation : Activation
+    next_mean, next_var : Tensor or None
+        Where the running statistics are written instead.
     """
     x: Tensor
     gamma: Tensor | None
@@ -29,22 +33,42 @@ class BatchNormProblem(ChannelNorm):
     running_mean: Tensor | None
     running_var: Tensor | None
     residual: Tensor | None
-    y: Tensor
+    y: Tensor | None
     mean: Tensor
     rstd: Tensor
     mode: str = "spatial"
     layout: str = "NCHW"
     activation: Activation = Activation()
-    op, result_names = "batch_norm_train_fwd", ("y", "mean", "rstd")
+    next_mean: Tensor | None = None
+    next_var: Tensor | None = None
+    op, result_names = "batch_norm_train_fwd", ("y", "mean", "rstd", "next_mean", "next_var")
 
     def __post_init__(self):
         self._check()
+        for end in ("mean", "var"):
+            if self.tensor(f"next_{end}") is not None and self.tensor(f"running_{end}") is None:
+                raise ValueError(f"{self.op}: next_{end} without running_{end}")
+
+    @property
+    def extra_names(self):
+        """(operands, outputs, scalars) that its operation has more."""
+        return (), tuple(name for name in ("next_mean", "next_var") if self.tensor(name) is not None), ()
+
+    @property
+    def over(self):
+        """{operand that may be exactly a result: that one}, of those that are not updated in place."""
+        return {name.replace("next", "running"): name for name in self.extra_names[1]}
+
+    def moved(self, end):
+        """The name of the array that the running mean or var is written to."""
+        return f"next_{end}" if self.tensor(f"next_{end}") is not None else f"running_{end}"
 
     @property
     def arrays(self):
         return (("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("beta", self.beta, WEIGHT),
                 ("running_mean", self.running_mean, RUNNING), ("running_var", self.running_var, RUNNING),
-                ("residual", self.residual, WHOLE), ("y", self.y, WHOLE), ("mean", self.mean, STATISTIC), ("rstd", self.rstd, STATISTIC))
+                ("residual", self.residual, WHOLE), ("y", self.y, WHOLE), ("mean", self.mean, STATISTIC), ("rstd", self.rstd, STATISTIC),
+                ("next_mean", self.next_mean, RUNNING), ("next_var", self.next_var, RUNNING))
 
 
 @dataclass(frozen=True)
@@ -79,7 +103,9 @@ class BatchNormGradientProblem(ChannelNorm):
 
     Attributes
     ----------
-    dy, x, dx : Tensor
+    dy, x : Tensor
+    dx : Tensor or None
+        None for the weights' gradients alone.
     gamma : Tensor or None
     mean, rstd : Tensor
         What the forward operation gave.
@@ -97,7 +123,7 @@ class BatchNormGradientProblem(ChannelNorm):
     mean: Tensor
     rstd: Tensor
     y: Tensor | None
-    dx: Tensor
+    dx: Tensor | None
     dgamma: Tensor
     dbeta: Tensor
     dresidual: Tensor | None = None
@@ -122,7 +148,7 @@ def make_batch_train(tensors, outs, mode, layout, activation, aliases):
     op, names = "batch_norm_train_fwd", ("x", "gamma", "beta", "running_mean", "running_var", "residual")
     given = dict(zip(names, tensors))
     check_given(op, given, ("x",))
-    outs = results_of(op, given, outs, BatchNormProblem.result_names, layout, mode)
+    outs = results_of(op, given, outs, BatchNormProblem.result_names[:3], layout, mode)
     return BatchNormProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
 
 

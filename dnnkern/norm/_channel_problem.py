@@ -11,7 +11,7 @@ from ..device.rows import Dim, RowForm, merged
 from ..host.choices import one_of
 from ..host.dtypes import STORAGE, compute_dtype, numpy_dtype
 from ..host.launch import Argument
-from ..host.products import FLOATS
+from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS
 
@@ -63,14 +63,14 @@ class ChannelNorm:
         if op != "batch_norm_infer" and self.has_residual and gradient_source(self.activation) == "x":
             raise ValueError(f"{op}: activation {self.activation} with a residual; expected relu or leaky_relu of a slope that is not "
                              "negative, whose gradients follow from y: backward has no residual to compute its argument from")
-        wide = tuple(dict.fromkeys((x.dtype, self.compute)))
-        dtypes = {WHOLE: (x.dtype,), WEIGHT: wide, STATISTIC: (self.compute,), RUNNING: wide}
+        dtypes = {WHOLE: (x.dtype,), WEIGHT: alike(x.dtype), STATISTIC: (self.compute,), RUNNING: alike(x.dtype)}
         for name, t, kind in self.arrays:
             if t is None:
                 continue
             label = f"{name} of out" if self.is_result(name) else name
-            if t.dtype not in dtypes[kind]:
-                raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(dtypes[kind])} beside a {x.dtype} x")
+            allowed = alike(x.dtype) if name == "y" and self.is_result(name) else dtypes[kind]
+            if t.dtype not in allowed:
+                raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(allowed)} beside a {x.dtype} x")
             if t.shape != self.shape_of(kind):
                 raise ValueError(f"{op}: {label} has shape {t.shape}; expected {self.shape_of(kind)} (x has shape {x.shape}, "
                                  f"layout {self.layout}{'' if self.groups is None else f', {self.groups} groups'})")
@@ -168,6 +168,11 @@ class ChannelNorm:
         return self.x.dtype
 
     @property
+    def result(self):
+        """The result y's dtype; "" where it is x's, or y is none."""
+        return self.dtype_of("y") if self.is_result("y") and self.dtype_of("y") not in ("", self.dtype) else ""
+
+    @property
     def compute(self):
         """Type of sums and of statistics."""
         return compute_dtype(self.x.dtype)
@@ -212,6 +217,7 @@ class ChannelNorm:
         words += [word for word, there in (("residual", self.has_residual),
                                            ("running", self.tensor("running_mean") or self.tensor("running_var"))) if there]
         words += [self.activation.mode] * (self.activation.mode != "identity")
+        words += [f"to {self.result}"] * bool(self.result)
         words += [f"{name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed]
         return " ".join(words)
 

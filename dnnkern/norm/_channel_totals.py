@@ -117,18 +117,19 @@ def _groups(lanes):
 
 
 @functools.cache
-def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
-    """mean, rstd, and the running statistics of dtypes named, "" where there is none."""
+def statistics_kernel(compute, lanes, mean_dtype, var_dtype, next_mean_dtype, next_var_dtype, dependent):
+    """mean, rstd, and the running statistics of dtypes named, "" where there is none, and what they are written to."""
     Real = scalar_of(compute)
     merge, (inverse, inverse_root) = make_merge(Real), make_inverses(Real)
     meet, (ROWS, LOG), SCRATCH = make_meeting(merge, lanes), _groups(lanes), 3 * THREADS // 32
     RUNNING_MEAN, RUNNING_VAR = mean_dtype != "", var_dtype != ""
-    mean_type, var_type = element(mean_dtype or compute), element(var_dtype or compute)
-    load_mean, store_mean, load_var, store_var = mean_type.load, mean_type.store, var_type.load, var_type.store
+    load_mean, load_var = element(mean_dtype or compute).load, element(var_dtype or compute).load
+    store_mean, store_var = element(next_mean_dtype or compute).store, element(next_var_dtype or compute).store
 
     @jit(launch_bounds=THREADS)
-    def channel_norm_statistics(first, second, mean, rstd, running_mean, running_var, eps, momentum, statistics, length, slabs, sizes,
-                                groups, mean_strides, rstd_strides, running_mean_step, running_var_step):
+    def channel_norm_statistics(first, second, mean, rstd, running_mean, running_var, next_mean, next_var, eps, momentum, statistics,
+                                length, slabs, sizes, groups, mean_strides, rstd_strides, running_mean_step, running_var_step,
+                                next_mean_step, next_var_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         if dependent:
             wait_for_previous_grid()
@@ -156,24 +157,24 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
             mean[image * mean_strides.image + group * mean_strides.group] = a
             rstd[image * rstd_strides.image + group * rstd_strides.group] = inverse_root(b * inverse(n) + eps)
             if RUNNING_MEAN:
-                at = group * running_mean_step
-                store_mean(running_mean, at, (Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a)
+                old = Real(load_mean(running_mean, group * running_mean_step))
+                store_mean(next_mean, group * next_mean_step, (Real(1) - momentum) * old + momentum * a)
             if RUNNING_VAR:
-                at = group * running_var_step
-                var = b * inverse(n - Real(1)) if n > Real(1) else Real(0)
-                store_var(running_var, at, (Real(1) - momentum) * Real(load_var(running_var, at)) + momentum * var)
+                old, var = Real(load_var(running_var, group * running_var_step)), b * inverse(n - Real(1)) if n > Real(1) else Real(0)
+                store_var(next_var, group * next_var_step, (Real(1) - momentum) * old + momentum * var)
     return channel_norm_statistics
 
 
 def statistics_launch(problem, view, items, dependent):
     """The launch that makes statistics of means and squared distances."""
-    running = "running_mean", "running_var"
+    is_batch = problem.op.startswith("batch")
+    running = "running_mean", "running_var", *((problem.moved("mean"), problem.moved("var")) if is_batch else ("next_mean", "next_var"))
     dtypes = [problem.dtype_of(name) for name in running]
     lanes = _lanes(items)
     first, second, _, _ = items.pointers()
     pointers = [problem.pointer(name, "mean") for name in running]
     steps = [view.statistic.get(name, (0, 0))[1] for name in running]
-    momentum = Argument(items.compute, "momentum" if problem.op.startswith("batch") else 0.0)
+    momentum = Argument(items.compute, "momentum" if is_batch else 0.0)
     arguments = (first, second, Argument(f"{items.compute}*", "mean"), Argument(f"{items.compute}*", "rstd"), *pointers,
                  Argument(items.compute, "eps"), momentum, Argument("int32", items.statistics), Argument("int32", items.per_statistic),
                  Argument("uint32x3", divisor(items.slabs)), items.sizes(), Argument("uint32x3", divisor(view.channels // view.per)),

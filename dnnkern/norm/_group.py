@@ -23,7 +23,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     x : array (N, C, spatial...) or (N, spatial..., C)
         Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; arbitrary strides.
     gamma, beta : array (C,) or None
-        Of x's dtype, or float32 with 16-bit x. None: 1 and 0.
+        float64 with a float64 x, else float32, float16 or bfloat16. None: 1 and 0.
     groups : int
         A divisor of C.
     eps : float
@@ -33,7 +33,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     activation : str or Activation, optional
         Any of `activation_fwd` without array parameters.
     out : tuple of arrays (y, mean, rstd)
-        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+        Output, written and returned; arbitrary strides. y of any dtype that gamma may have. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 
@@ -92,8 +92,8 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     beta : array, for other activations
         As passed to it: their argument, ``(x - mean) * rstd * gamma + beta``, is recomputed. May be None if gamma is.
     out : tuple of arrays (dx, dgamma, dbeta)
-        Output, written and returned; arbitrary strides. dgamma and dbeta may be float32 with 16-bit x. Overlap with an operand is an
-        error.
+        Output, written and returned; arbitrary strides. dgamma and dbeta of any dtype that gamma may have. Overlap with an operand is
+        an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 

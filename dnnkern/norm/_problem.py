@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..device.rows import Dim, RowForm, merged
 from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS
+from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
@@ -46,14 +46,15 @@ class _RowNorm:
         if "residual" in self.names[0] and (self.residual is None) != (self.summed is None):
             raise ValueError(f"{op}: residual is {self.residual}, summed {self.summed}; expected both or neither")
         shapes = {WHOLE: x.shape, ROW: x.shape[self.axis:], OUTER: x.shape[:self.axis]}
-        dtypes = {WHOLE: (x.dtype,), ROW: tuple(dict.fromkeys((x.dtype, self.compute))), OUTER: (self.compute,)}
+        dtypes = {WHOLE: (x.dtype,), ROW: alike(x.dtype), OUTER: (self.compute,)}
         for position, (name, t, kind) in enumerate(self.arrays):
             if t is None:
                 continue
             result = position >= len(self.arrays) - self.results
             label = f"{name} of out" if result else name
-            if t.dtype not in dtypes[kind]:
-                raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(dtypes[kind])} beside a {x.dtype} x")
+            allowed = alike(x.dtype) if name == "y" else dtypes[kind]
+            if t.dtype not in allowed:
+                raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(allowed)} beside a {x.dtype} x")
             if t.shape != shapes[kind]:
                 raise ValueError(f"{op}: {label} has shape {t.shape}; expected {shapes[kind]} (x has shape {x.shape}, axis {self.axis})")
             if result and t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
@@ -72,6 +73,12 @@ class _RowNorm:
     @property
     def dtype(self):
         return self.x.dtype
+
+    @property
+    def result(self):
+        """y's dtype; "" where it is x's, or there is no y."""
+        y = getattr(self, "y", None)
+        return "" if y is None or y.dtype == self.x.dtype else y.dtype
 
     @property
     def compute(self):
@@ -105,6 +112,7 @@ class _RowNorm:
         strided = "".join(f" {name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed)
         extra = " residual" if getattr(self, "summed", None) else " dbeta" if self.op == "rms_norm_bwd" and self.dbeta else ""
         extra += " dsummed" if getattr(self, "dsummed", None) else ""
+        extra += f" to {self.result}" if self.result else ""
         return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{extra}{strided}"
 
 

@@ -23,7 +23,7 @@ COST = constants("norm/channel_naive")
 THREADS = 128
 OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd")
 # Names of the arrays that a row has offsets in; those of an element of a row are in the first of them.
-FORWARD = "x", "y", "residual", "gamma", "beta", "mean", "rstd", "running_mean", "running_var"
+FORWARD = "x", "y", "residual", "gamma", "beta", "mean", "rstd", "running_mean", "running_var", "next_mean", "next_var"
 INFERENCE = "x", "y", "residual", "gamma", "beta", "mean", "var"
 BACKWARD = "dy", "x", "y", "gamma", "beta", "dx", "dresidual", "mean", "rstd"
 WEIGHTS = "dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta"
@@ -32,7 +32,8 @@ WEIGHTS = "dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta"
 @dataclass(frozen=True)
 class Config:
     """dtypes of the arrays that may differ from x's, "" where there is none; the activation; dimensions of rows and of what there are rows
-    of."""
+    of; dtypes of y, "" where it is x's, and of what the running statistics are written to; whether
+    there is a y."""
     dtype: str
     gamma: str
     beta: str
@@ -42,6 +43,10 @@ class Config:
     activation: Activation
     row_dims: int
     outer_dims: int
+    result: str = ""
+    next_mean: str = ""
+    next_var: str = ""
+    written: bool = True
 
     @property
     def real(self):
@@ -100,18 +105,19 @@ def make_sum(Real):
 @functools.cache
 def forward_kernel(config):
     """y, the statistics, and what runs along, a mean a thread."""
-    load, store, Real = _load(config.dtype), _store(config.dtype), config.real
+    load, store, Real = _load(config.dtype), _store(config.result or config.dtype), config.real
     load_gamma, load_beta = _load(config.gamma), _load(config.beta)
-    load_mean, store_mean, load_var, store_var = _load(config.third), _store(config.third), _load(config.fourth), _store(config.fourth)
+    load_mean, load_var = _load(config.third), _load(config.fourth)
+    store_mean, store_var = _store(config.next_mean), _store(config.next_var)
     SCALED, SHIFTED, RESIDUAL = config.gamma != "", config.beta != "", config.residual
     RUNNING_MEAN, RUNNING_VAR = config.third != "", config.fourth != ""
     row_offsets, element_offsets = make_offsets(config, FORWARD, FORWARD[:5])
     act = activation_function(config.activation, config.compute)
-    add = make_sum(Real)
+    add, WRITTEN = make_sum(Real), config.written
 
     @jit(launch_bounds=THREADS)
-    def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, eps, momentum, rows, length, sizes,
-                               strides, row_sizes, row_strides):
+    def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, next_mean, next_var, eps, momentum,
+                               rows, length, sizes, strides, row_sizes, row_strides):
         thread = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if thread < rows:
             row = row_offsets(thread, sizes, strides)
@@ -129,12 +135,12 @@ def forward_kernel(config):
             rstd[row.rstd] = r
             if RUNNING_MEAN:
                 old = Real(load_mean(running_mean, row.running_mean))
-                store_mean(running_mean, row.running_mean, (Real(1) - momentum) * old + momentum * m)
+                store_mean(next_mean, row.next_mean, (Real(1) - momentum) * old + momentum * m)
             if RUNNING_VAR:
                 others = count - Real(1) if length > 1 else Real(1)
                 old = Real(load_var(running_var, row.running_var))
-                store_var(running_var, row.running_var, (Real(1) - momentum) * old + momentum * (total / others))
-            for i in range(length):
+                store_var(next_var, row.next_var, (Real(1) - momentum) * old + momentum * (total / others))
+            for i in range(length if WRITTEN else 0):
                 at = element_offsets(i, row_sizes, row_strides)
                 value = (load(x, row.x + at.x) - m) * r
                 if SCALED:
@@ -150,7 +156,7 @@ def forward_kernel(config):
 @functools.cache
 def inference_kernel(config):
     """y by given statistics, an element a thread."""
-    load, store, Real = _load(config.dtype), _store(config.dtype), config.real
+    load, store, Real = _load(config.dtype), _store(config.result or config.dtype), config.real
     load_gamma, load_beta, load_mean, load_var = _load(config.gamma), _load(config.beta), _load(config.third), _load(config.fourth)
     SCALED, SHIFTED, RESIDUAL = config.gamma != "", config.beta != "", config.residual
     row_offsets, element_offsets = make_offsets(config, INFERENCE, INFERENCE)
@@ -260,7 +266,7 @@ def build(problem, device, config):
     """One launch forward, two backward; a missing array has another's place in the arguments."""
     p = problem
 
-    def rows(kind, names, within, differ, residual=""):
+    def rows(kind, names, within, differ, residual="", moved=()):
         form = p.form(kind, names)
         row = [type(d)(d.size, d.strides[:within]) for d in form.row]
         offsets = []
@@ -268,7 +274,8 @@ def build(problem, device, config):
             sizes, strides = row_arguments64(dims, arrays)
             offsets += [Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)]
         types = [p.dtype_of(name) for name in differ] + [""] * (4 - len(differ))
-        known = Config(p.dtype, *types, residual != "" and p.tensor(residual) is not None, p.activation, len(form.row), len(form.outer))
+        known = Config(p.dtype, *types, residual != "" and p.tensor(residual) is not None, p.activation, len(form.row), len(form.outer),
+                       p.result, *(p.dtype_of(name) for name in moved or ("", "")), p.dtype_of("y") != "" or not moved)
         return known, form, (Argument("int64", form.rows), Argument("int64", form.length), *offsets)
 
     def launch(kernel, threads, *arguments):
@@ -280,13 +287,17 @@ def build(problem, device, config):
         arrays = [p.pointer(name) for name in ("x", "gamma", "beta", "mean", "var", "residual", "y")]
         return (launch(inference_kernel(known), form.rows * form.length, *arrays, eps, *offsets),)
     if p.op.endswith("fwd"):
-        known, form, offsets = rows(STATISTIC, FORWARD, 5, ("gamma", "beta", "running_mean", "running_var"), "residual")
-        arrays = [p.pointer(name) for name in ("x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd")]
-        momentum = Argument(p.compute, "momentum") if p.op.startswith("batch") else Argument(p.compute, 0.0)
+        is_batch = p.op.startswith("batch")
+        moved = (p.moved("mean"), p.moved("var")) if is_batch else FORWARD[-2:]
+        known, form, offsets = rows(STATISTIC, (*FORWARD[:-2], *moved), 5, ("gamma", "beta", "running_mean", "running_var"), "residual",
+                                    moved)
+        arrays = [p.pointer(name) for name in (
+            "x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd", *moved)]
+        momentum = Argument(p.compute, "momentum" if is_batch else 0.0)
         return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *offsets),)
     launches = []
     known, form, offsets = rows(STATISTIC, BACKWARD, 7, ("gamma", "beta"), "dresidual")
-    if form.rows:
+    if form.rows and p.tensor("dx") is not None:
         arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dx", "dresidual")]
         launches.append(launch(backward_kernel(known), form.rows, *arrays, *offsets))
     known, form, offsets = rows(WEIGHT, WEIGHTS, 7, ("dgamma", "dbeta", "gamma", "beta"))

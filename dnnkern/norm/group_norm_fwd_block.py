@@ -45,7 +45,8 @@ class Config:
     @property
     def layout(self):
         planes = self.planes
-        return RowLayout(planes.dtype, planes.vector_bytes, planes.lanes, planes.registers, self.shared, planes.unaligned)
+        return RowLayout(planes.dtype, planes.vector_bytes, planes.lanes, planes.registers, self.shared, planes.unaligned,
+                         result=planes.result)
 
     @property
     def shared_bytes(self):
@@ -112,7 +113,7 @@ def supports(problem):
 
 def _config(problem, lanes, registers, shared=0, shared_per_sm=0):
     (_, vector_bytes, unaligned), dtypes = _row(problem), [problem.dtype_of(name) for name in ("gamma", "beta")]
-    planes = Planes(problem.dtype, vector_bytes, unaligned, lanes, registers)
+    planes = Planes(problem.dtype, vector_bytes, unaligned, lanes, registers, result=problem.result)
     return Config(planes, *dtypes, problem.activation, _split(problem), shared, shared_per_sm)
 
 
@@ -252,16 +253,14 @@ def kernel(config):
             if i < vectors:
                 vec.unpack(some, words, c)
                 finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
-                vec.pack(words, c, some)
-                vec.store(y, words, c, prologue, vectors, lane, 1)
+                vec.write(y, words, c, some, prologue, vectors, lane, 1)
         if SHARED:
             for c in range(count):
                 vec.load_overflow(part, base, c)
                 vec.unpack(some, part, 0)
                 i = lane + (c + REGISTERS) * LANES
                 finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
-                vec.pack(part, 0, some)
-                vec.store_overflow(y, part, c, prologue, vectors, lane)
+                vec.write_overflow(y, part, c, some, prologue, vectors, lane)
         for k in range(EDGES):
             j = lane + k * LANES
             i = j if j < prologue else j + vectors * E
@@ -273,7 +272,7 @@ def kernel(config):
                 if SHIFTED:
                     value += load_beta(beta, channel * beta_step)
                 edges[k] = act(value)
-        vec.store_edges(y, edges, prologue, vectors, size, lane)
+        vec.write_edges(y, edges, prologue, vectors, size, lane)
     return group_norm_fwd_block
 
 

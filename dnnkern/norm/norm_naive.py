@@ -27,7 +27,8 @@ WEIGHTS = ("dy", "x", "mean", "rstd"), ("dy", "x", "dgamma", "dbeta")
 
 @dataclass(frozen=True)
 class Config:
-    """Element types of x, gamma and beta (backward of dgamma and dbeta), whether there is a mean, each weight, a residual; dimensions."""
+    """Element types of x, gamma and beta (backward of dgamma and dbeta), whether there is a mean, each weight, a residual; dimensions; that
+    of y, "" where it is x's."""
     dtype: str
     gamma: str
     beta: str
@@ -37,6 +38,7 @@ class Config:
     row_dims: int
     outer_dims: int
     residual: bool = False
+    result: str = ""
 
 
 def supports(problem):
@@ -63,6 +65,7 @@ def forward_kernel(config):
     """y, mean and rstd, one thread per row."""
     x_type = element(config.dtype)
     load, store, load_gamma, load_beta = x_type.load, x_type.store, element(config.gamma).load, element(config.beta).load
+    store_y = element(config.result or config.dtype).store
     Real = f64 if x_type.compute == "float64" else f32
     LAYER, SCALED, SHIFTED, RESIDUAL = config.layer, config.scaled, config.shifted, config.residual
     row_offsets, element_offsets = make_row_offsets64(config.outer_dims, FORWARD[0]), make_row_offsets64(config.row_dims, FORWARD[1])
@@ -99,7 +102,7 @@ def forward_kernel(config):
                     value = value * load_gamma(gamma, at.gamma)
                 if SHIFTED:
                     value += load_beta(beta, at.beta)
-                store(y, row.y + at.y, value)
+                store_y(y, row.y + at.y, value)
     return norm_fwd_naive
 
 
@@ -197,9 +200,10 @@ def build(problem, device, config):
     dims = len(form.row), max(1, len(form.outer))
     block = (THREADS, 1, 1)
     if p.op.endswith("fwd"):
-        config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present)
+        config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present,
+                        p.result)
         arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("residual", "x"), pointer("y", ""),
-                     pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "y"), Argument(p.compute, "eps"), *extents,
+                     pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "x"), Argument(p.compute, "eps"), *extents,
                      *offset_arguments(*FORWARD))
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
     config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, "dsummed" in present, *dims)

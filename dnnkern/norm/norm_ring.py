@@ -78,6 +78,8 @@ def supports(problem):
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
     if problem.residual is not None:
         return "a residual; rows come from one array"
+    if problem.result:
+        return f"y is {problem.result}; expected x's {problem.dtype}"
     if (reason := refusal(problem)) is not None:
         return reason
     _, vector_bytes, unaligned = layout(problem)

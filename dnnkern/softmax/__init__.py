@@ -23,8 +23,9 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
         Negative numbers count from the end.
     log : bool
         Log-softmax, computed directly: finite where softmax is 0.
-    out : array of x's shape and dtype
-        Output, written and returned; arbitrary strides. Overlap with x is an error.
+    out : array of x's shape
+        Output, written and returned; arbitrary strides; of x's dtype, or another of float32, float16 and bfloat16. Overlap with x is an
+        error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..device.rows import RowForm, row_form, row_vector
 from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS
+from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
@@ -22,7 +22,10 @@ class _Softmax:
         for name, t in named:
             if t.dtype not in FLOATS:
                 raise TypeError(f"{self.op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
-            if t.dtype != first.dtype:
+            if t is self.outputs[0] and self.op == "softmax_fwd":
+                if t.dtype not in alike(first.dtype):
+                    raise TypeError(f"{self.op}: {name} is {t.dtype}; expected {' or '.join(alike(first.dtype))} beside a {first.dtype} x")
+            elif t.dtype != first.dtype:
                 raise TypeError(f"{self.op}: {name} is {t.dtype}, {named[0][0]} is {first.dtype}; expected the same dtype")
             if t.shape != first.shape:
                 raise ValueError(f"{self.op}: {name} has shape {t.shape}, {named[0][0]} has {first.shape}; expected the same shape")
@@ -45,6 +48,11 @@ class _Softmax:
     @property
     def dtype(self):
         return self.arrays[0].dtype
+
+    @property
+    def result(self):
+        """The result's dtype, "" where it is the operands'."""
+        return "" if self.outputs[0].dtype == self.dtype else self.outputs[0].dtype
 
     @property
     def compute(self):
@@ -71,7 +79,7 @@ class _Softmax:
     def __str__(self):
         shape = "x".join(map(str, self.outputs[0].shape))
         strided = "".join(f" strides {t.strides}" for t in self.arrays if not t.is_packed)
-        return f"{self.op} {shape} {self.dtype} axis {self.axis}{' log' * self.log}{strided}"
+        return f"{self.op} {shape} {self.dtype} axis {self.axis}{' log' * self.log}{f' to {self.result}' * bool(self.result)}{strided}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class SoftmaxProblem(_Softmax):
     Attributes
     ----------
     x, y : Tensor
-        Of one shape and dtype.
+        Of one shape; dtypes that are computed in the same type.
     axis : int
         From 0 on.
     log : bool

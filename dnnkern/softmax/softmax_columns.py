@@ -51,6 +51,8 @@ class Config:
     whole : bool
         That is all of the axis.
     arrays : int
+    result : str
+        The result's dtype, "" where it is the operands'.
     """
     dtype: str
     log: bool
@@ -61,6 +63,7 @@ class Config:
     registers: int
     whole: bool
     arrays: int
+    result: str = ""
 
     @property
     def threads(self):
@@ -69,10 +72,11 @@ class Config:
     @property
     def layout(self):
         """A vector at a time."""
-        return RowLayout(self.dtype, self.vector_bytes, 1, self.registers)
+        return RowLayout(self.dtype, self.vector_bytes, 1, self.registers, result=self.result)
 
     def __str__(self):
-        return f"{self.width} x {self.height} threads, {self.registers} x {self.vector_bytes} bytes" + ", read once" * self.whole
+        return f"{self.width} x {self.height} threads, {self.registers} x {self.vector_bytes} bytes" + ", read once" * self.whole + (
+            f", to {self.result}" * bool(self.result))
 
 
 def _columns(problem):
@@ -119,7 +123,7 @@ def configs(problem, device):
         width = max(width, LEAST_THREADS // height)
         registers = min(most, ceil_div(form.length, height))
         found.append(Config(problem.dtype, problem.log, vector_bytes, max(1, len(form.outer) - 1), width, height, registers,
-                            registers * height >= form.length, len(problem.arrays)))
+                            registers * height >= form.length, len(problem.arrays), problem.result))
     return list(dict.fromkeys(found))
 
 
@@ -234,8 +238,7 @@ def forward_kernel(config):
                     vec.unpack(values, words, k)
                     for e in range(E):
                         values[e] = softmax.result(values[e], row_max[e], row_sum[e])
-                    vec.pack(words, k, values)
-                    vec.store_vector(advance(y, at * y_step), 0, 1, words, k)
+                    vec.write_vector(advance(y, at * y_step), 0, 1, words, k, values)
     return softmax_fwd_columns
 
 
@@ -316,7 +319,7 @@ def build(problem, device, config):
     form, names = problem.form, ("x", "y") if config.arrays == 2 else ("dy", "y", "dx")
     across, blocks = _blocks(problem, config)
     divisors, strides = row_arguments(RowForm(form.row, form.outer[:-1]))
-    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int32", form.length),
+    arguments = (*(Argument(element(t.dtype).pointer, name) for t, name in zip(problem.arrays, names)), Argument("int32", form.length),
                  Argument("int32", ceil_div(form.length, config.registers * config.height)),
                  Argument("int32", _groups(problem, config.vector_bytes)),
                  Argument("uint32x3", divisor(across)), *(Argument("int64", s) for s in form.steps),

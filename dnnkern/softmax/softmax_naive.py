@@ -25,10 +25,11 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, whether of the logarithm, number of dimensions besides the axis."""
+    """Element type, whether of the logarithm, number of dimensions besides the axis; the result's type, "" where it is the operands'."""
     dtype: str
     log: bool
     dims: int
+    result: str = ""
 
 
 def supports(problem):
@@ -53,7 +54,7 @@ def estimate(problem, device, config):
 @functools.cache
 def forward_kernel(config):
     """y = softmax(x), one thread per row."""
-    load, store = element(config.dtype).load, element(config.dtype).store
+    load, store = element(config.dtype).load, element(config.result or config.dtype).store
     compute = element(config.dtype).compute
     Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
     row_offsets = make_row_offsets64(config.dims, ("x", "y"))
@@ -106,11 +107,11 @@ def build(problem, device, config):
     """One launch."""
     form, names = problem.form, ("x", "y") if problem.op == "softmax_fwd" else ("dy", "y", "dx")
     sizes, strides = row_arguments64(form.outer, len(names))
-    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int64", form.rows),
+    arguments = (*(Argument(element(t.dtype).pointer, name) for t, name in zip(problem.arrays, names)), Argument("int64", form.rows),
                  Argument("int64", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
     make = forward_kernel if problem.op == "softmax_fwd" else backward_kernel
-    kernel = make(Config(problem.dtype, problem.log, len(sizes)))
+    kernel = make(Config(problem.dtype, problem.log, len(sizes), problem.result))
     return (Launch(kernel, (-(-form.rows // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -63,6 +63,8 @@ def supports(problem):
     """Rows of whole 16-byte vectors, which bulk copies can bring, and float32 sums, which blocks can exchange."""
     if problem.compute != "float32":
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
+    if problem.result:
+        return f"the result is {problem.result}; expected x's {problem.dtype}"
     vector_bytes, unaligned = problem.vector
     if vector_bytes != 16 or unaligned:
         return f"rows begin or end off a multiple of 16 bytes; vectors are {vector_bytes} bytes{', with unaligned' * unaligned}"

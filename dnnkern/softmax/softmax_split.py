@@ -37,7 +37,8 @@ BLOCKS = 8  # of a multiprocessor that are worth a piece
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernels are compiled for: `registers` vectors per thread and input are loaded at once."""
+    """What the kernels are compiled for: `registers` vectors per thread and input are loaded at once; `result` as `rows`' configurations
+    have it."""
     dtype: str
     log: bool
     vector_bytes: int
@@ -45,10 +46,11 @@ class Config:
     dims: int
     registers: int
     arrays: int
+    result: str = ""
 
     @property
     def layout(self):
-        return RowLayout(self.dtype, self.vector_bytes, THREADS, self.registers, 0, self.unaligned, self.arrays == 2)
+        return RowLayout(self.dtype, self.vector_bytes, THREADS, self.registers, 0, self.unaligned, self.arrays == 2, self.result)
 
 
 def supports(problem):
@@ -62,7 +64,8 @@ def supports(problem):
 def _config(problem):
     vector_bytes, unaligned = problem.vector
     registers = 4 // (len(problem.arrays) - 1) // (1 + (problem.compute == "float64"))
-    return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), registers, len(problem.arrays))
+    return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), registers, len(problem.arrays),
+                  problem.result)
 
 
 def _pieces(problem, device):
@@ -208,7 +211,7 @@ def apply_kernel(config):
                 vec.load_edges(edges, x, prologue, vectors, length, lane)
                 for k in range(EDGES):
                     edges[k] = softmax.result(edges[k], row_max, norm)
-                vec.store_edges(y, edges, prologue, vectors, length, lane)
+                vec.write_edges(y, edges, prologue, vectors, length, lane)
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 left = vectors - first
                 vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
@@ -216,8 +219,7 @@ def apply_kernel(config):
                     vec.unpack(values, words, c)
                     for e in range(E):
                         values[e] = softmax.result(values[e], row_max, norm)
-                    vec.pack(words, c, values)
-                    vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
+                    vec.write(advance(y, i64(first) * E * y_step), words, c, values, prologue, left, lane, y_step)
         return softmax_fwd_apply
 
     reduce = make_block_reduce(add, THREADS)
@@ -264,7 +266,8 @@ def build(problem, device, config):
     pieces, size = _pieces(problem, device)
     pointer, (divisors, strides) = element(p.dtype).pointer, row_arguments(form)
     inputs = [Argument(pointer, name) for name in (("x",) if config.arrays == 2 else ("dy", "y"))]
-    output, partial = Argument(pointer, "y" if config.arrays == 2 else "dx"), Argument(f"{p.compute}*", "workspace")
+    output = Argument(element(p.outputs[0].dtype).pointer, "y" if config.arrays == 2 else "dx")
+    partial = Argument(f"{p.compute}*", "workspace")
     middle = partial, Argument("uint32x3", divisor(pieces)), Argument("int32", size), Argument("int32", form.length)
     steps = [Argument("int64", s) for s in form.steps]
     last = Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)

@@ -7,7 +7,7 @@ import numpy as np
 from activations import ACTIVATIONS, SLOPES
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
-from ._softmax import SHORT
+from ._softmax import OTHERS, SHORT
 
 BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
 """Activations whose gradient follows from y, and their slopes below 0."""
@@ -15,7 +15,8 @@ BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
 
 @dataclass(frozen=True)
 class ChannelNorm(Case):
-    """One call; layouts are keywords of `lay` by array. `missing` names operands that are left out, `dresidual` too."""
+    """One call; layouts are keywords of `lay` by array. `missing` names operands that are left out, `dresidual` too; `to`: dtype
+    of a result y, if not x's."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -30,6 +31,7 @@ class ChannelNorm(Case):
     eps: float = 1e-3
     momentum: float = 0.25
     instance: bool = False
+    to: str | None = None
     exact = False
 
     @property
@@ -121,6 +123,8 @@ class ChannelNorm(Case):
         dtype = self.dtype if self.kind(name) == "whole" else self.weights or self.dtype
         if name == "rstd" or name == "mean" and "var" not in self.names:
             dtype = self.wide
+        if name == "y" and "y" in self.results:
+            dtype = self.to or dtype
         return lay(self.place_shape(self.kind(name)), dtype, **self.places.get(name, {}))
 
     def inputs(self):
@@ -359,6 +363,18 @@ def table(case):
         case("edge-first", (2, 3, n), "bfloat16" if n % 2 else "float32")
 
 
+def results(case):
+    """The same with results of other dtypes than x's."""
+    for dtype, to in OTHERS:
+        case(f"to-{SHORT[to]}", (2, 4, 4, 6), dtype, to=to, activation="relu", residual=True)
+        case(f"to-{SHORT[to]}-last", (3, 16, 3, 5), dtype, to=to, layout="NHWC", weights=to, activation="relu", residual=True)
+        case(f"to-{SHORT[to]}-odd", (3, 6, 5, 7), dtype, to=to)
+        case(f"to-{SHORT[to]}-odd-last", (2, 22, 5, 7), dtype, to=to, layout="NHWC", activation="swish")
+        case(f"to-{SHORT[to]}-strided", (3, 4, 3, 4), dtype, to=to, places={"y": {"step": 2}})
+    case("to-f32-long", (1, 2, 1031), "bfloat16", to="float32")
+    case("to-f32-misaligned", (2, 8, 3, 8), "float16", to="float32", layout="NHWC", places={"y": {"misaligned": 1}})
+
+
 WHOLES = ("x", "y", "dy", "dx", "residual", "dresidual")
 WEIGHTS = ("gamma", "beta", "dgamma", "dbeta", "mean", "rstd", "var", "running_mean", "running_var")
 
@@ -382,4 +398,9 @@ def cases_of(kind, optional, common=True, **always):
                           **{key: v(shape) if callable(v) else v for key, v in always.items()} | more))
     if common:
         table(case)
+        for dtype, to in OTHERS:
+            case(f"weights-{SHORT[to]}", (2, 4, 4, 6), dtype, weights=to)
+            case(f"weights-{SHORT[to]}-last", (3, 16, 3, 5), dtype, layout="NHWC", weights=to)
+        if "y" in kind.results:
+            results(case)
     return found, case

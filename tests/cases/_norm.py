@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
-from ._softmax import SHORT
+from ._softmax import OTHERS, SHORT
 
 
 def normalised(x, axes, eps, layer):
@@ -18,7 +18,7 @@ def normalised(x, axes, eps, layer):
 @dataclass(frozen=True)
 class Norm(Case):
     """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out; `extra`: with what is optional, a
-    residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum."""
+    residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum; `to`: y's dtype, if not x's."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -30,6 +30,7 @@ class Norm(Case):
     eps: float = 1e-3
     extra: bool = False
     dsummed: bool = False
+    to: str | None = None
     layer = True
     exact = False
     optional = ()
@@ -81,6 +82,8 @@ class Norm(Case):
             shape, dtype = self.shape[self.start:], self.weights or self.dtype
         elif name in ("mean", "rstd"):
             shape, dtype = self.shape[:self.start], self.wide
+        elif name == "y":
+            dtype = self.to or dtype
         return lay(shape, dtype, **self.layout.get(name, {}))
 
     def inputs(self):
@@ -255,11 +258,21 @@ def table(kind):
         case("misaligned", (4, 40), dtype, layout={name: {"misaligned": 1} for name in ("x", "dy", "y", "dx", "gamma", "dgamma")})
         if kind.optional:
             case("extra", (5, 72), dtype, weights=weights, extra=True)
+    for dtype, to in OTHERS:
+        case(f"weights-{SHORT[to]}", (5, 72), dtype, weights=to)
+        case(f"weights-{SHORT[to]}-odd", (4, 77), dtype, weights=to)
     for n in (1, 2, 3, 5, 8, 17, 33, 64):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16", eps=0.5)
     case("around-10000", (3, 96), around=1e4)
     case("no-gamma", (6, 20), missing=("gamma",) if backward else ("gamma", "beta"))
     if not backward:
+        for dtype, to in OTHERS:
+            case(f"to-{SHORT[to]}", (5, 72), dtype, to=to)
+            case(f"to-{SHORT[to]}-odd", (4, 77), dtype, to=to, weights=to, extra=True)
+            case(f"to-{SHORT[to]}-long", (2, 1031), dtype, to=to)
+            case(f"to-{SHORT[to]}-strided", (6, 18), dtype, to=to, layout={"y": {"step": 3, "gap": 1}})
+        case("to-f32-misaligned", (5, 48), "bfloat16", to="float32", layout={"y": {"misaligned": 1}})
+        case("to-f32-apart", (5, 48), "float16", to="float32", layout={"all": {"gap": 1}})
         case("no-beta", (6, 20), "bfloat16", missing=("beta",))
         case("beta-alone", (6, 20), "float16", missing=("gamma",))
     if kind.optional:

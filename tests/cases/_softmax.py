@@ -7,6 +7,8 @@ import numpy as np
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+OTHERS = ("float32", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")
+"""Pairs of dtypes of operands and results."""
 
 
 def softmax(x, axis, log=False):
@@ -25,9 +27,10 @@ class Rows(Case):
     log: bool = False
     layout: dict = field(default_factory=dict, hash=False)
     around: float = 0.0
+    to: str | None = None
 
     def place(self, name):
-        return lay(self.shape, self.dtype, **self.layout.get(name, {}))
+        return lay(self.shape, self.to or self.dtype if name == "y" else self.dtype, **self.layout.get(name, {}))
 
     @property
     def length(self):
@@ -90,7 +93,7 @@ class Forward(Rows):
             error = total + 4 * self.unit * (d + np.abs(y)) + 0 * x
         else:
             error = (total + self.unit * (8 + 4 * d)) * y
-        return {"y": y}, {"y": error + rounding_error(y, self.dtype)}
+        return {"y": y}, {"y": error + rounding_error(y, self.to or self.dtype)}
 
 
 class Backward(Rows):
@@ -177,6 +180,12 @@ def table(kind):
         case("columns-odd", (2, 9, 5), dtype, axis=1)
         case("misaligned", (4, 40), dtype, layout={"all": {"misaligned": 1}})
         case("longer", (1, 4700), dtype)
+    for dtype, to in OTHERS * (kind is Forward):
+        case(f"to-{SHORT[to]}", (5, 72), dtype, to=to)
+        case(f"to-{SHORT[to]}-odd", (3, 77), dtype, to=to, log=True)
+        case(f"to-{SHORT[to]}-columns", (3, 20, 32), dtype, to=to, axis=1)
+        case(f"to-{SHORT[to]}-columns-odd", (2, 9, 5), dtype, to=to, axis=1)
+        case(f"to-{SHORT[to]}-longer", (1, 4700), dtype, to=to)
     for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16")
     case("around-10000", (3, 96), around=1e4)

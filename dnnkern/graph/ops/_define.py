@@ -36,10 +36,14 @@ class Operation:
         Those of the outputs that the caller makes, and that are not returned.
     listed : bool
         Results are a list even if there is one.
-    function : callable(node), optional
-        Of a pointwise operation: the `device.pointwise.Function` of a node.
+    formula : callable(node), optional
+        Of a pointwise operation: the functions of a node, ((`device.pointwise.Function`, inputs), ...), the last of which is its result;
+        an input is a port, or the number of an earlier one of them.
     lower_fused : callable(part), optional
         Of an anchor: the lowering of a part of it and pointwise nodes that run in its kernel.
+    takes : callable(spec, node, others, outside), optional
+        Of an anchor that runs some pointwise nodes and no program: why these others, in their order, are none that it runs after it, or
+        None; `outside` tells whether a node besides them reads the tensor of a uid.
     """
 
     def __init__(self, function, outputs, tag, given, listed, tail):
@@ -52,7 +56,7 @@ class Operation:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
-        self.infer_node = self.lower_node = self.function = self.lower_fused = None
+        self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = None
 
     def infer(self, function):
         """Decorate the inference."""
@@ -64,9 +68,9 @@ class Operation:
         self.lower_node = function
         return function
 
-    def fuse(self, function):
+    def fuse(self, function, takes=None):
         """Decorate the lowering with pointwise neighbours."""
-        self.lower_fused = function
+        self.lower_fused, self.takes = function, takes
         return function
 
 

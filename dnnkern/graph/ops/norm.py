@@ -3,12 +3,17 @@
 Layer and RMS normalization run over the dims in which the scale is not 1; adaptive layer normalization has a scale for each sample.
 Statistics have 1 there, INV_VARIANCE is 1 / sqrt(variance + epsilon). Variances are of all n values, the running one of n - 1.
 """
-from .._enums import member, norm_forward_phase
-from .._errors import InvalidValue
-from .._infer import channels_last, row_major
-from ._define import operation
+import functools
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")
+from .._enums import DTYPE, member, norm_forward_phase
+from .._errors import InvalidValue
+from .._fuse import Arithmetic
+from .._infer import channels_last, ordered_like, row_major
+from ...host.choices import activation_of
+from ...host.products import FLOATS, alike
+from ...norm import BatchNormProblem, LayerNormProblem, RmsNormProblem
+from ._define import OPERATIONS, operation
+
 TRAINING = norm_forward_phase.TRAINING.name
 
 
@@ -30,15 +35,21 @@ def normalized(node_dim, scale_dim, adaptive=False):
 
 
 class Arrays:
-    """The operands and results of a normalization in the types its kernels take: what has x's dims in one type, that of x where results
-    have it too; weights in it or in the type of the sums, statistics in the latter."""
+    """The operands and results of a normalization in the types its kernels take: operands of x's dims in one type, results of these dims
+    in those of `results`, weights in `weights`, statistics in the type of the sums."""
 
-    def __init__(self, part, whole, results):
+    def __init__(self, part, whole, results, same=False):
+        """`same`: results have the operands' type."""
         self.part = part
-        found = {part.input(port).dtype for port in whole} | {r.dtype for port in results if (r := part.output(port)) is not None}
+        of_results = {r.dtype for port in results if (r := part.output(port)) is not None}
+        found = {part.input(port).dtype for port in whole}
+        if len(found) > 1 or same and found != of_results or "float64" in of_results:
+            found |= of_results
         (dtype,) = found if len(found) == 1 else ("float64" if "float64" in found else "float32",)
         self.dtype = dtype if dtype in FLOATS else "float32"
         self.compute = "float64" if self.dtype == "float64" else "float32"
+        self.weights = alike(self.dtype)
+        self.results = (self.dtype,) if same else self.weights
         self.pending = []
 
     def whole(self, port):
@@ -48,7 +59,7 @@ class Arrays:
     def weight(self, port):
         """A scale or a bias; None where it is missing."""
         r = self.part.input(port)
-        return r if r is None or r.dtype in (self.dtype, self.compute) else self.part.converted(r, self.compute)
+        return r if r is None or r.dtype in self.weights else self.part.converted(r, self.compute)
 
     def statistic(self, port):
         """A mean or an inverse deviation."""
@@ -57,9 +68,17 @@ class Arrays:
     def result(self, port, dtypes, dim=None):
         """A result that may have one of these types; a temporary of these dims where the node has no such result."""
         target = self.part.output(port)
-        if target is None:
-            return self.part.temporary(dim, dtypes[-1])
-        written = self.part.into(target, dtypes, dtypes[-1])
+        return self.part.temporary(dim, self._preferred(dtypes)) if target is None else self._written(target, dtypes)
+
+    def result_of(self, uid, dtypes):
+        """The same of a tensor that another node of the part makes."""
+        return self._written(self.part.memory(self.part.spec.tensor(uid)), dtypes)
+
+    def _preferred(self, dtypes):
+        return self.compute if self.compute in dtypes else dtypes[0]
+
+    def _written(self, target, dtypes):
+        written = self.part.into(target, dtypes, self._preferred(dtypes))
         self.pending.append((written, target))
         return written
 
@@ -86,6 +105,60 @@ def images(*refs):
 def as_rows(ref, kept, axes):
     """An array of x's dims with the normalized ones at the end."""
     return ref.permuted((*kept, *axes))
+
+
+# ---- pointwise neighbours
+
+
+def _functions(others):
+    """The formulas of pointwise nodes."""
+    return [OPERATIONS[node.op].formula(node) for node in others]
+
+
+def takes(residual, spec, node, others, outside):
+    """What `Operation.takes` tells of normalizations whose kernel adds an array of x's type, where `residual`, and runs an activation."""
+    x, value, kinds = spec.tensor(node.input("X")), node.output("Y"), []
+    dtype = DTYPE.get(x.dtype)
+    if dtype not in FLOATS:
+        return f"{node.op} of {x.dtype} runs no function"
+    compute = "DOUBLE" if dtype == "float64" else "FLOAT"
+    for other in others:
+        read, y = [uid for _, uid in other.inputs], spec.tensor(value)
+        if read.count(value) != 1 or outside(value):
+            return f"what {node.op} goes on with is needed elsewhere"
+        if y.dtype != compute or other.compute != compute:
+            return f"{node.op} is rounded to {y.dtype} before {other.op} of {other.compute}"
+        (f, _), *more = _functions([other])[0]
+        added = [spec.tensor(uid) for uid in read if uid != value]
+        if not more and f.op == "activation_fwd":
+            kinds.append("activation")
+        elif not more and (f.op, f.mode) == ("binary", "add") and residual and all(
+                t.dim == x.dim and t.dtype == x.dtype and not t.by_value for t in added):
+            kinds.append("add")
+        else:
+            kinds.append(None)
+        value = other.outputs[0][1]
+    if kinds not in (["activation"], ["add"], ["add", "activation"]) or "add" in kinds and not residual:
+        return f"{node.op} runs an activation" + f", and before it an addition of {x.dtype}" * residual
+    if DTYPE.get(spec.tensor(value).dtype) not in alike(dtype):
+        return f"{node.op} of {x.dtype} has no result of {spec.tensor(value).dtype}"
+    return None
+
+
+class After:
+    """The pointwise nodes of a part after a normalization: where its result goes, [what is added before the activation], and that."""
+
+    def __init__(self, part, arrays):
+        _, *others = part.nodes
+        self.residual, self.activation, value = [], None, part.node.output("Y")
+        for other, formula in zip(others, _functions(others)):
+            if formula[0][0].op == "activation_fwd":
+                self.activation = formula[0][0].activation
+            else:
+                (uid,) = (uid for _, uid in other.inputs if uid != value)
+                self.residual = [part.memory(part.spec.tensor(uid))]
+            value = other.outputs[0][1]
+        self.y = arrays.result_of(value, arrays.results)
 
 
 # ---- forward
@@ -164,13 +237,12 @@ def _(part):
 
 
 def _lower_rows(part, op, statistics):
-    from ...norm import LayerNormProblem, RmsNormProblem
     arrays = Arrays(part, ("X",), ("Y",))
     x, gamma, beta = arrays.whole("X"), arrays.weight("SCALE"), arrays.weight("BIAS")
     axes = normalized(x.shape, gamma.shape)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     small = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    y = arrays.result("Y", (arrays.dtype,))
+    y = arrays.result("Y", arrays.results)
     found = [squeezed(arrays.result(port, (arrays.compute,), small), kept) for port in statistics]
     gamma, beta = squeezed(gamma, axes), squeezed(beta, axes)
     x_rows, y_rows = as_rows(x, kept, axes), as_rows(y, kept, axes)
@@ -198,24 +270,19 @@ def _(node):
 @adalayernorm.lower
 def _(part):
     """The rows in the compute type, then the samples' scales and biases: one rounding, to Y."""
-    from ...norm import LayerNormProblem
     arrays = Arrays(part, ("X",), ("Y",))
-    compute = arrays.compute
-    x, gamma, beta = (part.converted(part.input(port), compute) for port in ("X", "SCALE", "BIAS"))
-    axes = normalized(x.shape, gamma.shape, adaptive=True)
+    compute, x, y = arrays.compute, arrays.whole("X"), part.output("Y")
+    axes = normalized(x.shape, part.spec_of("SCALE").dim, adaptive=True)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     small = [1 if k in axes else n for k, n in enumerate(x.shape)]
     mean, rstd = (squeezed(arrays.result(port, (compute,), small), kept) for port in ("MEAN", "INV_VARIANCE"))
-    plain = part.temporary(x.shape, compute, x.tensor.strides)
+    plain = part.temporary(x.shape, compute, ordered_like(x.shape, y.tensor.strides))
     part.problem(LayerNormProblem, {"x": as_rows(x, kept, axes), "gamma": None, "beta": None},
                  {"y": as_rows(plain, kept, axes), "mean": mean, "rstd": rstd}, {"eps": part.number("EPSILON")}, axis=len(kept))
-    y = part.output("Y")
-    last = y if y.dtype == compute else part.temporary(x.shape, compute)
-    scaled = last if beta is None else part.temporary(x.shape, compute)
-    part.call("binary", (plain, gamma.broadcast(x.shape)), (scaled,), "mul")
-    if beta is not None:
-        part.call("binary", (scaled, beta.broadcast(x.shape)), (last,), "add")
-    part.done(last, y)
+    do = Arithmetic(part, compute, x.shape)
+    value = do("mul", do.load(plain), do.of("SCALE"))
+    do.store(y, value if part.spec_of("BIAS") is None else do("add", value, do.of("BIAS")))
+    do.done()
     arrays.done()
 
 
@@ -260,27 +327,23 @@ instancenorm.infer(_infer_groups)
 groupnorm.infer(_infer_groups)
 
 
-@instancenorm.lower
-def _(part):
-    _lower_groups(part)
-
-
-@groupnorm.lower
-def _(part):
-    _lower_groups(part)
-
-
 def _lower_groups(part):
-    arrays = Arrays(part, ("X",), ("Y",))
+    arrays = Arrays(part, ("X",), ())
     x = arrays.whole("X")
     groups = part.attribute("groups", x.shape[1])
-    y = arrays.result("Y", (arrays.dtype,))
+    after = After(part, arrays)
     small = (x.shape[0], groups, *(1,) * (len(x.shape) - 2))
     mean, rstd = (squeezed(arrays.result(port, (arrays.compute,), small), (0, 1)) for port in ("MEAN", "INV_VARIANCE"))
-    layout, (x, y) = images(x, y)
+    layout, (x, y) = images(x, after.y)
     gamma, beta = (squeezed(arrays.weight(port), (1,)) for port in ("SCALE", "BIAS"))
-    part.call("group_norm_fwd", (x, gamma, beta), (y, mean, rstd), groups, layout, None, scalars=(part.number("EPSILON"),))
+    part.call("group_norm_fwd", (x, gamma, beta), (y, mean, rstd), groups, layout, after.activation, scalars=(part.number("EPSILON"),))
     arrays.done()
+
+
+instancenorm.lower(_lower_groups)
+groupnorm.lower(_lower_groups)
+for _operation in (instancenorm, groupnorm):
+    _operation.fuse(_lower_groups, takes=functools.partial(takes, False))
 
 
 @operation(outputs="Y MEAN INV_VARIANCE NEXT_RUNNING_MEAN NEXT_RUNNING_VAR", tag="BATCHNORM")
@@ -314,27 +377,30 @@ def _(node):
         node.result(port, wanted, channels_last)
 
 
-@batchnorm.lower
-def _(part):
-    arrays = Arrays(part, ("X",), ("Y",))
+def _lower_batch(part):
+    arrays = Arrays(part, ("X",), ())
     x = arrays.whole("X")
     small = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
-    y = arrays.result("Y", (arrays.dtype,))
+    after = After(part, arrays)
     mean, rstd = (squeezed(arrays.result(port, (arrays.compute,), small), (1,)) for port in ("MEAN", "INV_VARIANCE"))
-    running = []
-    for end in ("MEAN", "VAR"):  # a copy, which the kernel moves towards the batch's
-        before = part.input(f"PREV_RUNNING_{end}")
-        if before is None:
-            running.append(None)
-            continue
-        after = arrays.result(f"NEXT_RUNNING_{end}", (arrays.dtype, arrays.compute), small)
-        part.duplicate(before, after)
-        running.append(squeezed(after, (1,)))
-    layout, (x, y) = images(x, y)
+    running, moved = [], {}
+    for end in ("MEAN", "VAR"):
+        before = arrays.weight(f"PREV_RUNNING_{end}")
+        running.append(squeezed(before, (1,)))
+        if before is not None:
+            moved[f"next_{end.lower()}"] = squeezed(arrays.result(f"NEXT_RUNNING_{end}", arrays.weights, small), (1,))
     gamma, beta = (squeezed(arrays.weight(port), (1,)) for port in ("SCALE", "BIAS"))
-    part.call("batch_norm_train_fwd", (x, gamma, beta, *running, None), (y, mean, rstd), "spatial", layout, None,
-              scalars=(part.number("EPSILON"), part.number("MOMENTUM", default=0.0)))
+    layout, (x, y, *residual) = images(x, after.y, *after.residual)
+    kind = {"mode": "spatial", "layout": layout, "activation": activation_of("batchnorm", after.activation)}
+    part.problem(BatchNormProblem, dict(zip(("x", "gamma", "beta", "running_mean", "running_var", "residual"),
+                                            (x, gamma, beta, *running, *residual, None))),
+                 {"y": y, "mean": mean, "rstd": rstd, **moved},
+                 {"eps": part.number("EPSILON"), "momentum": part.number("MOMENTUM", default=0.0)}, **kind)
     arrays.done()
+
+
+batchnorm.lower(_lower_batch)
+batchnorm.fuse(_lower_batch, takes=functools.partial(takes, True))
 
 
 @operation(outputs="Y", tag="BATCHNORM_INFERENCE")
@@ -349,17 +415,10 @@ def _(node):
     node.result("Y", node.dim("X"), node.stride("X"))
 
 
-@batchnorm_inference.lower
-def _(part):
-    """The kernel takes a variance: the inverse's square, inverted."""
-    arrays = Arrays(part, ("X",), ("Y",))
-    x, rstd = arrays.whole("X"), squeezed(arrays.statistic("INV_VARIANCE"), (1,))
-    square, var = (part.temporary(rstd.shape, arrays.compute) for _ in range(2))
-    part.call("binary", (rstd, rstd), (square,), "mul")
-    part.call("unary", (square,), (var,), "reciprocal", None)
-    y = arrays.result("Y", (arrays.dtype,))
-    layout, (x, y) = images(x, y)
-    gamma, beta = (squeezed(arrays.weight(port), (1,)) for port in ("SCALE", "BIAS"))
-    mean = squeezed(arrays.statistic("MEAN"), (1,))
-    part.call("batch_norm_infer", (x, gamma, beta, mean, var, None), (y,), "spatial", layout, None, scalars=(0.0,))
-    arrays.done()
+def _inference(node):
+    from ...device.pointwise import Function
+    sub, mul, add = map(Function.of, ("sub", "mul", "add"))
+    return (sub, ("X", "MEAN")), (mul, (0, "INV_VARIANCE")), (mul, (1, "SCALE")), (add, (2, "BIAS"))
+
+
+batchnorm_inference.formula = _inference

@@ -1,4 +1,6 @@
 """The gradients of normalizations, from the statistics that the forward operations returned."""
+from ...norm import LayerNormGradientProblem, RmsNormGradientProblem
+from .._fuse import Arithmetic
 from .._infer import channels_last
 from ._define import operation
 from .norm import Arrays, _channels, as_rows, images, normalized, squeezed
@@ -66,25 +68,22 @@ adalayernorm_backward.infer(lambda node: _infer_rows(node, adaptive=True))
 
 @layernorm_backward.lower
 def _(part):
-    from ...norm import LayerNormGradientProblem
     _lower_rows(part, LayerNormGradientProblem, ("mean", "rstd"))
 
 
 @rmsnorm_backward.lower
 def _(part):
-    from ...norm import RmsNormGradientProblem
     _lower_rows(part, RmsNormGradientProblem, ("rstd",))
 
 
 def _lower_rows(part, kind, statistics):
-    arrays = Arrays(part, ("X", "DY"), ("DX",))
+    arrays = Arrays(part, ("X", "DY"), ("DX",), same=True)
     x, dy, gamma = arrays.whole("X"), arrays.whole("DY"), arrays.weight("SCALE")
     axes = normalized(x.shape, gamma.shape)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
-    weights = tuple(dict.fromkeys((arrays.dtype, arrays.compute)))
-    dx = arrays.result("DX", (arrays.dtype,), x.shape)
-    dgamma = squeezed(arrays.result("DSCALE", weights, gamma.shape), axes)
-    dbeta = squeezed(arrays.result("DBIAS", weights, gamma.shape), axes) if part.attribute("has_dbias", True) else None
+    dx = arrays.result("DX", arrays.results, x.shape)
+    dgamma = squeezed(arrays.result("DSCALE", arrays.weights, gamma.shape), axes)
+    dbeta = squeezed(arrays.result("DBIAS", arrays.weights, gamma.shape), axes) if part.attribute("has_dbias", True) else None
     known = {name: squeezed(arrays.statistic(port), kept)
              for name, port in (("mean", "MEAN"), ("rstd", "INV_VARIANCE")) if name in statistics}
     part.problem(kind, {"dy": as_rows(dy, kept, axes), "x": as_rows(x, kept, axes), "gamma": squeezed(gamma, axes), **known},
@@ -96,26 +95,27 @@ def _lower_rows(part, kind, statistics):
 def _(part):
     """In the compute type: DX is layer normalization's, of the gradient times the sample's scale; DSCALE and DBIAS are sums over a
     sample."""
-    from ...norm import LayerNormGradientProblem
-    arrays = Arrays(part, ("X", "DY"), ("DX",))
-    compute = arrays.compute
-    x, dy, gamma, mean, rstd = (part.converted(part.input(port), compute) for port in ("X", "DY", "SCALE", "MEAN", "INV_VARIANCE"))
-    shape, axes = x.shape, normalized(x.shape, gamma.shape, adaptive=True)
+    arrays = Arrays(part, ("X", "DY"), ("DX",), same=True)
+    compute, shape, small = arrays.compute, part.spec_of("X").dim, part.spec_of("SCALE").dim
+    axes = normalized(shape, small, adaptive=True)
     kept = tuple(k for k in range(len(shape)) if k not in axes)
-    scaled, centred, hat, product = (part.temporary(shape, compute) for _ in range(4))
-    part.call("binary", (dy, gamma.broadcast(shape)), (scaled,), "mul")
+    summed = tuple(k for k in range(len(shape)) if small[k] == 1 and shape[k] != 1)
+    scaled, product, dy = (part.temporary(shape, compute) for _ in range(3))
+    do = Arithmetic(part, compute, shape)
+    given = do.of("DY")
+    do.store(scaled, do("mul", given, do.of("SCALE")))
+    do.store(product, do("mul", given, do("mul", do("sub", do.of("X"), do.of("MEAN")), do.of("INV_VARIANCE"))))
+    do.store(dy, given)
+    do.done()
+    x = part.converted(part.input("X"), compute)
     dx = arrays.result("DX", (compute,), shape)
-    row = [shape[a] for a in axes]
-    unused = [part.temporary(row, compute) for _ in range(2)]
+    unused = [part.temporary([shape[a] for a in axes], compute) for _ in range(2)]
     part.problem(LayerNormGradientProblem, {"dy": as_rows(scaled, kept, axes), "x": as_rows(x, kept, axes), "gamma": None,
-                                            "mean": squeezed(mean, kept), "rstd": squeezed(rstd, kept)},
+                                            "mean": squeezed(arrays.statistic("MEAN"), kept),
+                                            "rstd": squeezed(arrays.statistic("INV_VARIANCE"), kept)},
                  {"dx": as_rows(dx, kept, axes), "dgamma": unused[0], "dbeta": unused[1]}, axis=len(kept))
-    part.call("binary", (x, mean.broadcast(shape)), (centred,), "sub")
-    part.call("binary", (centred, rstd.broadcast(shape)), (hat,), "mul")
-    part.call("binary", (dy, hat), (product,), "mul")
-    summed = tuple(k for k in range(len(shape)) if gamma.shape[k] == 1 and shape[k] != 1)
     for port, of in (("DSCALE", product), ("DBIAS", dy)):
-        result = arrays.result(port, (compute,), gamma.shape)
+        result = arrays.result(port, (compute,), small)
         if summed:
             part.call("reduce", (of,), (result,), "add", summed, True, None)
         else:
@@ -183,12 +183,11 @@ def _(part):
 
 
 def _lower_channels(part, op, statistic, parameters):
-    arrays = Arrays(part, ("X", "DY"), ("DX",))
+    arrays = Arrays(part, ("X", "DY"), ("DX",), same=True)
     x, dy = arrays.whole("X"), arrays.whole("DY")
     small = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
-    weights = tuple(dict.fromkeys((arrays.dtype, arrays.compute)))
-    dx = arrays.result("DX", (arrays.dtype,), x.shape)
-    dgamma, dbeta = (squeezed(arrays.result(port, weights, small), (1,)) for port in ("DSCALE", "DBIAS"))
+    dx = arrays.result("DX", arrays.results, x.shape)
+    dgamma, dbeta = (squeezed(arrays.result(port, arrays.weights, small), (1,)) for port in ("DSCALE", "DBIAS"))
     layout, (x, dy, dx) = images(x, dy, dx)
     mean, rstd = (squeezed(arrays.statistic(port), statistic) for port in ("MEAN", "INV_VARIANCE"))
     part.call(op, (dy, x, squeezed(arrays.weight("SCALE"), (1,)), mean, rstd, None, None), (dx, dgamma, dbeta), *parameters(layout))

@@ -107,14 +107,15 @@ def _define(name, arguments, lowering, mode, doc, attributes=None, tag=None):
     made = operation(outputs="OUT_0", tag=f"POINTWISE_{tag or name.upper()}")(given)
     made.infer(infer)
     made.lower(lambda part: lowering(part, mode))
-    made.function = functools.partial(function_of, f"{mode}_backward" if lowering is lower_gradient else mode)
+    made.formula = functools.partial(formula_of, f"{mode}_backward" if lowering is lower_gradient else mode)
     return made
 
 
-def function_of(mode, node):
-    """A node's function."""
+def formula_of(mode, node):
+    """A node's function, of all its inputs."""
     from ...device.pointwise import Function
-    return Function.of(mode, **{key: value for key, value in node.attributes if key != "axis"})
+    f = Function.of(mode, **{key: value for key, value in node.attributes if key != "axis"})
+    return (f, tuple(port for port, _ in node.inputs)),
 
 
 ATTRIBUTE = {"swish_beta": "beta"}
@@ -161,7 +162,7 @@ def swish_backward(loss, input, compute_data_type=data_type.NOT_SET, swish_beta=
 
 swish_backward.infer(infer)
 swish_backward.lower(lambda part: lower_gradient(part, "swish"))
-swish_backward.function = functools.partial(function_of, "swish_backward")
+swish_backward.formula = functools.partial(formula_of, "swish_backward")
 
 
 @operation(outputs="OUT_0", tag="POINTWISE_IDENTITY")
@@ -171,7 +172,7 @@ def identity(input):
 
 
 identity.infer(infer)
-identity.function = functools.partial(function_of, "identity")
+identity.formula = functools.partial(formula_of, "identity")
 
 
 @identity.lower
@@ -187,7 +188,7 @@ def binary_select(input0, input1, mask):
 
 
 binary_select.infer(infer)
-binary_select.function = functools.partial(function_of, "binary_select")
+binary_select.formula = functools.partial(formula_of, "binary_select")
 
 
 @binary_select.lower
@@ -213,7 +214,7 @@ def _(node):
     node.expect(-rank <= axis < rank, "IN_0", f"axis {axis} of {rank} dims", f"{-rank} to {rank - 1}")
 
 
-gen_index.function = functools.partial(function_of, "gen_index")
+gen_index.formula = functools.partial(formula_of, "gen_index")
 
 
 @gen_index.lower

@@ -1,11 +1,15 @@
 """Reductions, the statistics of channels that batch normalization is made of (genstats, bn_finalize, dbn_weight), and softmax."""
+import math
+
+from ...host.products import FLOATS
+from ...norm import BatchNormGradientProblem, BatchNormProblem
 from .._enums import data_type, member, reduction_mode
 from .._errors import InvalidValue
+from .._fuse import Arithmetic
 from .._infer import channels_last
 from ._define import operation
-from .norm import _channels
+from .norm import Arrays, _channels, images, squeezed
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")
 OF_FLOATS = ("AVG", "NORM2")
 
 
@@ -80,13 +84,20 @@ def _(node):
 
 @genstats.lower
 def _(part):
-    x = part.input("X")
-    if x.dtype not in FLOATS:
-        x = part.converted(x, "float32")
-    for port, mode in (("SUM", "add"), ("SQ_SUM", "sum_square")):
-        y = part.output(port, always=False)
-        if y is not None:
-            _reduce(part, x, y, mode)
+    """Sums from batch normalization's statistics, which read the input once."""
+    arrays = Arrays(part, ("X",), ())
+    x, dim = arrays.whole("X"), part.spec_of("X").dim
+    layout, (x,) = images(x)
+    mean, rstd = (part.temporary((dim[1],), arrays.compute) for _ in range(2))
+    operands = dict.fromkeys(("gamma", "beta", "running_mean", "running_var", "residual"))
+    part.problem(BatchNormProblem, {"x": x, **operands}, {"y": None, "mean": mean, "rstd": rstd},
+                 {"eps": 0.0, "momentum": 0.0}, layout=layout)
+    small = part.spec_of("SUM").dim
+    do = Arithmetic(part, "float64", small)
+    mean, rstd = (do.load(r.view(small, [int(k == 1) for k in range(len(small))])) for r in (mean, rstd))
+    count = do.constant(math.prod(dim) // max(dim[1], 1))
+    square = do("add", do("reciprocal", do("mul", rstd, rstd)), do("mul", mean, mean))
+    store(part, do, {"SUM": do("mul", mean, count), "SQ_SUM": do("mul", square, count)})
 
 
 # ---- what batch normalization does with such sums
@@ -120,62 +131,30 @@ def _(node):
         node.result(port, wanted, node.stride("SUM"), dtype=data_type.FLOAT)
 
 
-class Chain:
-    """Arithmetic of small arrays, one step an operation, in one type."""
-
-    def __init__(self, part, dtype, shape):
-        self.part, self.dtype, self.shape = part, dtype, shape
-
-    def of(self, port):
-        """An input, in the type and dims."""
-        return self.part.converted(self.part.input(port), self.dtype).broadcast(self.shape)
-
-    def binary(self, mode, a, b):
-        """A new array."""
-        found = self.part.temporary(self.shape, self.dtype)
-        self.part.call("binary", (a, b), (found,), mode)
-        return found
-
-    def unary(self, mode, a):
-        """A new array."""
-        found = self.part.temporary(self.shape, self.dtype)
-        self.part.call("unary", (a,), (found,), mode, None)
-        return found
-
-    def constant(self, value):
-        """A number in every element."""
-        found = self.part.temporary((1,) * len(self.shape), self.dtype)
-        self.part.fill(found, value)
-        return found.broadcast(self.shape)
-
-    def store(self, port, a):
-        """Write an output, if anybody reads it."""
-        y = self.part.output(port, always=False)
-        if y is not None:
-            self.part.copy(a, y)
-
-
 @bn_finalize.lower
 def _(part):
     """In double: the variance is a difference of large numbers."""
-    do = Chain(part, "float64", part.spec_of("SUM").dim)
-    count = do.of("ACCUM_COUNT")
-    mean = do.binary("div", do.of("SUM"), count)
-    square = do.binary("div", do.of("SQ_SUM"), count)
-    var = do.binary("max", do.binary("sub", square, do.binary("mul", mean, mean)), do.constant(0.0))
-    rstd = do.unary("rsqrt", do.binary("add", var, do.of("EPSILON")))
-    eq_scale = do.binary("mul", do.of("SCALE"), rstd)
-    do.store("EQ_SCALE", eq_scale)
-    do.store("EQ_BIAS", do.binary("sub", do.of("BIAS"), do.binary("mul", mean, eq_scale)))
-    do.store("MEAN", mean)
-    do.store("INV_VARIANCE", rstd)
-    if part.input("PREV_RUNNING_MEAN") is not None:
-        one, new = do.constant(1.0), do.of("MOMENTUM")
-        kept = do.binary("sub", one, new)
-        unbiased = do.binary("mul", var, do.binary("div", count, do.binary("max", do.binary("sub", count, one), one)))
+    do = Arithmetic(part, "float64", part.spec_of("SUM").dim)
+    count, zero, one = do.of("ACCUM_COUNT"), do.constant(0), do.constant(1)
+    mean = do("div", do.of("SUM"), count)
+    var = do("max", do("sub", do("div", do.of("SQ_SUM"), count), do("mul", mean, mean)), zero)
+    rstd = do("rsqrt", do("add", var, do.of("EPSILON")))
+    eq_scale = do("mul", do.of("SCALE"), rstd)
+    found = {"EQ_SCALE": eq_scale, "EQ_BIAS": do("sub", do.of("BIAS"), do("mul", mean, eq_scale)), "MEAN": mean, "INV_VARIANCE": rstd}
+    if part.spec_of("PREV_RUNNING_MEAN") is not None:
+        new = do.of("MOMENTUM")
+        kept = do("sub", one, new)
+        unbiased = do("mul", var, do("div", count, do("max", do("sub", count, one), one)))
         for port, batch in (("MEAN", mean), ("VAR", unbiased)):
-            moved = do.binary("add", do.binary("mul", kept, do.of(f"PREV_RUNNING_{port}")), do.binary("mul", new, batch))
-            do.store(f"NEXT_RUNNING_{port}", moved)
+            found[f"NEXT_RUNNING_{port}"] = do("add", do("mul", kept, do.of(f"PREV_RUNNING_{port}")), do("mul", new, batch))
+    store(part, do, found)
+
+
+def store(part, do, found):
+    """Write those of the values that anybody reads."""
+    for port, value in found.items():
+        do.store(part.output(port, always=False), value)
+    do.done()
 
 
 @operation(outputs="DSCALE DBIAS EQ_SCALE_DY EQ_SCALE_X EQ_BIAS", tag="DBN_WEIGHT")
@@ -200,24 +179,22 @@ def _(node):
 
 @dbn_weight.lower
 def _(part):
-    compute = "float64" if part.input("X").dtype == "float64" else "float32"
-    x, dy = (part.converted(part.input(port), compute) for port in ("X", "DY"))
-    do, small = Chain(part, compute, x.shape), part.spec_of("SCALE").dim
-    weights = Chain(part, compute, small)
-    hat = do.binary("mul", do.binary("sub", x, do.of("MEAN")), do.of("INV_VARIANCE"))
-    axes = tuple(k for k in range(len(x.shape)) if k != 1)
-    dscale, dbias = (part.temporary(small, compute) for _ in range(2))
-    part.call("reduce", (do.binary("mul", dy, hat),), (dscale,), "add", axes, True, None)
-    part.call("reduce", (dy,), (dbias,), "add", axes, True, None)
-    count = weights.constant(float(x.tensor.size // max(x.shape[1], 1)))
-    rstd, mean = weights.of("INV_VARIANCE"), weights.of("MEAN")
-    eq_dy = weights.binary("mul", weights.of("SCALE"), rstd)
-    by_x = weights.binary("div", weights.binary("mul", dscale, rstd), count)  # of xhat's part: -eq_dy * dscale / n * (x - mean) * rstd
-    eq_x = weights.unary("neg", weights.binary("mul", eq_dy, by_x))
-    average = weights.binary("mul", eq_dy, weights.binary("div", dbias, count))
-    eq_bias = weights.unary("neg", weights.binary("add", average, weights.binary("mul", eq_x, mean)))
-    for port, a in zip(("DSCALE", "DBIAS", "EQ_SCALE_DY", "EQ_SCALE_X", "EQ_BIAS"), (dscale, dbias, eq_dy, eq_x, eq_bias)):
-        weights.store(port, a)
+    """The sums of batch normalization's gradients, without its DX, and arithmetic of them."""
+    arrays = Arrays(part, ("X", "DY"), (), same=True)
+    compute, dim = arrays.compute, part.spec_of("X").dim
+    dscale, dbias = (part.temporary(part.spec_of("SCALE").dim, compute) for _ in range(2))
+    layout, (x, dy) = images(arrays.whole("X"), arrays.whole("DY"))
+    part.problem(BatchNormGradientProblem, {"dy": dy, "x": x, "gamma": None, "y": None,
+                                            **{name: squeezed(arrays.statistic(port), (1,))
+                                               for name, port in (("mean", "MEAN"), ("rstd", "INV_VARIANCE"))}},
+                 {"dx": None, "dgamma": squeezed(dscale, (1,)), "dbeta": squeezed(dbias, (1,))}, layout=layout)
+    do = Arithmetic(part, compute, dscale.shape)
+    by_scale, by_bias, rstd, mean = do.load(dscale), do.load(dbias), do.of("INV_VARIANCE"), do.of("MEAN")
+    count = do.constant(math.prod(dim) // max(dim[1], 1))
+    eq_dy = do("mul", do.of("SCALE"), rstd)
+    eq_x = do("neg", do("mul", eq_dy, do("div", do("mul", by_scale, rstd), count)))  # of -eq_dy * dscale / n * (x - mean) * rstd
+    eq_bias = do("neg", do("add", do("mul", eq_dy, do("div", by_bias, count)), do("mul", eq_x, mean)))
+    store(part, do, {"DSCALE": by_scale, "DBIAS": by_bias, "EQ_SCALE_DY": eq_dy, "EQ_SCALE_X": eq_x, "EQ_BIAS": eq_bias})
 
 
 # ---- softmax
@@ -259,9 +236,8 @@ def _(part):
 
 
 def _softmax(part, op, ports, result):
-    refs, y = [part.input(port) for port in ports], part.output(result)
-    found = {r.dtype for r in (*refs, y)}
-    (dtype,) = found if len(found) == 1 and found <= set(FLOATS) else ("float64" if "float64" in found else "float32",)
-    written = part.into(y, (dtype,), dtype)
-    part.call(op, [part.converted(r, dtype) for r in refs], (written,), part.attribute("axis") % len(y.shape), False)
-    part.done(written, y)
+    """The result in the operands' type, or forward in any that is computed as theirs."""
+    arrays = Arrays(part, ports, (result,), same=op == "softmax_bwd")
+    y = arrays.result(result, arrays.results)
+    part.call(op, [arrays.whole(port) for port in ports], (y,), part.attribute("axis") % len(y.shape), False)
+    arrays.done()

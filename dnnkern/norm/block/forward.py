@@ -64,6 +64,8 @@ class Config:
         Blocks that hold a row together.
     shared, shared_per_sm : int
         Vectors of a thread in shared memory; bytes of it that a multiprocessor has.
+    result : str
+        y's dtype, "" where it is x's.
     """
     dtype: str
     gamma: str
@@ -83,6 +85,7 @@ class Config:
     cluster: int = 1
     shared: int = 0
     shared_per_sm: int = 0
+    result: str = ""
 
     @property
     def threads(self):
@@ -91,7 +94,8 @@ class Config:
 
     @property
     def layout(self):
-        return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers, self.shared, self.unaligned)
+        return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers, self.shared, self.unaligned,
+                         result=self.result)
 
     @property
     def shared_bytes(self):
@@ -124,7 +128,8 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
         vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
-        return f"{where}, {vectors}" + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned
+        return f"{where}, {vectors}" + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned + (
+            f", to {self.result}" * bool(self.result))
 
 
 def _names(problem):
@@ -172,7 +177,7 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
-                  shared, shared_per_sm)
+                  shared, shared_per_sm, problem.result)
 
 
 def seconds(problem, device, config):
@@ -380,16 +385,14 @@ def kernel(config):
             if i < line.vectors:
                 vec.unpack(held.values, held.words, k * REGISTERS + c)
                 normalise(held.values, weights, c, line.prologue + i * E, EARLY, row_mean, row_rstd)
-                vec.pack(held.words, k * REGISTERS + c, held.values)
-                vec.store_vector(advance(y_row, line.prologue), i, y_step, held.words, k * REGISTERS + c)
+                vec.write_vector(advance(y_row, line.prologue), i, y_step, held.words, k * REGISTERS + c, held.values)
         if SHARED:
             for c in range(overflow):
                 vec.load_overflow(held.part, held.smem, c)
                 vec.unpack(held.values, held.part, 0)
                 j = line.prologue + (line.lane + (c + REGISTERS) * TOGETHER) * E
                 normalise(held.values, weights, 0, j, False, row_mean, row_rstd)
-                vec.pack(held.part, 0, held.values)
-                vec.store_overflow(y_row, held.part, c, line.prologue, line.vectors, line.lane)
+                vec.write_overflow(y_row, held.part, c, held.values, line.prologue, line.vectors, line.lane)
         for s in range(EDGES):
             j = line.lane + s * TOGETHER
             i = j if j < line.prologue else j + line.vectors * E
@@ -400,7 +403,7 @@ def kernel(config):
                 if SHIFTED:
                     value += load_beta(weights.beta, i * weights.beta_step)
                 held.edges[s] = value
-        vec.store_edges(y_row, held.edges, line.prologue, line.vectors, line.size, line.lane)
+        vec.write_edges(y_row, held.edges, line.prologue, line.vectors, line.size, line.lane)
 
     # ---- the kernel
 
@@ -442,7 +445,7 @@ def kernel(config):
             size = length if row < rows else 0
             offsets = row_offsets(row if row < rows else 0, divisors, strides)
             y_row, summed_row = advance(y, offsets.y), advance(summed, offsets.summed)
-            prologue, vectors = vec.split(y_row, size)
+            prologue, vectors = vec.split(advance(x, offsets.x), size)
             line = Line(prologue, vectors, size, lane)
             if RESIDUAL:
                 add_residual(held, weights.scales, k, summed_row, summed_step, line)
@@ -478,7 +481,7 @@ def build(problem, device, config):
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in OFFSETS)) for d in form.outer)
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(OFFSETS)),), outer))
-    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
+    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "x"}
     steps = ("x", "residual", "y", "summed", "gamma", "beta")
     arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),
                  Argument("int32", form.rows), Argument("int32", form.length),

@@ -40,12 +40,17 @@ def supports(problem):
     return None
 
 
+def _words(problem, view, vector, name):
+    """32-bit words of an access to an array."""
+    image, _, value = view.whole[name]
+    return access_words(problem.tensor(name), vector, (image * (view.images > 1), value * (view.values > 1)))
+
+
 def columns_of(problem, device):
     """The configuration: as wide as channels fill."""
     view, itemsize = view_of(problem), problem.x.itemsize
     vector = math.gcd(16 // itemsize, view.channels)
-    words = min(access_words(problem.tensor(name), vector, (image * (view.images > 1), value * (view.values > 1)))
-                for name, (image, _, value) in view.whole.items())
+    words = min(_words(problem, view, vector, name) for name in view.whole if not (problem.result and name == "y"))
     units = view.channels // vector
 
     def filled(across):
@@ -115,7 +120,8 @@ def apply_launch(problem, view, columns):
     variance = problem.op == "batch_norm_infer"
     deviation = "var" if variance else "rstd"
     config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
-                   problem.tensor("residual") is not None, problem.activation, BATCHES)
+                   problem.tensor("residual") is not None, problem.activation, BATCHES, problem.result,
+                   _words(problem, view, columns.vector, "y") if problem.result else 0)
     strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
     names = ("x", "residual", "y")
     images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
@@ -163,17 +169,18 @@ def gradient_launch(problem, view, items, gradient):
 
 
 def build(problem, device, config):
-    """Three launches, one for inference, four for gradients where images have statistics of their own."""
+    """Three launches, one for inference, four for gradients where images have statistics of their own; the last writes y or dx, which may
+    be missing."""
     view = view_of(problem)
     if problem.op == "batch_norm_infer":
         return (apply_launch(problem, view, config),)
     items = items_of(problem, device, config)
     if problem.op.endswith("bwd"):
         gradient = gradient_of(problem, config)
-        return (sums_launch(problem, view, items, gradient), *averages_launches(problem, view, items, config.dependent),
-                gradient_launch(problem, view, items, gradient))
-    return (moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent),
-            apply_launch(problem, view, config))
+        launches = (sums_launch(problem, view, items, gradient), *averages_launches(problem, view, items, config.dependent))
+        return launches if problem.dx is None else (*launches, gradient_launch(problem, view, items, gradient))
+    launches = moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent)
+    return launches if problem.y is None else (*launches, apply_launch(problem, view, config))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

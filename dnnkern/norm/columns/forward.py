@@ -68,7 +68,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Apply:
-    """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none."""
+    """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none; y's,
+    and 32-bit words of an access to it, where it is another than x's."""
     columns: Columns
     gamma: str
     beta: str
@@ -78,6 +79,8 @@ class Apply:
     residual: bool
     activation: Activation
     batches: int
+    result: str = ""
+    result_words: int = 0
 
     @property
     def flight(self):
@@ -202,7 +205,8 @@ def apply_kernel(config):
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, E, c.words)
-    put, position = make_writer(c.dtype, E, c.words), make_position(c)
+    put = make_writer(config.result or c.dtype, E, config.result_words if config.result else c.words)
+    position = make_position(c)
     act = activation_function(config.activation, element(c.dtype).compute)
     RAW, SPAN, ACROSS = UNITS * LENGTH, c.span, c.across
     MORE = RAW if config.residual else 1

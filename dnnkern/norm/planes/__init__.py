@@ -39,10 +39,11 @@ def supports(problem):
 def _unit(problem):
     """(bytes of a vector, whether planes have unaligned edges)."""
     view = view_of(problem)
-    wholes = [view.whole[name] for name in view.whole]
+    names = sorted(view.whole, key=lambda name: name != "x")
+    wholes = [view.whole[name] for name in names]
     form = RowForm((Dim(view.values, tuple(1 for _ in wholes)),),
                    tuple(Dim(n, tuple(s[k] for s in wholes)) for k, n in ((0, view.images), (1, view.channels)) if n > 1))
-    return row_vector(form, [problem.tensor(name) for name in view.whole])
+    return row_vector(form, [problem.tensor(name) for name in names])
 
 
 def _most(problem):
@@ -59,7 +60,8 @@ def configs(problem, device):
     pieces = ceil_div(vectors, LANES[-1] * most)
     count = ceil_div(vectors, pieces)
     fitting = [lanes for lanes in LANES if ceil_div(count, lanes) <= most and (lanes == LANES[0] or count > lanes // 2)]
-    return [Planes(problem.dtype, vector_bytes, unaligned, lanes, ceil_div(count, lanes), device.capability >= (9, 0)) for lanes in fitting]
+    return [Planes(problem.dtype, vector_bytes, unaligned, lanes, ceil_div(count, lanes), device.capability >= (9, 0), problem.result)
+            for lanes in fitting]
 
 
 def _pieces(problem, config):
@@ -163,7 +165,8 @@ def gradient_launch(problem, view, items, compiled):
 
 
 def build(problem, device, config):
-    """Three launches, one for inference, four for gradients where images have statistics of their own."""
+    """Three launches, one for inference, four for gradients where images have statistics of their own; the last writes y or dx, which may
+    be missing."""
     view = view_of(problem)
     if problem.op == INFER:
         return (apply_launch(problem, view, config),)
@@ -171,10 +174,10 @@ def build(problem, device, config):
     if problem.op.endswith("bwd"):
         compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
                             problem.dtype_of("beta"))
-        return (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent),
-                gradient_launch(problem, view, items, compiled))
-    return (moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent),
-            apply_launch(problem, view, config))
+        launches = (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent))
+        return launches if problem.dx is None else (*launches, gradient_launch(problem, view, items, compiled))
+    launches = moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent)
+    return launches if problem.y is None else (*launches, apply_launch(problem, view, config))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

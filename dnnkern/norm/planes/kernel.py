@@ -21,17 +21,18 @@ WARPS4 = 128  # threads of a block whose groups are parts of warps
 @dataclass(frozen=True)
 class Planes:
     """How pieces of planes are held: vectors of `vector_bytes` in registers of `lanes` threads; whether a launch begins before the one
-    before it ends."""
+    before it ends; y's dtype, "" where it is x's."""
     dtype: str
     vector_bytes: int
     unaligned: bool
     lanes: int
     registers: int
     dependent: bool = False
+    result: str = ""
 
     @property
     def layout(self):
-        return RowLayout(self.dtype, self.vector_bytes, self.lanes, self.registers, 0, self.unaligned)
+        return RowLayout(self.dtype, self.vector_bytes, self.lanes, self.registers, 0, self.unaligned, result=self.result)
 
     @property
     def threads(self):
@@ -48,7 +49,8 @@ class Planes:
         return max(1, min(1024 // self.threads, 65536 // (self.threads * (32 + 2 * self.layout.words))))
 
     def __str__(self):
-        return f"{self.lanes} threads, {self.registers} x {self.vector_bytes} bytes" + ", unaligned edges" * self.unaligned
+        return f"{self.lanes} threads, {self.registers} x {self.vector_bytes} bytes" + ", unaligned edges" * self.unaligned + (
+            f", to {self.result}" * bool(self.result))
 
 
 @dataclass(frozen=True)
@@ -203,14 +205,13 @@ def apply_kernel(config):
                 if RESIDUAL:
                     value += others[e]
                 some[e] = act(value)
-            vec.pack(words, c, some)
-            vec.store(y, words, c, prologue, vectors, lane, 1)
+            vec.write(y, words, c, some, prologue, vectors, lane, 1)
         for k in range(EDGES):
             value = (edges[k] - m) * scale + shift
             if RESIDUAL:
                 value += y_edges[k]
             edges[k] = act(value)
-        vec.store_edges(y, edges, prologue, vectors, size, lane)
+        vec.write_edges(y, edges, prologue, vectors, size, lane)
     return channel_norm_plane_apply
 
 

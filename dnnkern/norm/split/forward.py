@@ -180,7 +180,7 @@ def apply_kernel(config):
                     if SHIFTED:
                         value += load_beta(beta, i * beta_step)
                     edges[k] = value
-            vec.store_edges(y, edges, prologue, vectors, length, lane)
+            vec.write_edges(y, edges, prologue, vectors, length, lane)
         for first in range(piece * size, min(vectors, piece * size + size), TURN):
             left = vectors - first
             vec.load(words, advance(source, i64(first) * E * x_step), prologue, left, lane, x_step)
@@ -201,8 +201,7 @@ def apply_kernel(config):
                     if SHIFTED:
                         value += shifts[e]
                     values[e] = value
-                vec.pack(words, c, values)
-                vec.store(advance(y, i64(first) * E * y_step), words, c, prologue, left, lane, y_step)
+                vec.write(advance(y, i64(first) * E * y_step), words, c, values, prologue, left, lane, y_step)
     return norm_fwd_apply
 
 
@@ -216,7 +215,7 @@ def build(problem, device, config):
     count, size = pieces(p, device)
     partial, source = Argument(f"{p.compute}*", "workspace"), "x" if p.residual is None else "summed"
     middle = Argument("uint32x3", divisor(count)), Argument("int32", size), Argument("int32", form.length)
-    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
+    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "x"}
 
     def steps(*names):
         return tuple(Argument("int64", form.steps[order.get(name, 0)]) for name in names)

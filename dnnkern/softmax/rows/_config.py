@@ -37,6 +37,8 @@ class Config:
         Threads that a multiprocessor of the device holds.
     shared_per_sm : int
         Bytes of its shared memory.
+    result : str
+        The result's dtype, "" where it is the operands'.
     """
     dtype: str
     log: bool
@@ -50,6 +52,7 @@ class Config:
     arrays: int
     resident: int
     shared_per_sm: int
+    result: str = ""
 
     @property
     def threads(self):
@@ -59,7 +62,7 @@ class Config:
     @property
     def layout(self):
         return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers, self.shared, self.unaligned,
-                         pad_lowest=self.arrays == 2)
+                         pad_lowest=self.arrays == 2, result=self.result)
 
     @property
     def shared_bytes(self):
@@ -82,7 +85,7 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + (f" x {self.cluster} blocks" if self.cluster > 1 else "")
         vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
-        return f"{where}, {vectors}" + ", unaligned" * self.unaligned
+        return f"{where}, {vectors}" + ", unaligned" * self.unaligned + f", to {self.result}" * bool(self.result)
 
 
 def refusal(problem, capacity=None, group=""):
@@ -115,7 +118,7 @@ def make_config(problem, device, lanes, registers, shared=0, cluster=1):
     vector_bytes, unaligned = problem.vector
     resident = RESIDENT.get(device.capability, 1536 if device.capability[0] in (8, 12) else 2048)
     return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), lanes, registers, shared, cluster,
-                  len(problem.arrays), resident, device.shared_per_sm)
+                  len(problem.arrays), resident, device.shared_per_sm, problem.result)
 
 
 def seconds(problem, device, config):

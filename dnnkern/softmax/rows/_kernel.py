@@ -137,19 +137,17 @@ def forward_kernel(config):
             row.unpack(values, words, c)
             for e in range(E):
                 values[e] = softmax.result(values[e], row_max, norm)
-            row.pack(words, c, values)
-            row.store(y, words, c, prologue, vectors, lane, y_step)
+            row.write(y, words, c, values, prologue, vectors, lane, y_step)
         for k in range(EDGES):
             edges[k] = softmax.result(edges[k], row_max, norm)
-        row.store_edges(y, edges, prologue, vectors, size, lane)
+        row.write_edges(y, edges, prologue, vectors, size, lane)
         if SHARED:
             for c in range(overflow):
                 row.load_overflow(part, smem, c)
                 row.unpack(values, part, 0)
                 for e in range(E):
                     values[e] = softmax.result(values[e], row_max, norm)
-                row.pack(part, 0, values)
-                row.store_overflow(y, part, c, prologue, vectors, lane)
+                row.write_overflow(y, part, c, values, prologue, vectors, lane)
     return softmax_fwd_rows
 
 
@@ -239,7 +237,7 @@ def build(problem, device, config):
     """One launch."""
     form, names = problem.form, ("x", "y") if config.arrays == 2 else ("dy", "y", "dx")
     divisors, strides = row_arguments(form)
-    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int32", form.rows),
+    arguments = (*(Argument(element(t.dtype).pointer, name) for t, name in zip(problem.arrays, names)), Argument("int32", form.rows),
                  Argument("int32", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     kernel = (forward_kernel if config.arrays == 2 else backward_kernel)(config)
