@@ -1,4 +1,4 @@
-"""The rows of arrays: what is reduced and what there is one row of each, and where a row is in memory. Names of `device.rows`."""
+"""The rows of arrays: the dimensions of a row, the dimensions that number the rows, and offsets of rows. Names of `device.rows`."""
 import functools
 import math
 from collections import namedtuple
