@@ -34,7 +34,7 @@ HOPELESS = 30.0  # algorithms predicted to be this many times slower than the be
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     p = argparse.ArgumentParser(prog="python -m dnnkern bench", description="Time every algorithm of an operation against its peers.")
-    p.add_argument("op", help="operation, say matmul")
+    p.add_argument("op", help="operation, say matmul; graph for operation graphs, which has options of its own")
     p.add_argument("--problem", action="append", default=[], metavar="SIZES", help="a problem instead of a set, say 512x512x64; repeatable")
     add_options(p.add_argument)
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -63,6 +63,10 @@ def add_options(add, *, configurations=3, dtype="float32"):
 
 def main(argv=None) -> int:
     """Parse the arguments and run; the exit status: 1 if a result of ours was wrong or a kernel failed."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv[:1] == ["graph"]:
+        from . import graph
+        return graph.main(argv[1:])
     return run(parser().parse_args(argv))
 
 

@@ -1,0 +1,451 @@
+"""Operation graphs beside our own plain kernels and PyTorch: ``python -m dnnkern bench graph``.
+
+A case is an anchor, a product or a convolution, and the pointwise functions after it, or these alone. A graph of it is timed only after its
+result agreed with PyTorch's in float32. Beside the times are what the host spends on a call, and how long a graph takes to build.
+"""
+import argparse
+import functools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dnnkern import _table, dispatch
+from dnnkern.device import HOST_MEMORY, SIMULATED
+from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
+from dnnkern.host.paths import plain as plain_data
+from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
+
+from .machine import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = "matmul", "conv", "pointwise", "host", "build"
+MOST_SETS = 16
+_METHODS = {"max": "max", "scale": "mul"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph: ``matmul 4096x4096x4096 add@4096 gelu``; operands by shape, aligned at the right, or a number.
+
+    Attributes
+    ----------
+    anchor : "matmul", "conv" or ""
+    sizes : tuple of int
+        m, n, k; n, c, h, w, k, r of a convolution with a square filter and as much padding as keeps the image; of a chain its shape.
+    chain : str
+        Functions, one after the other, as on the command line: "add@4096 gelu mul@0.5".
+    dtype : str
+    """
+    anchor: str
+    sizes: tuple
+    chain: str
+    dtype: str
+
+    @functools.cached_property
+    def steps(self):
+        """[(function, name of its operand, or a number, or None)]"""
+        found = []
+        for word in self.chain.split():
+            mode, _, operand = word.partition("@")
+            found.append((mode, None if not operand else float(operand) if "." in operand else f"o{len(found)}"))
+        return found
+
+    @property
+    def is_linear(self):
+        """Whether the first function adds a product's bias."""
+        return self.anchor == "matmul" and self.chain.startswith(f"add@{self.sizes[1]} ")
+
+    @property
+    def padding(self):
+        """Of a convolution, on all sides."""
+        return self.sizes[5] // 2
+
+    @functools.cached_property
+    def shapes(self):
+        """{name: dims} of everything, the result "y" among it."""
+        if self.anchor == "matmul":
+            m, n, k = self.sizes
+            found = {"a": (1, m, k), "b": (1, k, n), "y": (1, m, n)}
+        elif self.anchor == "conv":
+            n, c, h, w, k, r = self.sizes
+            found = {"x": (n, c, h, w), "w": (k, c, r, r), "y": (n, k, h, w)}
+        else:
+            found = {"x": self.sizes, "y": self.sizes}
+        rank = len(found["y"])
+        for (_, name), word in zip(self.steps, self.chain.split()):
+            if isinstance(name, str):
+                dims = tuple(map(int, word.partition("@")[2].split("x")))
+                found[name] = (1,) * (rank - len(dims)) + dims
+        return found
+
+    @property
+    def bytes(self):
+        """Read and written once each."""
+        return sum(map(math.prod, self.shapes.values())) * ITEMSIZE[self.dtype]
+
+    def arrays(self, device):
+        """{name: a new tensor of random values}; weights are (n, k), images channels last."""
+        import torch
+        found = {}
+        for name, dims in self.shapes.items():
+            t = torch.randn(dims, device=device, dtype=torch.float32)
+            if name == "b":
+                t = (t * dims[1] ** -0.5).mT.contiguous().mT
+            elif self.anchor == "conv" and len(dims) == 4:
+                t = (t * math.prod(dims[1:]) ** -0.5 if name == "w" else t).to(memory_format=torch.channels_last)
+            found[name] = t.to(getattr(torch, self.dtype))
+        return found
+
+    def eager(self):
+        """A function that computes the case on {name: tensor} by PyTorch's own kernels, one after another, as a module would call them."""
+        import torch
+        import torch.nn.functional as F
+        known = {"gelu": F.gelu, "swish": F.silu}
+        steps, anchor, is_linear, padding = self.steps, self.anchor, self.is_linear, self.anchor == "conv" and self.padding
+
+        def run(t):
+            left = steps
+            if anchor == "matmul":
+                bias, left = (t[steps[0][1]][0, 0], steps[1:]) if is_linear else (None, steps)
+                y = F.linear(t["a"][0], t["b"][0].mT, bias)[None]
+            elif anchor == "conv":
+                y = F.conv2d(t["x"], t["w"], padding=padding)
+            else:
+                y = t["x"]
+            for mode, operand in left:
+                other = () if operand is None else (t[operand] if isinstance(operand, str) else operand,)
+                y = (known.get(mode) or getattr(torch, mode))(y, *other)
+            return y
+        return run
+
+    def graph(self, arrays, handle=None, alone=False, cache=None):
+        """(the graph, built, {tensor: name of its array}); `alone`: of the anchor."""
+        import dnnkern.graph as cudnn
+        io = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}[self.dtype]
+        graph = cudnn.pygraph(str(self), cudnn.data_type[io], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle,
+                              kernel_cache=cache)
+        given = {}
+
+        def tensor(name):
+            t = arrays[name]
+            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
+            given[made] = name
+            return made
+        if self.anchor == "matmul":
+            y = graph.matmul(tensor("a"), tensor("b"))
+        elif self.anchor == "conv":
+            y = graph.conv_fprop(tensor("x"), tensor("w"), padding=[self.padding] * 2, stride=[1, 1], dilation=[1, 1])
+        else:
+            y = tensor("x")
+        for mode, operand in () if alone else self.steps:
+            method = getattr(graph, _METHODS.get(mode, mode))
+            if operand is None:
+                y = method(y)
+            elif isinstance(operand, str):
+                y = method(y, tensor(operand))
+            else:
+                y = method(y, graph.tensor_scalar(operand, cudnn.scalar_type.COMPILE_TIME_CONST))
+        y.set_output(True).set_data_type(arrays["y"].dtype).set_dim(arrays["y"].shape).set_stride(arrays["y"].stride())
+        given[y] = "y"
+        graph.build([cudnn.heur_mode.A])
+        return graph, given
+
+    def __str__(self):
+        if self.anchor == "conv":
+            n, c, h, w, k, r = self.sizes
+            return f"conv {n}x{c}x{h}x{w} k{k} {r}x{r} {self.chain} {self.dtype}"
+        return f"{self.anchor or 'chain'} {'x'.join(map(str, self.sizes))} {self.chain} {self.dtype}"
+
+
+def _chains(shape, operand):
+    """Of 3, 6 and 10 functions on two and three arrays of the shape, and one that broadcasts to it."""
+    array = "x".join(map(str, shape))
+    return [chain.format(o=operand, a=array) for chain in (
+        "mul@{o} add@{a} relu", "mul@{o} add@{a} gelu mul@0.5 add@{a} sigmoid",
+        "mul@{o} add@{a} relu mul@{a} add@0.5 swish mul@0.25 add@{a} abs sqrt")]
+
+
+def cases(part, dtypes, small=False):
+    """The cases of a part."""
+    if part == "matmul":
+        sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
+        return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
+    if part == "conv":
+        sizes = [(2, 16, 8, 8, 16, 3)] if small else [(64, 64, 56, 56, 64, 3), (64, 256, 28, 28, 256, 3)]
+        return [Case("conv", s, f"mul@{s[4]}x1x1 add@{s[4]}x1x1 relu add@{s[0]}x{s[4]}x{s[2]}x{s[3]}", dtype)
+                for dtype in dtypes for s in sizes]
+    shapes = [((64, 96), "96")] if small else [((32768, 4096), "4096"), ((64, 256, 56, 56), "256x1x1")]
+    return [Case("", shape, chain, dtype) for dtype in dtypes for shape, operand in shapes for chain in _chains(shape, operand)]
+
+
+class Bench:
+    """Measures cases on a device."""
+
+    def __init__(self, device, clock, args, roofs):
+        import torch
+
+        import dnnkern.graph as cudnn
+        self.device, self.clock, self.args, self.roofs = device, clock, args, roofs
+        self.where = "cpu" if HOST_MEMORY else torch.device("cuda", device.index)
+        self.handle = cudnn.create_handle()
+        cudnn.set_stream(self.handle, clock.stream)
+        self.peers, self.missing = ([], {}) if args.no_peers else _peers()
+
+    def row(self, case):
+        """What was measured of a case, as plain data."""
+        sets = 1 if HOST_MEMORY else max(1, min(MOST_SETS, -(-3 * self.device.l2_bytes // case.bytes)))
+        arrays = [case.arrays(self.where) for _ in range(sets)]
+        started = time.perf_counter()
+        ours, given = case.graph(arrays[0], self.handle)
+        built = time.perf_counter() - started
+        if self.args.find:
+            for step in ours._engines.steps:
+                dispatch.find_algorithms(step.op, step.problem)
+            ours, given = case.graph(arrays[0], self.handle)
+        row = {"op": "graph", "problem": str(case), "plan": ours.get_plan_name_at_index(0), "status": "ok", "sets": sets,
+               "build_ms": 1e3 * built, "estimate_us": 1e6 * ours._candidate.seconds, "workspace": ours.get_workspace_size()}
+        expected = self._expected(case, arrays[0])
+        call = self._call(ours, given, arrays)
+        call(0)
+        self._wait()
+        row["error"] = _error(arrays[0]["y"], expected, case.dtype)
+        if not row["error"] <= 1:
+            return {**row, "status": f"WRONG: {row['error']:.3g} of the tolerance"}
+        contenders = [Contender("graph", call, sets)]
+        if case.anchor:
+            alone, of = case.graph(arrays[0], self.handle, alone=True)
+            contenders.append(Contender("plain", self._call(alone, of, arrays), sets))
+            row["plain_plan"] = alone.get_plan_name_at_index(0)
+        contenders += self._peer_contenders(case, arrays, expected, row)
+        for contender in contenders:
+            contender.call(0)
+        self._wait()
+        times = race(contenders, self.clock, rounds=self.args.turns)
+        self.clock.release()
+        seconds = times["graph"].median
+        row.update({f"{name}_us": 1e6 * sample.median for name, sample in times.items()}, turns_us=[1e6 * t for t in times["graph"].times])
+        row.update({f"of_{name}": sample.median / seconds for name, sample in times.items() if name != "graph"})
+        if not case.anchor and self.roofs.get("copy"):
+            row["of_copy"] = case.bytes / seconds / self.roofs["copy"]
+        return row
+
+    def _call(self, graph, given, sets):
+        """A function of a set's number that executes the graph on it."""
+        import torch
+        workspace = torch.empty(graph.get_workspace_size(), dtype=torch.uint8, device=self.where)
+        packs = [{t.get_uid(): arrays[name] for t, name in given.items()} for arrays in sets]
+        return lambda k: graph.execute(packs[k], workspace, handle=self.handle)
+
+    def _expected(self, case, arrays):
+        """PyTorch's result in float32."""
+        import torch
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        result = case.eager()({name: t.float() for name, t in arrays.items()})
+        self._wait()
+        return result
+
+    def _peer_contenders(self, case, arrays, expected, row):
+        found = []
+        for peer in self.peers:
+            try:
+                contender, function = peer.make(case, arrays, self.clock)
+                with contender.on_stream():
+                    result = function(arrays[0])
+                self._wait()
+                error = _error(result, expected, case.dtype)
+                if error <= 8:  # they round after each function, or after some
+                    found.append(contender)
+                else:
+                    row[f"no_{peer.NAME}"] = f"WRONG: {error:.3g} of the tolerance"
+            except Exception as error:  # a library that fails must not hide what ours measure
+                row[f"no_{peer.NAME}"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return found
+
+    def _wait(self):
+        if not HOST_MEMORY:
+            import torch
+            torch.cuda.synchronize()
+        self.clock.synchronize()
+
+
+def _peers():
+    if SIMULATED:
+        return [], {"torch": "it does not run in the simulator"}
+    from .peers import peers_of
+    return peers_of("graph")
+
+
+def _error(got, expected, dtype):
+    """The root mean square of the error over that of the values, and the largest error of an element, as parts of what rounding allows: 1
+    and below is right."""
+    got, roundoff = got.float(), max(ROUNDOFF[dtype], 2.0 ** -20)
+    wrong, size = (got - expected).abs(), expected.pow(2).mean().sqrt()
+    worst = (wrong / (expected.abs() + size)).max() / (4 * roundoff)
+    found = float(max(worst, wrong.pow(2).mean().sqrt() / size / (2 * roundoff)))
+    return found if math.isfinite(found) else math.inf
+
+
+# ---- the host
+
+def host_rows(device):
+    """[{"what", "us"}]: wall time of a call of a graph of one kernel, nothing waited for; without a GPU processor time up to the driver,
+    whose launches do nothing."""
+    from .cached import calls_of, microseconds
+    from .pretend import pretended_gpu
+    if not HOST_MEMORY:
+        return _host_calls(f"cuda:{device.index}", lambda call: {"us": 1e6 * host_seconds(call, _synchronize())})
+    if SIMULATED:
+        return []
+    with pretended_gpu():
+        return _host_calls("cpu", lambda call: {"us": microseconds(call), "calls": calls_of(call)})
+
+
+def _synchronize():
+    import torch
+    return torch.cuda.synchronize
+
+
+def _host_calls(where, measured):
+    import torch
+    case = Case("matmul", (128, 128, 64), "add@128 relu", "bfloat16")
+    arrays = case.arrays(where)
+    graph, given = case.graph(arrays)
+    pack = {t.get_uid(): arrays[name] for t, name in given.items()}
+    by_tensor = {t: arrays[name] for t, name in given.items()}
+    addresses = [pack[uid].data_ptr() for uid in graph._get_variant_pack_uids_sorted()]
+    workspace = torch.empty(graph.get_workspace_size(), dtype=torch.uint8, device=where)
+    graph._prepare_variant_pack_template()
+    a, b, y = arrays["a"][0], arrays["b"][0], arrays["y"][0]
+    calls = {"execute, tensors by uid": lambda: graph.execute(pack, workspace),
+             "execute, tensors by tensor": lambda: graph.execute(by_tensor, workspace),
+             "_execute_with_ptrs, addresses": lambda: graph._execute_with_ptrs(addresses, workspace)}
+    if where != "cpu":
+        calls["torch.matmul, out="] = lambda: torch.matmul(a, b, out=y)
+    return [{"op": "graph", "what": f"host: {name}", **measured(call)} for name, call in calls.items()]
+
+
+_BUILD = """
+import json, sys, time
+sys.path.insert(0, {root!r})
+import torch, dnnkern.graph as cudnn
+from bench.graph import BUILT, Case
+where = {where!r}
+arrays = [Case(*case).arrays(where) for case in BUILT[{small!r}]]
+for name in sys.argv[1:]:
+    cache, times = cudnn.create_kernel_cache() if name == "cache" else None, []
+    for case, some in zip(BUILT[{small!r}], arrays):
+        started = time.perf_counter()
+        graph, _ = Case(*case).graph(some, cache=cache)
+        times.append(1e3 * (time.perf_counter() - started))
+    print(json.dumps([name, times]))
+"""
+BUILT = {small: [("matmul", (rows, *rest), f"add@{rest[0]} gelu", dtype) for rows in counts]
+         for small, counts, rest, dtype in ((False, (4096, 3072, 2048, 5120), (4096, 4096), "bfloat16"),
+                                            (True, (64, 48, 80, 96), (64, 32), "float32"))}
+"""Graphs whose building is timed: one, and others of other dims."""
+
+
+def build_rows(small):
+    """[{"what", "ms"}]: a process's first build with nothing cached, with its kernels on disk, and later ones of other dims, of kernel
+    caches."""
+    found = []
+    where = "cpu" if HOST_MEMORY else "cuda"
+    code = _BUILD.format(root=str(ROOT), where=where, small=small)
+    with tempfile.TemporaryDirectory() as folder:
+        for what, arguments in (("nothing cached", ["plain"]), ("kernels on disk", ["plain", "cache"])):
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT,
+                                  env={**os.environ, "DNNKERN_CACHE_DIR": folder})
+            if done.returncode:
+                raise RuntimeError(f"bench graph: the process that builds failed:\n{done.stderr}")
+            times = dict(json.loads(line) for line in done.stdout.splitlines())
+            found.append((f"first build of a process, {what}", times["plain"][0]))
+            if "cache" in times:
+                found.append(("other dims, a kernel cache", statistics.median(times["cache"][1:])))
+            else:
+                found.append(("other dims, no kernel cache", statistics.median(times["plain"][1:])))
+    return [{"op": "graph", "what": f"build: {what}", "ms": ms} for what, ms in found]
+
+
+# ---- the command
+
+def parser():
+    """The command's arguments."""
+    p = argparse.ArgumentParser(prog="python -m dnnkern bench graph", description="Time operation graphs beside plain kernels and PyTorch.")
+    p.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {', '.join(PARTS)}, with commas")
+    p.add_argument("--dtype", default="float16,bfloat16", help="with commas (default float16,bfloat16)")
+    p.add_argument("--small", action="store_true", help="small cases; the default without a GPU")
+    p.add_argument("--find", action="store_true", help="measure each step's algorithms before (find_algorithms), and take the best")
+    p.add_argument("--turns", type=int, default=ROUNDS, metavar="N", help=f"timed batches, of which the median counts (default {ROUNDS})")
+    p.add_argument("--no-peers", action="store_true", help="dnnkern alone")
+    p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
+    return p
+
+
+HEAD = ("graph", "plan", "µs", "x plain", "x torch", "x compile", "of copy", "build ms")
+
+
+def main(argv=None) -> int:
+    """Measure and print; the exit status: 1 if a result was wrong."""
+    args = parser().parse_args(argv)
+    unknown = set(args.only.split(",")) - set(PARTS)
+    if unknown:
+        raise ValueError(f"bench graph: --only has {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    small, dtypes, only = args.small or HOST_MEMORY, args.dtype.split(","), args.only.split(",")
+    device = dispatch.device_of(dispatch.current_device())
+    record, rows = machine(device), []
+    print(f"{device.name}, {device.arch}; commit {record['commit']}")
+
+    def say(found):
+        rows.extend(found)
+        if args.json:
+            with open(args.json, "a") as file:
+                file.writelines(json.dumps(plain_data({**row, "machine": record})) + "\n" for row in found)
+    with Clock(device.index) as clock:
+        roofs = _roofs(device, clock)
+        timed = [case for part in only if part in PARTS[:3] for case in cases(part, dtypes, small)]
+        bench = Bench(device, clock, args, roofs) if timed else None
+        for name, reason in bench.missing.items() if bench else ():
+            print(f"no peer {name}: {reason}")
+        for number, case in enumerate(timed, 1):
+            _table.note(f"{number} of {len(timed)}: {case}")
+            say([bench.row(case)])
+    _table.note()
+    if "host" in only:
+        say(host_rows(device))
+    if "build" in only and not SIMULATED:
+        say(build_rows(small))
+    show(rows)
+    return int(any(row.get("status", "ok") != "ok" for row in rows))
+
+
+def _roofs(device, clock):
+    from . import roof
+    return roof.measure_roofs(device, clock, ["fma"])
+
+
+def show(rows):
+    """Print rows as tables."""
+    def ratio(row, name):
+        return f"{row[f'of_{name}']:.3f}" if f"of_{name}" in row else row.get(f"no_{name}", "")[:24] or None
+    cases = [row for row in rows if "problem" in row]
+    if cases:
+        _table.show(HEAD, [(row["problem"], row["plan"], f"{row['graph_us']:.2f}" if "graph_us" in row else row["status"],
+                            *(ratio(row, name) for name in ("plain", "torch", "torch.compile", "copy")), f"{row['build_ms']:.1f}")
+                           for row in cases], title="x: time of the peer over the graph's; of copy: bytes a second over a copy's")
+    for unit, title in (("us", "a call, one kernel"), ("ms", "building")):
+        found = [row for row in rows if unit in row]
+        if found:
+            print()
+            _table.show(("what", unit.replace("u", "µ"), "calls of Python"),
+                        [(row["what"], f"{row[unit]:.2f}", str(row.get("calls", "")) or None) for row in found], title=title)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The bench of operation graphs, on the processor at its small sizes."""
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import graph, run  # noqa: E402
+
+
+def test_rows(tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    assert run.main(["graph", "--only", "matmul,host", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
+    *cases, by_uid, by_tensor, addresses = map(json.loads, file.read_text().splitlines())
+    assert [row["problem"] for row in cases] == ["matmul 64x48x40 add@48 gelu float32", "matmul 8x96x64 add@96 gelu float32"]
+    for row in cases:
+        assert row["status"] == "ok" and row["plan"].startswith("matmul_") and "|" not in row["plan"]
+        assert row["graph_us"] > 0 and row["of_plain"] == pytest.approx(row["plain_us"] / row["graph_us"])
+        assert 0 < row["error"] <= 1 and row["machine"]["arch"] and row["op"] == "graph"
+    assert 0 < addresses["calls"] < by_tensor["calls"] and by_uid["us"] > 0
+    assert "x plain" in capsys.readouterr().out
+
+
+def test_a_wrong_result_has_no_number(monkeypatch):
+    monkeypatch.setattr(graph.Bench, "_expected", lambda self, case, arrays: torch.zeros(case.shapes["y"]) + 1)
+    assert graph.main(["--only", "matmul", "--dtype", "float32", "--no-peers", "--turns", "1"]) == 1
+
+
+def test_errors():
+    expected = torch.randn(40, 50)
+    for dtype in ("bfloat16", "float16", "float32"):
+        assert graph._error(expected.to(getattr(torch, dtype)), expected, dtype) <= 1
+    assert graph._error(expected.bfloat16(), expected, "float16") > 1
+    one = expected.clone()
+    one[3, 4] += 0.1
+    assert graph._error(one, expected, "float16") > 1 and graph._error(one * torch.nan, expected, "float16") > 1
+
+
+def test_the_peers_compute_the_same():
+    """Which is checked before they are timed: product, convolution and chain."""
+    for part in graph.PARTS[:3]:
+        for case in graph.cases(part, ["float32"], small=True):
+            t = case.arrays("cpu")
+            y, operands = None, iter(t[name] for name in t if name.startswith("o"))
+            if part == "matmul":
+                y = t["a"] @ t["b"]
+            elif part == "conv":
+                y = torch.conv2d(t["x"], t["w"], padding=1)
+            else:
+                y = t["x"]
+            for mode, operand in case.steps:
+                other = () if operand is None else (next(operands) if isinstance(operand, str) else operand,)
+                y = {"gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}.get(mode, getattr(torch, mode, None))(y, *other)
+            torch.testing.assert_close(case.eager()(t), y)
+
+
+def test_unknown_parts():
+    with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
+        graph.main(["--only", "networks"])
