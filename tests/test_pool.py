@@ -1,4 +1,5 @@
 """Pooling: references against PyTorch's, random problems, NaN and infinities, ties, problems in words, bad input."""
+import functools
 import importlib
 import itertools
 import json
@@ -89,7 +90,7 @@ def test_random_problems(request, op):
         dims = draw(st.integers(1, 3))
         image = tuple(draw(st.integers(1, (20, 9, 4)[dims - 1])) for _ in range(dims))
         shape = draw(st.integers(1, 2)), draw(st.sampled_from([1, 3, 4, 8])), *image
-        more = {"layout": draw(st.sampled_from(["NCHW", "NHWC"])), "index": draw(st.booleans())}
+        more = {"layout": draw(st.sampled_from(["NCHW", "NHWC"])), "index": draw(st.sampled_from(["int32", "int64", None]))}
         where = {name: {"gap": draw(st.sampled_from([0, 0, 1, 8])), "misaligned": draw(st.sampled_from([0, 0, 1]))} for name in "xy"}
         dtype = draw(st.sampled_from(DTYPES))
         if draw(st.booleans()):
@@ -213,17 +214,18 @@ def test_problems_come_back_from_their_records(op):
 
 
 def test_an_index_to_measure_on_is_in_the_image():
-    for text in ("2x8x9x8 f32 3x3 s2 p1", "1x5x6x6 f64 4x4 adaptive", "1x3x2x2 f32 2x2 s1 p3", "1x3x4x5x6 f32 2x2x2 ceil nhwc"):
+    for text in ("2x8x9x8 f32 3x3 s2 p1", "1x5x6x6 f64 4x4 adaptive", "1x3x2x2 f32 2x2 s1 p3", "1x3x4x5x6 f32 2x2x2 ceil nhwc",
+                 "2x8x9x8 f32 3x3 s2 p1 index64"):
         problem = parse_problem(text.split(), "max_pool_bwd")
         values = np.broadcast_to(problem.operand_values("index"), problem.y.shape)
         assert 0 <= values.min() and values.max() < np.prod(problem.image)
-        check_index(problem, {"index": array(values, "int32")})
+        check_index(problem, {"index": array(values, problem.index.dtype)})
         with pytest.raises(ValueError, match="max_pool_bwd: index holds"):
-            check_index(problem, {"index": array(values + np.prod(problem.image), "int32")})
+            check_index(problem, {"index": array(values + np.prod(problem.image), problem.index.dtype)})
 
 
 @pytest.mark.parametrize("words, op, message", [
-    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, adaptive"),
+    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, index64, adaptive"),
     ("2x3x4x4 f32 5x5", "avg_pool_bwd", "spans 5 along h"), ("2x3x4x4 i8 2x2", "max_pool_fwd", "x is int8")])
 def test_words_that_make_no_problem(words, op, message):
     with pytest.raises(ValueError if "int8" not in message else TypeError, match=message):
@@ -279,6 +281,45 @@ def test_bad_images():
     refused(ValueError, ["index has shape (1, 4, 1, 3)", "(1, 4, 2, 3)"], "max_pool_bwd", dy, index[:, :, :1], (1, 4, 4, 6), 2)
 
 
+@pytest.mark.parametrize("function", ["max_pool_fwd", "adaptive_max_pool_fwd"])
+def test_the_type_of_an_index(function):
+    """index_dtype's, or that of out's index."""
+    x, run = array(PICTURE), getattr(dnnkern, function)
+    y, index = run(x, 2, return_index=True)
+    given = array(np.zeros(y.shape)), array(np.zeros(y.shape), "int64")
+    for more in ({"index_dtype": "int64"}, {"index_dtype": np.int64}, {"out": given}):
+        _, found = run(x, 2, return_index=True, **more)
+        assert str(found.dtype) == "int64" and np.array_equal(host(found), host(index))
+    with pytest.raises(TypeError, match=f"{function}: out, the index, is int64; expected int32"):
+        run(x, 2, return_index=True, index_dtype="int32", out=given)
+    refused(TypeError, ["index_dtype='int16'", "'int32', 'int64'"], function, x, 2, return_index=True, index_dtype="int16")
+    refused(ValueError, ["index_dtype='int64' without return_index=True"], function, x, 2, index_dtype="int64")
+
+
+@pytest.mark.parametrize("algo", [a.name for a in dispatch.algorithms("max_pool_bwd")])
+def test_an_index_beyond_32_bits_has_no_effect(algo):
+    for layout, shape in (("NCHW", (1, 8, 4, 8)), ("NHWC", (1, 4, 8, 8))):
+        x = array(np.random.default_rng(0).standard_normal(shape))
+        y, index = dnnkern.max_pool_fwd(x, 2, layout=layout, return_index=True, index_dtype="int64")
+        for more, total in ((0, y.size), (2 ** 32, 0), (-2 ** 32, 0)):
+            try:
+                dx = dnnkern.max_pool_bwd(array(np.ones(y.shape)), array(host(index) + more, "int64"), shape, 2, layout=layout, algo=algo)
+            except NotSupported:
+                continue
+            assert host(dx).sum() == total
+
+
+def test_images_beyond_int32():
+    """Their index has 64 bits, and only the naive algorithm counts so far."""
+    x = Tensor.packed((1, 1, 2 ** 16, 2 ** 16), "float16")
+    make = functools.partial(make_forward, "max_pool_fwd")
+    more = 2, None, 0, 1, False, False, "NCHW", frozenset()
+    with pytest.raises(ValueError, match="image of 4294967296 pixels; the int32 index holds fewer"):
+        make("int32", (x,), None, *more)
+    problem = make("int64", (x,), None, *more)
+    assert [a.name for a in dispatch.algorithms("max_pool_fwd") if a.supports(problem) is None] == ["naive"]
+
+
 def test_bad_adaptive_sizes():
     x = array(PICTURE)
     refused(ValueError, ["output_size is 0"], "adaptive_max_pool_fwd", x, 0)
@@ -296,8 +337,9 @@ def test_bad_outputs():
     refused(TypeError, ["out is float16", "float32"], "avg_pool_fwd", x, 2, out=((1, 4, 2, 3), "float16"))
     refused(ValueError, ["1 arrays", "y, index"], "max_pool_fwd", x, 2, return_index=True, out=((1, 4, 2, 3), "float32"))
     y = array(np.zeros((1, 4, 2, 3)))
-    with pytest.raises(TypeError, match="max_pool_fwd: out, the index, is float32; expected int32"):
-        dnnkern.max_pool_fwd(x, 2, return_index=True, out=(y, array(np.zeros((1, 4, 2, 3)))))
+    for dtype, expected in ((None, "int32 or int64"), ("int64", "int64"), ("int32", "int32")):
+        with pytest.raises(TypeError, match=f"max_pool_fwd: out, the index, is float32; expected {expected}$"):
+            dnnkern.max_pool_fwd(x, 2, return_index=True, index_dtype=dtype, out=(y, array(np.zeros((1, 4, 2, 3)))))
     shared = labs.guarded(lay((1, 4, 2, 3), "float32", expand=(1,))).array
     with pytest.raises(ValueError, match="avg_pool_fwd: out.*share one address"):
         dnnkern.avg_pool_fwd(x, 2, out=shared)

@@ -31,7 +31,8 @@ def check_arithmetic(code, words):
 
 @pytest.mark.parametrize("words, loads, stores", [
     ("64x64x112x112 bf16 3x3 s2 p1 nhwc index", 9, 3), ("64x64x112x112 f32 3x3 s2 p1 nhwc index", 9, 2),
-    ("64x64x112x112 f16 3x3 s2 p1 nhwc", 9, 1), ("64x64x112x112 f64 3x3 s2 p1 nhwc", 9, 1), ("32x256x56x56 bf16 2x2 nhwc index", 4, 3)])
+    ("64x64x112x112 f16 3x3 s2 p1 nhwc", 9, 1), ("64x64x112x112 f64 3x3 s2 p1 nhwc", 9, 1), ("32x256x56x56 bf16 2x2 nhwc index", 4, 3),
+    ("64x64x112x112 bf16 3x3 s2 p1 nhwc index64", 9, 5)])
 def test_a_windows_taps_are_in_flight(words, loads, stores):
     """Beside the loads that look for a NaN."""
     code, launch, _ = assembled("max_pool_fwd", words, "channels")
@@ -53,13 +54,14 @@ def test_averages_load_chunks(words):
 
 @pytest.mark.parametrize("op, words, loads, stores", [
     ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 6, 4), ("avg_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 2, 4),
-    ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", 4, 4)])
+    ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", 4, 4), ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc index64", 6, 4),
+    ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc index64", 10, 4)])
 def test_gradients_are_gathered_for_patches(op, words, loads, stores):
     """A row of the outputs that cover a patch of four pixels is in flight."""
     code, launch, config = assembled(op, words, "channels")
     assert (config.rows, config.columns, config.outputs) == (2, 2, 2)
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: stores}
-    assert code.registers <= 80, "three blocks a multiprocessor"
+    assert code.registers <= 80 or loads == 10 and code.registers <= 128, "three blocks a multiprocessor, two with more bytes in flight"
     check_arithmetic(code, words)
 
 

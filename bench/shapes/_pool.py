@@ -17,6 +17,7 @@ SETS = {
                "8x64x16x112x112 {} 1x3x3 s1x2x2 p0x1x1  # video")}
 TRAINING = tuple(text.replace("  #", " index  #") if "#" in text else text + " index"
                  for text in SETS["networks"] + SETS["overlapping"])
+PYTORCH = tuple(text.replace("index", "index64") for text in TRAINING)  # its index is int64
 
 
 class Case(_words.Case):
@@ -44,6 +45,8 @@ class Case(_words.Case):
 
 
 def shapes(op):
-    """The sets of an operation; of maxima with and without an index."""
-    sets = {**SETS, "training": TRAINING} if op == "max_pool_fwd" else SETS
+    """The sets of an operation; of maxima with and without an index, and with int64."""
+    sets = SETS
+    if op.startswith("max"):
+        sets = {**SETS, **({"training": TRAINING} if op == "max_pool_fwd" else {}), "int64": PYTORCH}
     return _words.Shapes(op, sets, DTYPES, "64x64x112x112 {} 3x3 s2 p1", ("nhwc", "nchw"), case=Case)

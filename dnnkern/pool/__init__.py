@@ -1,10 +1,11 @@
 """Pooling: maxima and averages over a window, and over as many windows as are asked for."""
 import functools
 
+from ..host.choices import dtype_of
 from ..host.front import Operation, public
-from ..host.scalars import flag, ints
+from ..host.scalars import flag, ints, shown
 from ..host.window import windows
-from ._problem import (PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
+from ._problem import (INDEX_DTYPES, PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
 
 __all__ = ["PoolProblem", "adaptive_avg_pool_bwd", "adaptive_avg_pool_fwd", "adaptive_max_pool_bwd", "adaptive_max_pool_fwd",
            "avg_pool_bwd", "avg_pool_fwd", "max_pool_bwd", "max_pool_fwd"]
@@ -16,9 +17,17 @@ def _bound(make, *first):
 
 
 # An operation with an index comes before the one without: the first of an op is what `find` takes for problems of either kind.
-MAX_FWD = Operation("max_pool_fwd", operands=("x",), outputs=("y", "index"), problem=_bound(make_forward, "max_pool_fwd", True))
-_max_with_index = MAX_FWD.call
-_max = Operation("max_pool_fwd", operands=("x",), outputs=("y",), problem=_bound(make_forward, "max_pool_fwd", False)).call
+
+def _maxima(make, function):
+    """{want_index: Operation} of max_pool_fwd's problems."""
+    def operation(want):
+        return Operation("max_pool_fwd", operands=("x",), outputs=("y", "index") if want else ("y",), function=function,
+                         problem=_bound(make, "max_pool_fwd", want))
+    return {want: operation(want) for want in (True, *INDEX_DTYPES, False)}
+
+
+_max = _maxima(make_forward, "max_pool_fwd")
+MAX_FWD = _max[True]
 MAX_BWD = Operation("max_pool_bwd", operands=("dy", "index"), outputs=("dx",), problem=_bound(make_backward, "max_pool_bwd"),
                     check_values=check_index)
 _max_bwd = MAX_BWD.call
@@ -26,10 +35,7 @@ AVG_FWD = Operation("avg_pool_fwd", operands=("x",), outputs=("y",), problem=_bo
 _avg = AVG_FWD.call
 AVG_BWD = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",), problem=_bound(make_backward, "avg_pool_bwd"))
 _avg_bwd = AVG_BWD.call
-_adaptive_max_with_index = Operation("max_pool_fwd", operands=("x",), outputs=("y", "index"), function="adaptive_max_pool_fwd",
-                                     problem=_bound(make_adaptive_forward, "max_pool_fwd", True)).call
-_adaptive_max = Operation("max_pool_fwd", operands=("x",), outputs=("y",), function="adaptive_max_pool_fwd",
-                          problem=_bound(make_adaptive_forward, "max_pool_fwd", False)).call
+_adaptive_max = _maxima(make_adaptive_forward, "adaptive_max_pool_fwd")
 _adaptive_max_bwd = Operation("max_pool_bwd", operands=("dy", "index"), outputs=("dx",), function="adaptive_max_pool_bwd",
                               problem=_bound(make_adaptive_backward, "max_pool_bwd"), check_values=check_index).call
 _adaptive_avg = Operation("avg_pool_fwd", operands=("x",), outputs=("y",), function="adaptive_avg_pool_fwd",
@@ -38,9 +44,20 @@ _adaptive_avg_bwd = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",),
                               problem=_bound(make_adaptive_backward, "avg_pool_bwd")).call
 
 
+def _wanted(function, return_index, index_dtype):
+    """The key of the maxima of a call."""
+    if not flag(function, "return_index", return_index):
+        if index_dtype is not None:
+            raise ValueError(f"{function}: index_dtype={shown(index_dtype)} without return_index=True")
+        return False
+    if index_dtype is None:
+        return True
+    return dtype_of(function, "index_dtype", index_dtype, INDEX_DTYPES)
+
+
 @public
-def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", return_index=False, out=None,
-                 workspace=None, stream=None, **choice):
+def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", return_index=False, index_dtype=None,
+                 out=None, workspace=None, stream=None, **choice):
     """Maximum over each pooling window: ``y[n, c, p, q] = max over (r, s) of x[n, c, p*u - a + r*d, q*v - b + s*e]``.
 
     Parameters
@@ -61,6 +78,8 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
         Channels first or last, for any number of spatial dimensions.
     return_index : bool
         Also return the positions of the maxima, for `max_pool_bwd`.
+    index_dtype : "int32", "int64" or None
+        Of the index: PyTorch's is int64, int32 takes half the memory. None: that of out's index, int32 without `out`.
     out : array, or with `return_index` a tuple (y, index)
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -70,14 +89,15 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     -------
     y : array of x's framework and dtype
         NaN if the window contains one, -inf if it covers only padding.
-    index : array of int32, with `return_index`
+    index : array of `index_dtype`, with `return_index`
         Of y's shape: the flat position of the maximum in the spatial extent. Of equal maxima the first in tap order; the first NaN, if
         there is one; -1 if the window covers no pixel.
 
     Raises
     ------
     ValueError
-        A window that does not fit the padded image, parameters of the wrong length or out of range, an `out` that overlaps x.
+        A window that does not fit the padded image, parameters of the wrong length or out of range, an `out` that overlaps x, an image
+        of 2**31 pixels or more without an index of int64, `index_dtype` without `return_index`.
     TypeError
         Unsupported dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -99,10 +119,15 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     >>> index[0, 0]
     array([[3, 5],
            [3, 5]], dtype=int32)
+
+    PyTorch's index:
+
+    >>> dnnkern.max_pool_fwd(x, 2, stride=1, return_index=True, index_dtype="int64")[1].dtype
+    dtype('int64')
     """
-    return_index = flag("max_pool_fwd", "return_index", return_index)
+    wanted = _wanted("max_pool_fwd", return_index, index_dtype)
     parameters = *windows("max_pool_fwd", window, stride, padding, dilation), flag("max_pool_fwd", "ceil_mode", ceil_mode), False, layout
-    return (_max_with_index if return_index else _max)((x,), out, parameters, (), workspace, stream, choice)
+    return _max[wanted].call((x,), out, parameters, (), workspace, stream, choice)
 
 
 @public
@@ -114,8 +139,8 @@ def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation
     ----------
     dy : array
         Gradient of `max_pool_fwd`'s result; float64, float32, float16 or bfloat16; arbitrary strides.
-    index : array of int32
-        As returned by `max_pool_fwd`. An index outside its window has no effect.
+    index : array of int32 or int64
+        As returned by `max_pool_fwd`, or by PyTorch. An index outside its window has no effect.
     x_shape : tuple of int
         Shape of the image.
     window, stride, padding, dilation, ceil_mode, layout
@@ -245,12 +270,13 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
 
 
 @public
-def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, out=None, workspace=None, stream=None, **choice):
+def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, index_dtype=None, out=None, workspace=None, stream=None,
+                          **choice):
     """Max pooling to a given output size: of n pixels, output p of m covers ``p * n // m`` to ``ceil((p + 1) * n / m) - 1``.
 
     Parameters
     ----------
-    x, layout, return_index, out, workspace, stream, algo, allow, workspace_limit, exclude
+    x, layout, return_index, index_dtype, out, workspace, stream, algo, allow, workspace_limit, exclude
         As in `max_pool_fwd`. The algorithms are those of `max_pool_fwd`.
     output_size : int or tuple of int or None
         Output extents, one for all spatial dimensions or one for each; None in a tuple keeps the input's extent.
@@ -275,9 +301,9 @@ def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, 
     >>> dnnkern.adaptive_max_pool_fwd(np.array([[[1, 5, 2, 7, 3]]], np.float32), 2)
     array([[[5., 7.]]], dtype=float32)
     """
-    return_index = flag("adaptive_max_pool_fwd", "return_index", return_index)
-    call = _adaptive_max_with_index if return_index else _adaptive_max
-    return call((x,), out, (ints("adaptive_max_pool_fwd", "output_size", output_size), layout), (), workspace, stream, choice)
+    wanted = _wanted("adaptive_max_pool_fwd", return_index, index_dtype)
+    parameters = ints("adaptive_max_pool_fwd", "output_size", output_size), layout
+    return _adaptive_max[wanted].call((x,), out, parameters, (), workspace, stream, choice)
 
 
 @public

@@ -45,6 +45,8 @@ def rows_refusal(problem):
 
 def numbers_refusal(problem, units):
     """Why 32-bit integers do not suffice."""
+    if problem.is_max and problem.pixels >= LIMIT:
+        return f"an image has {problem.pixels} pixels; expected fewer than 2**31"
     if units >= LIMIT - 2 ** 20:
         return f"{units} threads; expected fewer than 2**31 - 2**20"
     reach = max(max(n + 2 * d * t + b, (m + 1) * s, (n + 2) * (m + 2) if problem.adaptive else 0) for n, m, t, s, d, b in

@@ -7,13 +7,14 @@ from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word, term_word
 from ._problem import OPS, PoolProblem, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward
 
-_FLAGS = {"ceil": "ceil_mode", "counting": "count_include_pad", "index": "index", "adaptive": "adaptive"}
+_FLAGS = {"ceil": ("ceil_mode", True), "counting": ("count_include_pad", True), "index": ("index", "int32"), "index64": ("index", "int64"),
+          "adaptive": ("adaptive", True)}
 
 
 def _term(text):
     """(parameter, value) of a word such as s2, p1, nhwc or ceil."""
     if text in _FLAGS:
-        return _FLAGS[text], True
+        return _FLAGS[text]
     try:
         return term_word(text)
     except argparse.ArgumentTypeError as error:
@@ -31,7 +32,7 @@ def add_arguments(parser):
     parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
     parser.add_argument("window", type=_window, help="window extents: 3x3; or global; with 'adaptive' the output size")
     parser.add_argument("terms", nargs="*", type=_term, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc, ceil, counting "
-                        "(the padding), index, adaptive")
+                        "(the padding), index or index64 (int64), adaptive")
 
 
 def make(op, arguments):
@@ -40,7 +41,7 @@ def make(op, arguments):
              "index": False, "adaptive": False, **dict(arguments.terms)}
     n, c, *image = (*arguments.shape, 1, 1)[:max(len(arguments.shape), 2)]
     shape, none = (n, c, *image) if given["layout"] == "NCHW" else (n, *image, c), frozenset()
-    forward, kind = op.replace("bwd", "fwd"), op.startswith("max") and (given["index"] or op.endswith("bwd"))
+    forward, kind = op.replace("bwd", "fwd"), op.startswith("max") and (given["index"] or op.endswith("bwd") and "int32")
     window = arguments.window if arguments.window is None or len(arguments.window) != 1 else arguments.window[0]
     x = (Tensor.packed(shape, arguments.dtype),)
     if given["adaptive"]:

@@ -15,6 +15,7 @@ from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, outpu
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
+INDEX_DTYPES = ("int32", "int64")
 NO_PIXEL = -1  # the index of a maximum over no pixels
 
 
@@ -30,7 +31,7 @@ class PoolProblem(Windows):
     y : Tensor
         One value per window, or its gradient.
     index : Tensor or None
-        int32, of y's shape: positions of the maxima.
+        int32 or int64, of y's shape: positions of the maxima.
     window, stride, dilation : tuple of int
         One entry per spatial dimension. For adaptive windows, `window` is the largest extent and the others are 1.
     padding : tuple of (int, int)
@@ -67,8 +68,8 @@ class PoolProblem(Windows):
             expected = output_shape(self.x.shape, found, self.layout)
         if self.y.shape != expected:
             raise ValueError(f"{self.op}: y has shape {self.y.shape}; expected {expected}")
-        if self.index is not None and (self.index.shape, self.index.dtype) != (self.y.shape, "int32"):
-            raise ValueError(f"{self.op}: index is {self.index}; expected int32 of shape {self.y.shape}")
+        if self.index is not None and (self.index.shape != self.y.shape or self.index.dtype not in INDEX_DTYPES):
+            raise ValueError(f"{self.op}: index is {self.index}; expected int32 or int64 of shape {self.y.shape}")
 
     @functools.cached_property
     def out(self):
@@ -105,6 +106,16 @@ class PoolProblem(Windows):
     def dy(self):
         """y of the backward operations, by the name of their operand."""
         return self.y
+
+    @property
+    def index_dtype(self):
+        """int32 or int64, or None without an index."""
+        return self.index.dtype if self.index is not None else None
+
+    @property
+    def pixels(self):
+        """Of an image."""
+        return math.prod(self.image)
 
     @property
     def tap_count(self):
@@ -175,7 +186,8 @@ class PoolProblem(Windows):
             words.append(f"dilation {text(self.dilation)}")
         if set(self.padding) != {(0, 0)}:
             words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
-        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), ("with index", self.index and self.is_forward))
+        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), ("with index", self.index_dtype == "int32" and self.is_forward),
+                 ("with int64 index", self.index_dtype == "int64"))
         return " ".join(words + [word for word, given in flags if given])
 
 
@@ -202,9 +214,9 @@ def _check_image(function, name, tensor):
         raise TypeError(f"{function}: {name} is {tensor.dtype}; expected one of {', '.join(DTYPES)}")
 
 
-def _check_output(function, name, tensor, shape, dtype):
-    if tensor.dtype != dtype:
-        raise TypeError(f"{function}: {name} is {tensor.dtype}; expected {dtype}")
+def _check_output(function, name, tensor, shape, *dtypes):
+    if tensor.dtype not in dtypes:
+        raise TypeError(f"{function}: {name} is {tensor.dtype}; expected {' or '.join(dtypes)}")
     if tensor.shape != shape:
         raise ValueError(f"{function}: {name} has shape {tensor.shape}; expected {shape}")
 
@@ -220,7 +232,10 @@ def _check_flag(function, name, value):
 
 
 def _problem(op, function, given, index, out, shape, want_index, geometry, layout):
-    """`PoolProblem` of a call, after all checks. `geometry(dims, image)` -> (fields of the problem, extents of the output)."""
+    """`PoolProblem` of a call, after all checks. `geometry(dims, image)` -> (fields of the problem, extents of the output).
+
+    `want_index`: False, a dtype, or True for that of out's index, int32 without out.
+    """
     one_of(function, "layout", layout, LAYOUTS)
     forward = op.endswith("fwd")
     _check_image(function, "x" if forward else "dy", given)
@@ -229,16 +244,14 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
     image = tuple(shape[2:] if layout == "NCHW" else shape[1:-1])
     fields, found = geometry(dims, image)
     y_shape, is_max = output_shape(shape, found, layout), op.startswith("max")
-    if is_max and math.prod(image) >= 2 ** 31:
-        raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the int32 index "
-                         "holds fewer than 2**31")
     if forward:
         outs = out if isinstance(out, tuple) else (out,)
         x, y = given, outs[0] if out is not None else Tensor.packed(y_shape, given.dtype)
-        index = (outs[1] if out is not None else Tensor.packed(y_shape, "int32")) if want_index else None
+        index_dtypes = INDEX_DTYPES if want_index is True else (want_index,)
+        index = (outs[1] if out is not None else Tensor.packed(y_shape, index_dtypes[0])) if want_index else None
         _check_output(function, "out", y, y_shape, given.dtype)
         if index is not None:
-            _check_output(function, "out, the index," if out is not None else "index", index, y_shape, "int32")
+            _check_output(function, "out, the index," if out is not None else "index", index, y_shape, *index_dtypes)
         for tensor in (y, index) if index is not None else (y,):
             _check_addresses(function, tensor)
     else:
@@ -247,9 +260,12 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
         if is_max:
             if index is None:
                 raise TypeError(f"{function}: index: got NoneType; expected an array")
-            _check_output(function, "index", index, y_shape, "int32")
+            _check_output(function, "index", index, y_shape, *INDEX_DTYPES)
         _check_output(function, "out", x, shape, given.dtype)
         _check_addresses(function, x)
+    if is_max and math.prod(image) >= 2 ** 31 and (index is None or index.dtype == "int32"):
+        raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the int32 index "
+                         "holds fewer than 2**31")
     return PoolProblem(op=op, x=x, y=y, index=index, layout=layout, **fields)
 
 
@@ -324,6 +340,6 @@ def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
 def check_index(problem, arrays):
     """ValueError where an index is neither a pixel of the image nor -1; waits for the device."""
     from ..host.check import to_host
-    values, pixels = to_host(arrays["index"]), math.prod(problem.image)
+    values, pixels = to_host(arrays["index"]), problem.pixels
     if values.size and not (NO_PIXEL <= values.min() and values.max() < pixels):
         raise ValueError(f"{problem.op}: index holds {values.min()} to {values.max()}; expected pixels of the image, 0 to {pixels - 1}")

@@ -6,7 +6,7 @@ indices. For a maximum, a pixel adds the gradients whose index it is. For an ave
 divided by what each window counts: one reciprocal per output, no division per element. Every pixel is written once, in whole chunks of
 channels, without atomics, and the sums are made in the order of the outputs.
 
-Indices are four bytes per element: two thirds of what a maximum of 16-bit types reads. `naive` takes averages with dilation.
+Indices of int32 are two thirds of what a maximum of 16-bit types reads, of int64 four fifths. `naive` takes averages with dilation.
 """
 import functools
 import math
@@ -24,19 +24,22 @@ from ..host.launch import Argument, Launch
 from ._chunks import (Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, make_pixel_offset, numbers_refusal,
                       offset)
 from ._chunks import refusal as chunk_refusal
+from ._index import WORDS, make_index_reader
 from ._windows import make_counted, make_covering, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/bwd_channels")
 
 THREADS = 256
-MOST_WORDS, MOST_OUTPUTS = 24, 8  # words of gradients and indices in flight, and outputs
+MOST_WORDS = {None: 24, "int32": 24, "int64": 40}  # of gradients and indices in flight, by the type of the index
+MOST_OUTPUTS = 8
+THREE_BLOCKS = 24  # words in flight with int64, up to which three blocks a multiprocessor have the registers
 
 
 @dataclass(frozen=True)
 class Config:
-    """The gradient of what and of what type; whether threads run along the width or along channels; channels per thread, accesses, rows and
-    columns of a patch, outputs in flight; the kind of windows; 64-bit offsets."""
-    maximum: bool
+    """Type of a maximum's index, None for an average, and of the elements; whether threads run along the width or along channels; channels
+    per thread, accesses, rows and columns of a patch, outputs in flight; the kind of windows; 64-bit offsets."""
+    index: str | None
     dtype: str
     width_fastest: bool
     channels: int
@@ -89,13 +92,13 @@ def configs(problem, device):
 
 def patches(problem, channels, width_fastest):
     """Configurations of so many channels per thread."""
-    words = max(channels * problem.x.itemsize // 4, 1) + (channels if problem.is_max else 0)
+    words = max(channels * problem.x.itemsize // 4, 1) + channels * WORDS.get(problem.index_dtype, 0)
     found = []
     for rows, columns in ((1, 1), (1, 2), (2, 2)):
         if rows <= problem.image[1] and columns <= problem.image[2]:
             outputs = outputs_covering(problem, 2, columns)
-            outputs = ceil_div(outputs, ceil_div(outputs, max(1, min(MOST_OUTPUTS, MOST_WORDS // words))))
-            found.append(Config(problem.is_max, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows, columns,
+            outputs = ceil_div(outputs, ceil_div(outputs, max(1, min(MOST_OUTPUTS, MOST_WORDS[problem.index_dtype] // words))))
+            found.append(Config(problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows, columns,
                                 outputs, problem.adaptive, is_wide(problem)))
     return found
 
@@ -117,7 +120,7 @@ def seconds(problem, config, lines, device):
     gathered = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows) * row
     base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
     each = base + COST.pixel * pixels + gathered * (COST.output + config.channels * (1 + pixel * pixels))
-    accesses = 1 + (ceil_div(config.channels, 4) if problem.is_max else 0)
+    accesses = 1 + ceil_div(config.channels * WORDS.get(problem.index_dtype, 0), 4)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * gathered * accesses * lines / (COST.l1 * device.sms * device.clock_hz))
     return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
@@ -127,15 +130,17 @@ def seconds(problem, config, lines, device):
 def kernel(config):
     """dx[n, d, h, w, c] = the sum of the gradients that belong to the pixel."""
     Total, V, ROWS, COLUMNS, OUTPUTS = scalar_of(config.dtype), config.channels, config.rows, config.columns, config.outputs
-    MAX, coordinates, pixel_offset = config.maximum, make_coordinates(config.width_fastest), make_pixel_offset(config.wide)
+    MAX, WIDTH, coordinates = config.index is not None, WORDS.get(config.index, 1), make_coordinates(config.width_fastest)
+    pixel_offset = make_pixel_offset(config.wide)
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.y)
-    _, _, fetch_index, _ = make_reader("float32", V, config.access.index)
+    fetch_index, narrow = make_index_reader(config.index, V, config.access.index)
     put = make_writer(config.dtype, V, config.access.x)
     window, covering, counted = make_window(config.adaptive), make_covering(config.adaptive), make_counted(False)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
-    BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V if MAX else 1, ROWS * COLUMNS * V
+    BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
+    BLOCKS = 2 if config.index == "int64" and BUFFER + INDICES > THREE_BLOCKS else 3
 
-    @jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_channels(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
@@ -158,11 +163,12 @@ def kernel(config):
                             q, ok = q0 + k, q0 + k < end_q
                             fetch(raw, k * LENGTH, dy_image, pixel_offset(o, p, q, y_stride), ok)
                             if MAX:
-                                fetch_index(indices, k * V, index_image, pixel_offset(o, p, q, index_stride), ok)
+                                fetch_index(indices, k * V * WIDTH, index_image, pixel_offset(o, p, q, index_stride), ok)
                         # each pixel adds what belongs to it
                         for k in range(OUTPUTS):
                             unpack(values, 0, raw, k * LENGTH)
                             if MAX:
+                                narrow(indices, k * V, k * V * WIDTH)
                                 for r in range(ROWS):
                                     for s in range(COLUMNS):
                                         pixel = u32(pixel_number(d, h + r, w + s, axes))
@@ -194,7 +200,7 @@ def build(problem, device, config):
     """One launch. Without an index, its pointer is that of dy, and is not used."""
     pointer = element(problem.x.dtype).pointer
     units = _units(problem, config)
-    index = Argument("float32*", "index") if config.maximum else Argument(pointer, "dy")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units),
              *arguments(problem, _patches(problem, config.rows, config.columns), problem.c // config.channels))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)

@@ -20,6 +20,7 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
+from ._index import WORDS, make_index_reader
 from ._windows import make_counted, make_covering, make_reciprocal, make_window, pixel_number
 from .pool_bwd_channels import dilated_refusal, outputs_covering
 
@@ -32,9 +33,9 @@ MOST_PIXELS = 32
 
 @dataclass(frozen=True)
 class Config:
-    """The gradient of what and of what type; outputs per vector, words per access to y, the index and x; taps, stride and padding of a row;
-    rows of pixels; whether threads divide rows; 64-bit offsets."""
-    maximum: bool
+    """Type of a maximum's index, None for an average, and of the elements; outputs per vector, words per access to y, the index and x;
+    taps, stride and padding of a row; rows of pixels; whether threads divide rows; 64-bit offsets."""
+    index: str | None
     dtype: str
     outputs: int
     y_words: int
@@ -83,7 +84,7 @@ def _configs(problem):
     for rows in (1, 2):
         pixels = outputs * stride
         index = _words(problem.index, problem.index_strides, outputs) if problem.is_max else 1
-        found.append(Config(problem.is_max, problem.x.dtype, outputs, _words(problem.y, problem.y_strides, outputs), index,
+        found.append(Config(problem.index_dtype, problem.x.dtype, outputs, _words(problem.y, problem.y_strides, outputs), index,
                             _words(problem.x, problem.x_strides, pixels), problem.taps[2], stride, problem.before[2], rows,
                             problem.image[2] % pixels == 0, is_wide(problem)))
     return found
@@ -122,11 +123,11 @@ def estimate(problem, device, config):
     units = problem.n * problem.c * math.prod(_extents(problem, config))
     rows = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows)
     pairs = ceil_div(config.pixels * config.taps, config.stride)
-    both = 2 if config.maximum else 1
+    both = 2 if config.index else 1
     each = COST.thread + rows * (config.vectors * both * (COST.group + config.outputs)
-                                 + config.rows * pairs * (COST.maximum if config.maximum else COST.average))
+                                 + config.rows * pairs * (COST.maximum if config.index else COST.average))
     each += COST.pixel * config.rows * config.pixels * (1 if config.whole else COST.ragged)
-    loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + (4 if config.maximum else 0)))
+    loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + 4 * WORDS.get(config.index, 0)))
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * loaded / (COST.l1 * device.sms * device.clock_hz))
     return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
@@ -136,15 +137,16 @@ def estimate(problem, device, config):
 def kernel(config):
     """dx[n, c, d, h:h + rows, w:w + pixels] = the sum of the gradients that belong to each pixel."""
     Total, V, ROWS, PIXELS, STRIDE = scalar_of(config.dtype), config.outputs, config.rows, config.pixels, config.stride
-    MAX, WHOLE, Int, coordinates = config.maximum, config.whole, i64 if config.wide else i32, make_coordinates(True)
+    MAX, WIDTH, WHOLE = config.index is not None, WORDS.get(config.index, 1), config.whole
+    Int, coordinates = i64 if config.wide else i32, make_coordinates(True)
     VECTORS, SKIP, FIRST, TAPS, PADDING = config.vectors, config.skip, config.first, config.taps, config.padding
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.y_words)
-    _, _, fetch_index, _ = make_reader("float32", V, config.index_words)
+    fetch_index, narrow = make_index_reader(config.index, V, config.index_words)
     put, store = make_writer(config.dtype, PIXELS, config.x_words), make_writer(config.dtype, 1, 0)
     window, covering, counted = make_window(False), make_covering(False), make_counted(False)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     BUFFER, STRETCH, TOTALS = VECTORS * LENGTH, VECTORS * V, ROWS * PIXELS
-    INDICES = STRETCH if MAX else 1
+    INDICES = STRETCH * WIDTH if MAX else 1
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
@@ -169,9 +171,11 @@ def kernel(config):
                         ok = (q >= 0) & (q < axes.w.outputs)
                         fetch(raw, k * LENGTH, dy_image, o * Int(y_stride.d) + p * Int(y_stride.h) + q, ok)
                         if MAX:
-                            fetch_index(indices, k * V, index_image, o * Int(index_stride.d) + p * Int(index_stride.h) + q, ok)
+                            fetch_index(indices, k * V * WIDTH, index_image, o * Int(index_stride.d) + p * Int(index_stride.h) + q, ok)
                     for k in range(VECTORS):
                         unpack(values, k * V, raw, k * LENGTH)
+                        if MAX:
+                            narrow(indices, k * V, k * V * WIDTH)
                     first_h, taps_h = window(p, axes.h)
                     if not MAX:
                         first_d, taps_d = window(o, axes.d)
@@ -206,7 +210,7 @@ def build(problem, device, config):
     """One launch. Without an index, its pointer is that of dy, and is not used."""
     pointer, extents = element(problem.x.dtype).pointer, _extents(problem, config)
     units = problem.n * problem.c * math.prod(extents)
-    index = Argument("float32*", "index") if config.maximum else Argument(pointer, "dy")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units), *arguments(problem, extents, problem.c))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
-from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
+from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -26,6 +26,7 @@ from ..host.launch import Argument, Launch
 from ._chunks import (Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, make_pixel_offset, numbers_refusal,
                       offset)
 from ._chunks import refusal as chunk_refusal
+from ._index import make_index_writer
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/fwd_channels")
@@ -37,10 +38,10 @@ MOST_LOADS = 9  # of 16 bytes in flight: four registers each
 
 @dataclass(frozen=True)
 class Config:
-    """What is computed and of what type; whether threads run along the width or along channels; channels per thread, accesses, rows and
-    columns of taps in flight; the kind of windows; 64-bit offsets."""
+    """What is computed; types of the index and of the elements; whether threads run along the width or along channels; channels per thread,
+    accesses, rows and columns of taps in flight; the kind of windows; 64-bit offsets."""
     maximum: bool
-    index: bool
+    index: str | None
     dtype: str
     width_fastest: bool
     channels: int
@@ -94,9 +95,9 @@ def taps_at_once(taps):
 def kernel(config):
     """y[n, o, p, q, c] = the maximum or the average of x over the window."""
     Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
-    MAX, INDEX = config.maximum, config.index
+    MAX, INDEX = config.maximum, config.index is not None
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
-    put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
+    put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     coordinates, pixel_offset = make_coordinates(config.width_fastest), make_pixel_offset(config.wide)
     window, inside, counted = make_window(config.adaptive), make_inside(config.dilated), make_counted(config.dilated)
     reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
@@ -175,16 +176,16 @@ def kernel(config):
                     total[v] *= factor
             put(advance(y, offset(n, c, o, p, q, y_stride)), 0, total, 0)
             if INDEX:
-                put_words(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
+                put_index(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
     return pool_fwd_channels
 
 
 def launches(problem, channels, width_fastest):
     """The launch, with so many channels per thread. Without an index, its pointer is that of y, and is not used."""
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
-    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
+    config = Config(problem.is_max, problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
                     columns, problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
-    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),
              *arguments(problem, problem.out, problem.c // channels))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)

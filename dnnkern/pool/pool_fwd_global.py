@@ -35,9 +35,9 @@ NO_PIXEL = 2 ** 31 - 1
 
 @dataclass(frozen=True)
 class Config:
-    """What is computed and of what type; elements per vector, words per access, threads per plane."""
+    """What is computed; types of the index and of the elements; elements per vector, words per access, threads per plane."""
     maximum: bool
-    index: bool
+    index: str | None
     dtype: str
     elements: int
     words: int
@@ -77,7 +77,7 @@ def _config(problem):
     pixels, itemsize = math.prod(problem.image), problem.x.itemsize
     elements = math.gcd(16 // itemsize, pixels)
     words = access_words(problem.x, elements, [s for n, s in zip((problem.n, problem.c), problem.x_strides) if n > 1])
-    return Config(problem.is_max, problem.index is not None, problem.x.dtype, elements, words, 32 if pixels * itemsize <= WARP else THREADS)
+    return Config(problem.is_max, problem.index_dtype, problem.x.dtype, elements, words, 32 if pixels * itemsize <= WARP else THREADS)
 
 
 def estimate(problem, device, config):
@@ -96,7 +96,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """y[n, c] = the maximum or the average of a plane."""
     Total, V, GROUP = scalar_of(config.dtype), config.elements, config.threads
-    MAX, INDEX, PLANES = config.maximum, config.index, THREADS // config.threads
+    MAX, INDEX, PLANES = config.maximum, config.index is not None, THREADS // config.threads
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.words)
     put, reciprocal = make_writer(config.dtype, 1, 0), make_reciprocal("float64" if config.dtype == "float64" else "float32")
     BUFFER, STEP, SCRATCH, WHOLE = LOADS * LENGTH, LOADS * GROUP, THREADS // 16, GROUP == THREADS
@@ -157,7 +157,7 @@ def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y, and is not used."""
     config, planes, pixels = _config(problem), problem.n * problem.c, math.prod(problem.image)
     pointer = element(problem.x.dtype).pointer
-    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", planes), Argument("uint32x3", divisor(problem.c)),
                  Argument("int32", pixels // config.elements), Argument("int32", pixels), *problem.addresses())
     return (Launch(kernel(config), (ceil_div(planes * config.threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)

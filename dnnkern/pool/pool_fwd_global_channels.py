@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
-from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
+from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -23,6 +23,7 @@ from ..engine.offsets import LIMIT
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, chunk_of
 from ._chunks import refusal as chunk_refusal
+from ._index import make_index_writer
 from ._windows import MINUS_INFINITY, make_reciprocal
 from .pool_fwd_global import whole_refusal
 
@@ -36,9 +37,9 @@ NO_PIXEL = 2 ** 31 - 1
 
 @dataclass(frozen=True)
 class Config:
-    """What is computed and of what type; channels per chunk, accesses, chunks per block, 64-bit offsets."""
+    """What is computed; types of the index and of the elements; channels per chunk, accesses, chunks per block, 64-bit offsets."""
     maximum: bool
-    index: bool
+    index: str | None
     dtype: str
     channels: int
     access: Access
@@ -84,7 +85,7 @@ def configs(problem, device):
     pixels, step = math.prod(problem.image), _pixel_step(problem)
     wide = (pixels + LOADS * THREADS) * abs(step) + problem.c >= LIMIT
     least = max(1, min(32, LEAST_BYTES // (channels * problem.x.itemsize)))
-    return [Config(problem.is_max, problem.index is not None, problem.x.dtype, channels, access_of(problem, channels), lanes, wide)
+    return [Config(problem.is_max, problem.index_dtype, problem.x.dtype, channels, access_of(problem, channels), lanes, wide)
             for lanes in (32, 16, 8, 4, 2, 1) if lanes >= least and (lanes < 2 * (problem.c // channels) or lanes == least)]
 
 
@@ -114,9 +115,9 @@ def merge(a, at, b, other):
 def kernel(config):
     """y[n, c] = the maximum or the average over the pixels."""
     Total, V, LANES, Int = scalar_of(config.dtype), config.channels, config.lanes, i64 if config.wide else i32
-    MAX, INDEX, PIXELS = config.maximum, config.index, THREADS // config.lanes
+    MAX, INDEX, PIXELS = config.maximum, config.index is not None, THREADS // config.lanes
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
-    put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
+    put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     START = MINUS_INFINITY if MAX else 0.0
     BUFFER, STRIDE, SHARED, STEPS, SHIFT = LOADS * LENGTH, PIXELS, THREADS * V, PIXELS.bit_length() - 1, LANES.bit_length() - 1
@@ -179,14 +180,14 @@ def kernel(config):
                     total[v] *= reciprocal(pixels)
             put(advance(y, n * y_stride.n + c * y_stride.c), 0, total, 0)
             if INDEX:
-                put_words(advance(index, n * index_stride.n + c * index_stride.c), best_pixel)
+                put_index(advance(index, n * index_stride.n + c * index_stride.c), best_pixel)
     return pool_fwd_global_channels
 
 
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y, and is not used."""
     pointer, chunks = element(problem.x.dtype).pointer, problem.c // config.channels
-    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("uint32x3", divisor(ceil_div(chunks, config.lanes))),
                  Argument("int32", chunks), Argument("int32", math.prod(problem.image)), Argument("int64", _pixel_step(problem)),
                  *problem.addresses())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
-from ..device.groups import access_words, make_reader, make_word_writer, make_writer, scalar_of
+from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -28,6 +28,7 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
+from ._index import make_index_writer
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/fwd_rows")
@@ -41,10 +42,11 @@ LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (
 
 @dataclass(frozen=True)
 class Config:
-    """What is computed and of what type; elements per vector, outputs per thread, accesses to x, y and index; taps and stride of a row;
-    elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation; 64-bit offsets."""
+    """What is computed; types of the index and of the elements; elements per vector, outputs per thread, accesses to x, y and index; taps
+    and stride of a row; elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation;
+    64-bit offsets."""
     maximum: bool
-    index: bool
+    index: str | None
     dtype: str
     elements: int
     outputs: int
@@ -78,7 +80,7 @@ def _config(problem, factor=1):
     elements, stride, taps = _elements(problem), problem.steps[2], problem.taps[2]
     outputs = factor * elements // math.gcd(elements, stride)
     width = elements * problem.x.itemsize // 4
-    found = Config(problem.is_max, problem.index is not None, problem.x.dtype, elements, outputs, Access(width, 0, 0), taps, stride,
+    found = Config(problem.is_max, problem.index_dtype, problem.x.dtype, elements, outputs, Access(width, 0, 0), taps, stride,
                    -problem.before[2] % elements, 1, problem.out[2] % outputs == 0, set(problem.dilations) != {1}, is_wide(problem))
     rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.vectors * width)))
     found_access = access_of(problem, outputs, 4)
@@ -133,10 +135,10 @@ def estimate(problem, device, config):
 def kernel(config):
     """y[n, c, o, p, q:q + outputs] = the maximum or the average of x over each window."""
     Total, E, V, ROWS, TAPS = scalar_of(config.dtype), config.elements, config.outputs, config.rows, config.taps
-    MAX, INDEX, WHOLE, Int = config.maximum, config.index, config.whole, i64 if config.wide else i32
+    MAX, INDEX, WHOLE, Int = config.maximum, config.index is not None, config.whole, i64 if config.wide else i32
     VECTORS, SKIP, STRIDE, (EVEN, ODD) = config.vectors, config.skip, config.stride, LOWEST[config.dtype]
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, E, config.access.x)
-    put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(1, config.access.index))
+    put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     store, coordinates = make_writer(config.dtype, 1, 0), make_coordinates(True)
     window, inside, counted = make_window(False), make_inside(config.dilated), make_counted(config.dilated)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
@@ -209,7 +211,7 @@ def kernel(config):
             if WHOLE:
                 put(to, 0, total, 0)
                 if INDEX:
-                    put_words(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
+                    put_index(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
             else:
                 for v in range(V):
                     if q + v < axes.w.outputs:
@@ -222,7 +224,7 @@ def kernel(config):
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y, and is not used."""
     pointer = element(problem.x.dtype).pointer
-    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     units = _units(problem, config)
     extents = (*problem.out[:2], ceil_div(problem.out[2], config.outputs))
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units), *arguments(problem, extents, problem.c))

@@ -26,10 +26,10 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """The operation, the elements' type, whether there is an index, whether channels are last, and whether windows are adaptive."""
+    """The operation, the elements' type, the type of an index, whether channels are last, and whether windows are adaptive."""
     op: str
     dtype: str
-    index: bool
+    index: str | None
     channels_last: bool
     adaptive: bool
 
@@ -142,7 +142,8 @@ def offset(n, c, d, h, w, stride):
 def forward(config):
     """y[n, c, o, p, q] = the maximum or the average of x over the window."""
     e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
-    load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index
+    load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index is not None
+    Index = i64 if config.index == "int64" else i32
     coordinates, window, reciprocal = make_coordinates(config.channels_last), make_window(config.adaptive), make_reciprocal(e.compute)
 
     @jit(launch_bounds=(THREADS, 2))
@@ -169,7 +170,7 @@ def forward(config):
             if MAX:
                 store(y, offset(n, c, o, p, q, y_stride), best)
                 if INDEX:
-                    index[offset(n, c, o, p, q, index_stride)] = i32(best_pixel)
+                    index[offset(n, c, o, p, q, index_stride)] = Index(best_pixel)
             else:
                 count = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h) * counted(first_w, taps_w, axes.w)
                 store(y, offset(n, c, o, p, q, y_stride), total * reciprocal(count))
@@ -181,6 +182,7 @@ def backward(config):
     """dx[n, c, d, h, w] = the sum of the gradients that belong to the pixel."""
     e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
     load, store, MAX = e.load, e.store, config.op.startswith("max")
+    Index = i64 if config.index == "int64" else i32
     coordinates, window, covering = make_coordinates(config.channels_last), make_window(config.adaptive), make_covering(config.adaptive)
     reciprocal = make_reciprocal(e.compute)
 
@@ -189,7 +191,7 @@ def backward(config):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < pixels:
             n, c, d, h, w = coordinates(i, channels, axes.d.extent, axes.h.extent, axes.w.extent)
-            pixel = i32((d * axes.h.extent + h) * axes.w.extent + w)
+            pixel = Index((d * axes.h.extent + h) * axes.w.extent + w)
             total = Total(0)
             o_first, o_end = covering(d, axes.d)
             p_first, p_end = covering(h, axes.h)
@@ -216,9 +218,9 @@ def backward(config):
 
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y or dy, and is not used."""
-    config = Config(problem.op, problem.x.dtype, problem.index is not None, problem.layout == "NHWC", problem.adaptive)
+    config = Config(problem.op, problem.x.dtype, problem.index_dtype, problem.layout == "NHWC", problem.adaptive)
     pointer = element(problem.x.dtype).pointer
-    index = Argument("int32*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
     if problem.is_forward:
         kernel, arrays = forward(config), (Argument(pointer, "x"), Argument(pointer, "y"), index)
     else:

@@ -46,7 +46,7 @@ class Pool(Case):
     count_include_pad: bool = False
     layout: str = "NCHW"
     adaptive: bool = False
-    index: bool = True
+    index: str = "int32"      # its dtype; None: no index
     place: dict = field(default_factory=dict, hash=False)
 
     @property
@@ -85,7 +85,7 @@ class Pool(Case):
         x, y = self._ordered(self.shape), self._ordered(self.y_sizes)
         places = {"x": lay(x, self.dtype, **self.place.get("x", {})), "y": lay(y, self.dtype, **self.place.get("y", {}))}
         if self.is_max and (self.index or not self.is_forward):
-            places["index"] = lay(y, "int32", **self.place.get("index", {}))
+            places["index"] = lay(y, self.index or "int32", **self.place.get("index", {}))
         return places
 
     def inputs(self):
@@ -143,7 +143,9 @@ class Pool(Case):
         if not self.adaptive:
             tail.update(self._geometry())
         if self.is_forward and self.is_max:
-            tail["return_index"] = self.index
+            tail["return_index"] = self.index is not None
+            if self.index == "int64":
+                tail["index_dtype"] = self.index
         return function(*operands, layout=self.layout, out=out, **tail)
 
     # ---- values and references; inside, channels are first and everything is float64
@@ -326,10 +328,24 @@ def cases(op) -> list:
     case("adaptive-even", (1, 8, 6, 8), (3, 2), adaptive=True)
     if is_max and is_forward:
         for dtype in DTYPES:
-            case("no-index-3x3-s2-p1", (1, 16, 9, 8), 3, dtype, stride=2, padding=1, index=False)
-        case("no-index-padding-beyond-the-window", (1, 8, 4, 4), 2, "float16", padding=(5, 3), index=False)
-        case("no-index-adaptive", (1, 8, 7, 10), (3, 4), "bfloat16", adaptive=True, index=False)
-        case("no-index-global", (2, 24, 7, 7), None, index=False)
+            case("no-index-3x3-s2-p1", (1, 16, 9, 8), 3, dtype, stride=2, padding=1, index=None)
+        case("no-index-padding-beyond-the-window", (1, 8, 4, 4), 2, "float16", padding=(5, 3), index=None)
+        case("no-index-adaptive", (1, 8, 7, 10), (3, 4), "bfloat16", adaptive=True, index=None)
+        case("no-index-global", (2, 24, 7, 7), None, index=None)
+    if is_max:
+        for dtype in DTYPES:
+            case("int64-3x3-s2-p1", (1, 16, 9, 8), 3, dtype, stride=2, padding=1, index="int64")
+            case("int64-global", (2, 24, 7, 7), None, dtype, index="int64")
+        case("int64-3x3-s1-p1", (1, 8, 7, 16), 3, "float16", stride=1, padding=1, index="int64")
+        case("int64-2x2", (2, 5, 6, 8), 2, index="int64")
+        case("int64-misaligned", (1, 16, 6, 8), (2, 3), "bfloat16", stride=1, padding=(0, 1), index="int64",
+             place={"x": {"misaligned": 1}, "y": {"misaligned": 3}, "index": {"misaligned": 1}})
+        case("int64-strided", (2, 4, 6, 6), 2, index="int64", place={"index": {"gap": 2, "flip": (2,)}})
+        case("int64-padding-beyond-the-window", (1, 8, 4, 4), 2, padding=(5, 3), index="int64")
+        case("int64-adaptive", (1, 16, 7, 10), (3, 4), "float16", adaptive=True, index="int64")
+        case("int64-3d", (1, 2, 4, 5, 6), (2, 3, 2), stride=1, padding=(1, 1, 0), index="int64")
+        case("int64-1d-window-of-70", (1, 1, 80), 70, "bfloat16", stride=1, index="int64")
+        case("int64-global-odd", (1, 3, 5, 41), None, index="int64")
     if not is_max:
         for dtype in DTYPES:
             case("counting-3x3-s2-p1", (1, 16, 9, 8), 3, dtype, stride=2, padding=1, count_include_pad=True)
