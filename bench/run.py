@@ -255,8 +255,11 @@ class CaseBench:
         return found
 
     def _host_times(self, operands, good, times):
-        """{algorithm: seconds of host time of the public call}: on torch's tensors, beside torch's own calls, or on Numba arrays."""
-        if HOST_MEMORY:
+        """{algorithm: seconds of host time of the public call}: on torch's tensors, beside torch's own calls, or on Numba arrays.
+
+        A program after a product or a convolution is a graph's (`graph.py`): no public function takes one.
+        """
+        if HOST_MEMORY or getattr(self.problem, "program", None) is not None and self.case.op != "fused_pointwise":
             return {}
         try:
             import torch

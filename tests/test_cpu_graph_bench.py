@@ -8,7 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import graph, run  # noqa: E402
+from bench import graph, peers, run, shapes  # noqa: E402
+from dnnkern import dispatch  # noqa: E402
+from dnnkern.host.timing import Clock  # noqa: E402
 
 
 def test_rows(tmp_path, capsys):
@@ -60,3 +62,27 @@ def test_the_peers_compute_the_same():
 def test_unknown_parts():
     with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
         graph.main(["--only", "networks"])
+
+
+@pytest.mark.parametrize("op, make", [
+    ("matmul", lambda module: module.Case(64, 48, 40, layout="nt", program="mul@48 add@64x48 relu mul@0.5 add@64x1 tanh")),
+    ("conv_fwd", lambda module: module.parse("2x16x8x8 k16 3x3 p1 --program mul@16x1x1 add@16x1x1 relu add@2x16x8x8",
+                                             layouts=("nhwc",))[0]),
+    ("fused_pointwise", lambda module: module.parse("64x96 {} mul@96 add@64x96 gelu")[0])])
+def test_programs_of_an_operation_beside_torch(op, make):
+    """Problems in words, with their peer, through the bench of the operation."""
+    case = make(shapes.of(op))
+    device = dispatch.device_of(0)
+    modules, missing = peers.peers_of(op)
+    assert not missing and case.problem.program is not None and "+" in str(case)
+    args = run.parser().parse_args([op, "--algo", "chosen", "--turns", "1"])
+    with Clock(0) as clock:
+        bench = run.CaseBench(case, device, clock, [module for module in modules if module.NAME == "torch"])
+        rows = bench.rows(args)
+    assert [(row["algo"], row["status"]) for row in rows] == [(bench.chosen[0], "ok"), ("torch", "ok")]
+
+
+def test_named_programs():
+    for op, count in (("matmul", 6), ("conv_fwd", 2)):
+        found = shapes.of(op).cases("programs", ("float16",))
+        assert len(found) == count and all(case.problem.program.steps for case in found)

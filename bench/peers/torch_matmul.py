@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from bench.peers import Peer
 from bench.torch_arrays import TorchContender, tensors
 
+from ._torch_program import follow, is_known
+
 NAME = "torch"
 _ACTIVATIONS = {"relu": torch.relu_, "gelu": F.gelu, "gelu_tanh": lambda y: F.gelu(y, approximate="tanh"),
                 "swish": lambda y: F.silu(y, inplace=True), "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
@@ -20,7 +22,7 @@ def make(case, operands, clock):
     integers = p.a.dtype == "int8"
     if integers and (p.y.dtype != "int32" or p.y.ndim != 2 or p.bias or p.c) or p.y.dtype != p.a.dtype and not (fp8 or integers):
         return None
-    if p.activation.mode != "identity" and p.activation.mode not in _ACTIVATIONS:
+    if p.activation.mode != "identity" and p.activation.mode not in _ACTIVATIONS or not is_known(p.program):
         return None
     arrays = [tensors(operands, k) for k in range(len(operands))]
     calls = [_bind(p, a) for a in arrays]
@@ -48,6 +50,14 @@ def plain_call(case, arrays):
 
 def _bind(p, t):
     """The call on one set of tensors, everything looked up beforehand."""
+    if p.program is None:
+        return _bind_anchor(p, t)
+    product, program = _bind_anchor(p, t), follow(p.program, t)
+    return lambda: program(product())
+
+
+def _bind_anchor(p, t):
+    """The same without the program."""
     a = t["a"].mT if p.transpose_a else t["a"]
     b = t["b"].mT if p.transpose_b else t["b"]
     bias, y, mode = t["bias"], t["y"], p.activation.mode

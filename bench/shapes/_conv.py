@@ -102,6 +102,8 @@ _FUSED = [f"{words} {extra}" for words in ("64x64x56x56 k64 3x3 p1", "64x64x56x5
                                            "64x512x7x7 k512 3x3 p1") for extra in
           ("--bias", "--bias --activation relu", "--bias --residual --activation relu")]
 _FUSED += ["64x144x56x56 k144 3x3 p1 g144 --bias --activation relu", "8x2048x4096 k2048 4 p3:0 g2048 --bias --activation swish"]
+_PROGRAMS = [f"{n}x{c}x{s}x{s} k{c} 3x3 p1 --program mul@{c}x1x1 add@{c}x1x1 relu add@{n}x{c}x{s}x{s}"
+             for n, c, s in ((64, 64, 56), (64, 256, 28))]
 
 
 class Shapes:
@@ -111,7 +113,7 @@ class Shapes:
         self.op, self.DTYPES = op, INPUTS if op == "conv_fwd" else FLOATS
         self.layers = {name: words for name, words in LAYERS.items() if op == "conv_bwd_data" or name != "transposed"}
         if op == "conv_fwd":
-            self.layers["fused"] = _FUSED
+            self.layers.update(fused=_FUSED, programs=_PROGRAMS)
         self.SETS = {name: functools.partial(self._set, name) for name in self.layers}
 
     def _set(self, name):

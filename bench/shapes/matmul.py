@@ -3,6 +3,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from dnnkern.device.epilogue import Activation
+from dnnkern.engine.program_words import step_word, with_program
 from dnnkern.host.products import FP8, default_output
 from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import MatmulProblem
@@ -25,6 +26,7 @@ class Case:
     activation: str = "identity"
     math: str | None = None
     scales: tuple = ("tensor", "tensor")  # of 8-bit floats
+    program: str = ""  # as after --program
     label: str = ""
     op = "matmul"
 
@@ -35,11 +37,12 @@ class Case:
         b = (self.n, self.k) if self.layout[1] == "t" else (self.k, self.n)
         out = default_output(self.dtype)
         scale_a, scale_b = scale_tensors(self.scales, self.m, self.n, self.k) if self.dtype in FP8 else (None, None)
-        return MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
-                             y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
-                             c=Tensor.packed(lead + (self.m, self.n), out) if self.residual else None, transpose_a=self.layout[0] == "t",
-                             transpose_b=self.layout[1] == "t", activation=Activation(self.activation), math=self.math,
-                             scale_a=scale_a, scale_b=scale_b)
+        problem = MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
+                                y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
+                                c=Tensor.packed(lead + (self.m, self.n), out) if self.residual else None,
+                                transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
+                                activation=Activation(self.activation), math=self.math, scale_a=scale_a, scale_b=scale_b)
+        return with_program(problem, [step_word(word) for word in self.program.split()], (-2,), -1)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
@@ -91,6 +94,13 @@ def _fused():
             for mode, residual in (*((mode, False) for mode in modes), ("identity", True))]
 
 
+def _programs():
+    """With the functions of a graph in the kernel: bias and GELU, and a chain of six."""
+    sizes = ((4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096))
+    return [Case(m, n, k, layout="nt", program=program.format(m=m, n=n)) for m, n, k in sizes for program in
+            ("add@{n} gelu", "mul@{n} add@{m}x{n} relu mul@0.5 add@{m}x1 tanh")]
+
+
 def _scaled():
     """With 8-bit floats: scales by row and column, and by block."""
     return [replace(case, scales=by) for case in _transformer() for by in (("row", "column"), ("block", "block"))]
@@ -102,7 +112,7 @@ def _small():
 
 
 SETS = {"square": _square, "transformer": _transformer, "skinny": _skinny, "odd": _odd, "batched": _batched, "fused": _fused,
-        "scaled": _scaled, "small": _small}
+        "programs": _programs, "scaled": _scaled, "small": _small}
 
 
 def cases(name, dtypes=("float32",), layouts=(), math=None) -> list[Case]:

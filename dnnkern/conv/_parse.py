@@ -4,6 +4,7 @@ import functools
 import re
 
 from ..device.activation import MODES, Activation
+from ..engine.program_words import add_program_argument, with_program
 from ..host.products import MATH, default_output
 from ..host.scalars import LARGEST
 from ..host.tensor import Tensor
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--convolution", action="store_true", help="flip the filter")
     parser.add_argument("--math", choices=[m for m in MATH if m])
     parser.add_argument("--out-dtype", type=dtype_word)
+    add_program_argument(parser)
 
 
 def make(op, arguments) -> ConvProblem:
@@ -50,12 +52,16 @@ def make(op, arguments) -> ConvProblem:
     dtypes = {"w": arguments.dtype_w or dtype, output: out}
     tensors = {name: Tensor.packed(sizes_of(shape, layout), dtypes.get(name, dtype)) for name, shape in shapes.items()}
     addend, channels = addend_dtype(out), k if op == "conv_fwd" else c
-    return ConvProblem(op, **tensors, bias=Tensor.packed((channels,), addend) if arguments.bias else None,
-                       residual=Tensor.packed(tensors[output].shape, addend) if arguments.residual else None, stride=stride,
-                       padding=padding, dilation=dilation, groups=groups, layout=layout,
-                       mode="convolution" if arguments.convolution else "cross_correlation",
-                       activation=Activation.of(arguments.activation), scaled=arguments.alpha != 1, beta=arguments.beta != 0,
-                       math=arguments.math)
+    problem = ConvProblem(op, **tensors, bias=Tensor.packed((channels,), addend) if arguments.bias else None,
+                          residual=Tensor.packed(tensors[output].shape, addend) if arguments.residual else None, stride=stride,
+                          padding=padding, dilation=dilation, groups=groups, layout=layout,
+                          mode="convolution" if arguments.convolution else "cross_correlation",
+                          activation=Activation.of(arguments.activation), scaled=arguments.alpha != 1, beta=arguments.beta != 0,
+                          math=arguments.math)
+    axes = (0, *range(2, dims + 2))  # an operand's sizes are N, K, the extents, as the image's
+    if layout == "NHWC":
+        return with_program(problem, arguments.program, range(dims + 1), dims + 1, (*axes, 1))
+    return with_program(problem, arguments.program, axes, 1)
 
 
 def add_bias_arguments(parser: argparse.ArgumentParser):
@@ -78,6 +84,8 @@ def parse_problem(words, op="conv_fwd"):
 
     >>> print(parse_problem("64x64x56x56 k64 3x3 p1 bf16 nhwc --bias --activation relu".split()))
     conv_fwd 64x64x56x56 k64 3x3 s1 p1 bfloat16 NHWC + bias, relu
+    >>> print(parse_problem("8x64x7x7 k64 1x1 f16 nhwc --program mul@64x1x1 relu add@8x64x7x7".split()))
+    conv_fwd 8x64x7x7 k64 1x1 s1 p0 float16 NHWC + program mul+relu+add
     >>> print(parse_problem("8x2048x4096 k2048 4 p3:0 g2048 f16".split(), "conv_bwd_filter"))
     conv_bwd_filter 8x2048x4096 k2048 4 s1 p3:0 g2048 float16 NCHW
     """

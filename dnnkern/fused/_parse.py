@@ -1,38 +1,11 @@
 """Programs in words, for the command line: ``8192x4096 bf16 mul@4096 add@8192x4096 gelu``, a chain from one array on."""
-import argparse
 import functools
-import re
 
-from ..device.pointwise import Function
-from ..device.program import Program, Step
+from ..device.program import Program
+from ..engine.program_words import chain, shape_word, step_word
 from ..host.tensor import Tensor
-from ..host.words import WordParser, dtype_word, problem_from_record, sizes_word
+from ..host.words import WordParser, dtype_word, problem_from_record
 from ._problem import FusedProblem, make_fused
-
-_STEP = re.compile(r"([a-z]\w*)(?:@(.+))?")
-
-
-def shape_word(text):
-    """Sizes written 64x256, or "scalar"."""
-    return () if text == "scalar" else sizes_word(text)
-
-
-def step_word(text):
-    """(function, its second operand) of add@4096: the shape of another array, or of mul@0.5: a number; None where it has none."""
-    found = _STEP.fullmatch(text)
-    try:
-        function = Function.of(found[1] if found else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-    operand = found[2]
-    if operand is not None and re.fullmatch(r"-?\d*\.\d+", operand):
-        operand = float(operand)
-    elif operand is not None:
-        operand = shape_word(operand)
-    if function.inputs != 1 + (operand is not None) or function.mode == "gen_index":
-        raise argparse.ArgumentTypeError(f"{text!r}: {function.mode} of {function.inputs} values; expected a function of the chain's "
-                                         "value, or of it and an operand: add@64x256, mul@0.5")
-    return function, operand
 
 
 def add_arguments(parser):
@@ -51,11 +24,7 @@ def make_words(arguments):
     compute = {"float64": "float64", "int32": "int32"}.get(dtype, "float32")
     operands = [operand for _, operand in arguments.steps if operand is not None]
     loads = [(dtype, "matrix"), *((dtype, operand if isinstance(operand, float) else "matrix") for operand in operands)]
-    steps, last, used = [], 0, 0
-    for function, operand in arguments.steps:
-        used += operand is not None
-        steps.append(Step(function, (last,) if operand is None else (last, used), None, compute))
-        last = len(loads) + len(steps) - 1
+    steps, last = chain(arguments.steps, 1, loads[1:], compute)
     before = steps[-1].inputs[0]
     stores = ((last, out, "matrix"), *((before, out, "matrix"),) * arguments.keep)
     shapes = [arguments.shape, *(operand for operand in operands if isinstance(operand, tuple))]

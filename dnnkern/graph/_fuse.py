@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ..device.convert import INTEGERS
 from ..device.pointwise import LOGICAL, Function
 from ..device.program import DTYPES, Program, Step
-from ..engine.programs import operand_names
+from ..engine.program_words import access_of
+from ..engine.programs import broadcast_strides, operand_names
 from ..fused import FusedProblem
 from ..host.tensor import Tensor
 from ._errors import cudnnGraphNotSupportedError
@@ -191,7 +192,7 @@ def _finished(part, values, known, anchor, allowed, of_anchor):
             loads.append((dtype, "index"))
             reads.append(None)
         else:
-            loads.append((dtype, "matrix" if anchor is None else _access(what, *of_anchor)))
+            loads.append((dtype, "matrix" if anchor is None else access_of(broadcast_strides(what.tensor, what.shape), *of_anchor)))
             reads.append(what)
     number = values.number
     stores = [(number(value), ref.dtype, "matrix") for value, ref in stored]
@@ -201,16 +202,6 @@ def _finished(part, values, known, anchor, allowed, of_anchor):
     except TypeError as error:  # a dtype that no program has
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
     return Chain(program, tuple(reads), tuple(ref for _, ref in stored), tuple(numbers), tuple(axes), main and main[1])
-
-
-def _access(ref, rows, column):
-    """How an operand of an anchor is addressed from its rows and columns."""
-    steps = {axis % len(ref.shape): stride for axis, (size, stride) in enumerate(zip(ref.shape, ref.tensor.strides)) if size > 1 and stride}
-    n = steps.pop(column % len(ref.shape), 0)
-    m = any([steps.pop(axis % len(ref.shape), 0) for axis in rows])
-    if m and n or steps and not (m or n):
-        return "matrix"
-    return "row" if m else "column" if n else "scalar"
 
 
 def lower_pointwise(part, operations):

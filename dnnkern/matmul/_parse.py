@@ -2,6 +2,7 @@
 import argparse
 import re
 
+from ..engine.program_words import add_program_argument, with_program
 from ..host.products import default_output
 from ..host.scalars import LARGEST
 from ..host.tensor import Tensor
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--c", action="store_true", help="add beta * c, a matrix of the result's shape")
     parser.add_argument("--in-place", action="store_true", help="as --c, with c as the output")
     parser.add_argument("--beta", type=float, default=1.0)
+    add_program_argument(parser)
 
 
 def make(arguments) -> MatmulProblem:
@@ -39,9 +41,10 @@ def make(arguments) -> MatmulProblem:
     y = Tensor.packed((*batch, m, n), out)
     c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
     tensors = a, b, Tensor.packed(bias, addend) if bias is not None else None, c, *scale_tensors(arguments.scales, m, n, k)
-    return make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
-                        arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1,
-                        aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
+    problem = make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
+                           arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1,
+                           aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
+    return with_program(problem, arguments.program, (-2,), -1)
 
 
 def parse_problem(words, op="matmul"):
@@ -49,6 +52,8 @@ def parse_problem(words, op="matmul"):
 
     >>> print(parse_problem("64x32x128 bf16 tn --bias --activation gelu".split()))
     matmul 64x32x128 bfloat16 tn + bias by column, gelu
+    >>> print(parse_problem("64x32x128 bf16 --program mul@0.5 add@32 swish".split()))
+    matmul 64x32x128 bfloat16 nn + program mul+add+swish
     >>> print(parse_problem("8x4096x1024x512 e4m3 nt --scales block".split(), "grouped_matmul"))
     grouped_matmul 8 groups of 4096x1024x512 float8_e4m3fn nt -> bfloat16 + scales by block and block
     """

@@ -1,0 +1,91 @@
+"""Programs in words, for the command line: the functions of a chain, one after the other, ``mul@0.5 add@4096 gelu``."""
+import argparse
+import re
+from dataclasses import replace
+
+from ..device.pointwise import Function
+from ..device.program import Program, Step
+from ..host.tensor import Tensor
+from ..host.words import sizes_word
+from .programs import broadcast_strides
+
+_STEP = re.compile(r"([a-z]\w*)(?:@(.+))?")
+
+
+def shape_word(text):
+    """Sizes written 64x256, or "scalar"."""
+    return () if text == "scalar" else sizes_word(text)
+
+
+def step_word(text):
+    """(function, its second operand) of add@4096: the shape of another array, or of mul@0.5: a number; None where it has none."""
+    found = _STEP.fullmatch(text)
+    try:
+        function = Function.of(found[1] if found else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    operand = found[2]
+    if operand is not None and re.fullmatch(r"-?\d*\.\d+", operand):
+        operand = float(operand)
+    elif operand is not None:
+        operand = shape_word(operand)
+    if function.inputs != 1 + (operand is not None) or function.mode == "gen_index":
+        raise argparse.ArgumentTypeError(f"{text!r}: {function.mode} of {function.inputs} values; expected a function of the chain's "
+                                         "value, or of it and an operand: add@64x256, mul@0.5")
+    return function, operand
+
+
+def chain(steps, first, loads, compute):
+    """The `Program` steps and the number of the last value: `steps` as `step_word` gives them, `first` values before the loads."""
+    found, last, used = [], 0, first - 1
+    for function, operand in steps:
+        used += operand is not None
+        found.append(Step(function, (last,) if operand is None else (last, used), None, compute))
+        last = first + len(loads) + len(found) - 1
+    return found, last
+
+
+# ---- after an anchor
+
+def add_program_argument(parser):
+    """The words of a program that runs in an anchor's kernel."""
+    parser.add_argument("--program", nargs="+", type=step_word, default=(), metavar="STEP", help="functions of the result, one after the "
+                        "other: add@4096 (an array that broadcasts to the result), mul@0.5 (a number), relu")
+
+
+def with_program(problem, steps, rows, column, order=None):
+    """The problem with the chain of these steps after its result.
+
+    Parameters
+    ----------
+    rows, column : tuple of int, int
+        Axes of the result that are the rows and the columns of its kernel.
+    order : tuple of int, optional
+        The axes of the words' sizes in the order of the result's.
+    """
+    if not steps:
+        return problem
+    result = next(iter(problem.outputs))
+    compute = "float64" if result.dtype == "float64" else "float32"
+    loads, extras = [], []
+    for _, operand in steps:
+        if isinstance(operand, float):
+            loads.append((compute, operand))
+        elif operand is not None:
+            shape = (1,) * (len(result.shape) - len(operand)) + operand
+            extras.append(Tensor.packed(tuple(shape[a] for a in order) if order else shape, result.dtype))
+            if any(n not in (1, m) for n, m in zip(extras[-1].shape, result.shape)) or len(shape) > len(result.shape):
+                raise ValueError(f"{problem.op}: {'x'.join(map(str, operand))} does not broadcast to the result's "
+                                 f"{'x'.join(map(str, result.shape))}")
+            loads.append((result.dtype, access_of(broadcast_strides(extras[-1], result.shape), rows, column)))
+    return replace(problem, program=Program(loads, chain(steps, 1, loads, compute)[0]), extras=tuple(extras))
+
+
+def access_of(strides, rows, column):
+    """How an operand with these strides, 0 where it broadcasts, is addressed from rows and columns."""
+    along = {axis % len(strides) for axis, stride in enumerate(strides) if stride}
+    m, n = along & {axis % len(strides) for axis in rows}, column % len(strides) in along
+    others = along - m - {column % len(strides)}
+    if m and n or others and not (m or n):
+        return "matrix"
+    return "row" if m else "column" if n else "scalar"
