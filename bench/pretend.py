@@ -23,7 +23,8 @@ class _Context:
 
 _CONTEXT, _ALLOCATED = _Context(), []
 _GPUS = [types.SimpleNamespace(get_primary_context=lambda: _CONTEXT)]
-_ON_EVERY_CALL = "cuLaunchKernelEx", "cuStreamIsCapturing", "cuMemFreeAsync"
+_ON_EVERY_CALL = "cuLaunchKernelEx", "cuGraphLaunch", "cuStreamIsCapturing", "cuMemFreeAsync"
+_HANDLES = "cuCtxGetCurrent", "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuGraphInstantiateWithFlags"
 _ADDRESSES = itertools.count(0x7F0000000000, 0x100000)
 
 
@@ -48,9 +49,9 @@ def pretended_gpu(index=0):
         change(launch, device=lambda index: pretended, Function=_Function, compile_kernel=lambda *ignored: None)
         functions = dict.fromkeys(raw.FUNCTIONS, lambda *ignored: 0)
         functions.update({name: _nothing(raw.types_of(name)) for name in _ON_EVERY_CALL})
-        functions.update(cuMemAllocFromPoolAsync=_allocate, cuCtxGetCurrent=_current)
+        functions.update(dict.fromkeys(_HANDLES, _handle), cuMemAllocFromPoolAsync=_allocate)
         stack.enter_context(mock.patch.dict(vars(raw), functions))
-        device._primary_context.cache_clear()
+        device.primary_context.cache_clear()
         for known in (arrays._NAMED, arrays.KIND_OF_TYPE):
             stack.enter_context(mock.patch.dict(known))
         for found in [t for t, kind in arrays.KIND_OF_TYPE.items() if kind.name in ("torch", "numba")]:
@@ -61,7 +62,7 @@ def pretended_gpu(index=0):
         try:
             yield
         finally:
-            device._primary_context.cache_clear()
+            device.primary_context.cache_clear()
             dispatch.choices_changed()
 
 
@@ -107,8 +108,8 @@ def _nothing(types):
     return function
 
 
-def _current(at):
-    at._obj.value = 1
+def _handle(at, *ignored):
+    at._obj.value = 0x1000
     return 0
 
 

@@ -1,4 +1,6 @@
 """Calls that were made before, seen as on a GPU: what tests of them share."""
+import collections
+import itertools
 import struct
 import sys
 import threading
@@ -10,24 +12,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import dnnkern  # noqa: E402
 from bench.pretend import pretended_gpu  # noqa: E402
-from dnnkern.host import arrays, guards, launch  # noqa: E402
+from dnnkern.host import arrays, guards, launch, raw  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
 
 class Seen:
-    """What launches were given, and how many arrays were described, since `clear`."""
+    """What kernels were given, and how many arrays were described, since `clear`; how often each of the driver's functions was called.
+
+    Kernels that are captured run when their graph is launched. `graphs` are what those that are there were given.
+    """
+    ASIDE = 0xA51DE000  # the handle of every stream that is made
 
     def __init__(self, monkeypatch):
         self.values, self.by_thread, self.described, self.shifted = [], {}, 0, 0
+        self.driver, self.graphs, self.captured, self.handles = collections.Counter(), {}, [], itertools.count(0x6000)
         enqueue = launch.Executable.enqueue
+        for name in raw.FUNCTIONS:
+            monkeypatch.setitem(vars(raw), name, self._counted(name, getattr(raw, name)))
 
         def enqueued(plan, frame, stream):
             values = plan.layout.unpack_from(frame.storage)
             behind = struct.unpack_from(f"<{len(plan.shifted)}Q", frame.storage, 8 * len(values))
             assert behind == tuple(values[position] + offset for position, offset in plan.shifted)
             self.shifted = len(behind)
-            self.values.append(values)
+            (self.captured if stream == self.ASIDE else self.values).append(values)
             self.by_thread[threading.get_ident()] = values
             return enqueue(plan, frame, stream)
 
@@ -40,8 +49,38 @@ class Seen:
         for name in ("describe", "describe_call"):
             monkeypatch.setattr(arrays.Torch, name, counted(getattr(arrays.Torch, name)))
 
+    def _counted(self, name, function):
+        own = getattr(self, "_" + name, function)
+
+        def call(*given):
+            self.driver[name] += 1
+            return own(*given)
+        return call
+
+    def _cuStreamCreate(self, at, flags):
+        at._obj.value = self.ASIDE
+        return 0
+
+    def _cuStreamBeginCapture(self, stream, mode):
+        self.captured.clear()
+        return 0
+
+    def _cuGraphInstantiateWithFlags(self, at, graph, flags):
+        at._obj.value = next(self.handles)
+        (self.graphs[at._obj.value],) = self.captured
+        return 0
+
+    def _cuGraphLaunch(self, graph, stream):
+        self.values.append(self.graphs[graph])
+        return 0
+
+    def _cuGraphExecDestroy(self, graph):
+        del self.graphs[graph]
+        return 0
+
     def clear(self):
         self.values.clear()
+        self.driver.clear()
         self.described = 0
 
     def addresses(self, count):

@@ -11,7 +11,7 @@ from cached import abc_fixture, flat, lists, now, pretended_gpu, product, seen_f
 import dnnkern
 from bench.cached import calls_of, public_arguments
 from dnnkern.device import SIMULATED
-from dnnkern.host import front, guards, launch
+from dnnkern.host import front, graphs, guards, launch
 from dnnkern.host import lists as list_module
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="host logic, tried where no GPU is used")
@@ -351,9 +351,12 @@ def test_checks_look_at_every_call(seen, monkeypatch):
 # ---- every public function
 
 MOST_CALLS = 19  # functions of Python or C in a cached call with out=
-MORE_CALLS = {"matmul": 10, "activation_bwd": 23, "activation_fwd": 21, "dropout_fwd": 21, "rnn_fwd": 29, "sdpa_bwd": 31, "sdpa_fwd": 25,
+MORE_CALLS = {"matmul": 10, "activation_bwd": 23, "activation_fwd": 21, "dropout_fwd": 21, "rnn_fwd": 29, "sdpa_fwd": 25,
               "adagrad_step": 35, "adam_step": 46, "adamw_step": 46, "lamb_step": 55, "lion_step": 33, "rmsprop_step": 36, "sgd_step": 35,
-              "grad_norm": 36, "clip_grad_norm": 37, "fused_pointwise": 22}
+              "grad_norm": 36, "clip_grad_norm": 37, "fused_pointwise": 22,
+              # five more where one launch of a graph takes the place of several
+              "batch_norm_bwd": 23, "cross_entropy_bwd": 22, "cross_entropy_fwd": 22, "ctc_loss_bwd": 24, "ctc_loss_fwd": 20,
+              "group_norm_bwd": 22, "instance_norm_bwd": 21, "layer_norm_bwd": 21, "nll_loss_bwd": 20, "rms_norm_bwd": 21, "sdpa_bwd": 37}
 
 
 @pytest.mark.parametrize("name", sorted(public_arguments("torch")))
@@ -398,7 +401,7 @@ def test_few_functions_are_called(name, monkeypatch):
         call = functools.partial(getattr(dnnkern, name), **public_arguments("torch")[name])
         if not name.endswith("_step"):
             call = functools.partial(call, out=call())
-        for _ in range(4):
+        for _ in range(2 + graphs.SIGHTINGS):
             call()
         assert calls_of(call) <= MORE_CALLS.get(name, MOST_CALLS)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dnnkern.device import SIMULATED, cuda, f32, i64
 from dnnkern.device._parameters import structure
-from dnnkern.host import graphs, raw
+from dnnkern.host import raw
 from dnnkern.host import launch as launch_module
 from dnnkern.host.launch import Argument, Launch
 
@@ -98,38 +98,6 @@ def test_an_argument_that_no_call_has():
         with pytest.raises(ValueError, match="Argument\\('float32\\*', 'X'\\); expected a constant, or one of 'x', 'workspace', 'alpha'; "
                                              "did you mean 'x'"):
             plan((launch,), parameters, 0)
-
-
-def test_plans_of_many_launches_are_replayed_once_their_values_come_again(monkeypatch):
-    """Launched, captured, replayed; what another stream captures is launched; graphs of values that came long ago are given back."""
-    seen, capturing = [], set()
-    monkeypatch.setitem(vars(raw), "cuLaunchKernelEx",
-                        lambda config, *_: seen.append(launch_module._Config.from_address(config).stream) or 0)
-    monkeypatch.setattr(graphs, "is_capturing", lambda stream: stream in capturing)
-    monkeypatch.setattr(graphs, "on_device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(graphs, "_captured_aside", lambda enqueue: enqueue(7) or f"graph {len(seen)}")
-    monkeypatch.setattr(graphs, "replay", lambda graph, stream: seen.append((graph, stream)))
-    monkeypatch.setattr(graphs, "destroy", lambda graph: seen.append(f"no {graph}"))
-    launch = Launch(_kernel, (1, 1, 1), (32, 1, 1), (Argument("float32*", "x", 16),))
-
-    def enqueued(plan, x, stream):
-        seen.clear()
-        plan.execute((x,), stream)
-        return list(seen)
-    few, many = (_Executable((launch,) * n, (("x", "pointer"),), monkeypatch) for n in (graphs.LEAST - 1, graphs.LEAST))
-    for _ in range(3):
-        assert enqueued(few, 16, 5) == [5] * (graphs.LEAST - 1)
-    graph = f"graph {graphs.LEAST}"
-    assert enqueued(many, 16, 5) == [5] * graphs.LEAST
-    assert enqueued(many, 16, 5) == [7] * graphs.LEAST + [(graph, 5)]
-    assert enqueued(many, 16, 6) == [(graph, 6)]
-    capturing.add(6)
-    assert enqueued(many, 16, 6) == [6] * graphs.LEAST
-    for x in range(32, 32 + graphs.REMEMBERED - 1):
-        assert enqueued(many, x, 5) == [5] * graphs.LEAST
-    assert enqueued(many, 16, 5) == [(graph, 5)]
-    for x in range(64, 64 + graphs.REMEMBERED):
-        assert enqueued(many, x, 5) == [f"no {graph}"] * (x == 63 + graphs.REMEMBERED) + [5] * graphs.LEAST
 
 
 def test_pointers_that_are_null_in_every_call(monkeypatch):

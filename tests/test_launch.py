@@ -9,7 +9,8 @@ from dnnkern.device.cluster import cluster_rank
 from dnnkern.device.dependent import wait_for_previous_grid
 from dnnkern.device.tma import prefetch_tensor_map, tensor_map_address
 from dnnkern.device.vec import shared_address
-from dnnkern.host.launch import Argument, Launch
+from dnnkern.host import graphs
+from dnnkern.host.launch import Argument, Executable, Launch
 from dnnkern.host.tensormap import Im2colMap, TensorMap
 from kit import launch
 
@@ -95,7 +96,6 @@ def test_cluster_ranks():
 @on_gpu
 def test_dependent_launch_sees_its_predecessor():
     from dnnkern.host.check import to_host
-    from dnnkern.host.launch import Executable
     from dnnkern.host.memory import numba_array
 
     @cuda.jit(launch_bounds=THREADS)
@@ -117,32 +117,44 @@ def test_dependent_launch_sees_its_predecessor():
 
 
 @on_gpu
-def test_replayed_plans_do_what_launches_do():
-    """A plan of many launches, on two arrays in turn and again: launched, captured, replayed."""
-    from dnnkern.host import graphs
-    from dnnkern.host.check import to_host
-    from dnnkern.host.launch import Executable
-    from dnnkern.host.memory import numba_array
+@pytest.mark.parametrize("count", [2, 3, graphs.MANY])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_replayed_plans_do_what_launches_do(count, dependent):
+    """Plans of few and of many launches, on two arrays in turn: launched, captured, replayed; other numbers; captured by somebody else."""
+    import torch
 
     @cuda.jit(launch_bounds=THREADS)
     def step(y, scale, k):
+        wait_for_previous_grid()
         t = i32(cuda.threadIdx.x)
         y[t] = f32(f32(y[t] * scale) + f32(k))
     given = Argument("float32*", "y"), Argument("float32", "scale")
-    launches = [Launch(step, (1, 1, 1), (THREADS, 1, 1), (*given, Argument("int32", k % 3))) for k in range(graphs.LEAST)]
+    launches = [Launch(step, (1, 1, 1), (THREADS, 1, 1), (*given, Argument("int32", k % 3)), dependent=dependent) for k in range(count)]
     plan = Executable(launches, [("y", "pointer"), ("scale", "float32")], 0)
-    arrays, wanted = [numba_array((THREADS,), np.dtype(np.float32), 0, 0) for _ in range(2)], [np.zeros(THREADS, np.float32)] * 2
-    for y in arrays:
-        y.copy_to_device(np.zeros(THREADS, np.float32))
-    for turn in range(8):
-        which, scale = turn % 2, np.float32(0.5 if turn < 6 else 0.25)
-        plan.execute((arrays[which].device_ctypes_pointer.value, float(scale)), 0)
-        for k in range(graphs.LEAST):
-            wanted[which] = np.float32(wanted[which] * scale) + np.float32(k % 3)
-        cuda.synchronize()
-        np.testing.assert_array_equal(to_host(arrays[which]), wanted[which])
-    known = plan.local.frame.replays.known
-    assert sum(g is not None for g in known.values()) == 2 and len(known) == 4
+    arrays, wanted = [torch.zeros(THREADS, device="cuda") for _ in range(2)], [np.zeros(THREADS, np.float32)] * 2
+
+    def run(which, scale, stream=0):
+        plan.execute((arrays[which].data_ptr(), scale), stream)
+        for k in range(count):
+            wanted[which] = np.float32(wanted[which] * np.float32(scale)) + np.float32(k % 3)
+    turns = 2 * (graphs.SIGHTINGS + 4)
+    for turn in range(turns):
+        run(turn % 2, 0.5 if turn < turns - 2 else 0.25)
+        if turn > turns - 8:
+            np.testing.assert_array_equal(arrays[turn % 2].cpu().numpy(), wanted[turn % 2])
+    assert len(plan.replays().graphs) == 2
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.execute((arrays[0].data_ptr(), 0.5), torch.cuda.current_stream().cuda_stream)
+    graph.replay()
+    run(0, 0.5)  # in turn with the other's
+    for k in range(count):
+        wanted[0] = np.float32(wanted[0] * np.float32(0.5)) + np.float32(k % 3)
+    np.testing.assert_array_equal(arrays[0].cpu().numpy(), wanted[0])
+    side = torch.cuda.Stream()
+    run(0, 0.5, side.cuda_stream)
+    side.synchronize()
+    np.testing.assert_array_equal(arrays[0].cpu().numpy(), wanted[0])
 
 
 def _box_kernel():
@@ -171,7 +183,6 @@ def test_tensor_map_by_value_follows_the_address():
     """The map is a kernel parameter: no copy in device memory, and a plan may be executed on array after array."""
     from numba import cuda as nb
 
-    from dnnkern.host.launch import Executable
     spec = TensorMap("float32", (64, 96), (96, 1), (8, 32))
     launch_ = Launch(_box_kernel(), (1, 1, 1), (THREADS, 1, 1), (Argument("tensormap", "x", spec=spec), Argument("float32*", "y"),
                                                                  Argument("int32", 60), Argument("int32", 80)))

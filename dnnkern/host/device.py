@@ -157,14 +157,15 @@ def device_count() -> int:
 
 
 @functools.cache
-def _primary_context(index):
+def primary_context(index) -> int:
+    """Handle of a device's primary context, which stays from here on."""
     driver.cuInit(0)
     return driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(index))
 
 
 def set_current(index):
     """Make a device's primary context the calling thread's current one; returns the context that was, 0 for none."""
-    context, found = _primary_context(index), ctypes.c_void_p()
+    context, found = primary_context(index), ctypes.c_void_p()
     status = raw.cuCtxGetCurrent(ctypes.byref(found))
     if not status and found.value != context:
         status = raw.cuCtxSetCurrent(context)
@@ -184,7 +185,7 @@ class on_device:
         self.before = 0 if HOST_MEMORY else set_current(self.index)
 
     def __exit__(self, *_):
-        if self.before and self.before != _primary_context(self.index):
+        if self.before and self.before != primary_context(self.index):
             status = raw.cuCtxSetCurrent(self.before)
             if status:
                 failed(status)

@@ -1,5 +1,5 @@
-"""Launching: arguments packed into one buffer a thread and plan, then one cuLaunchKernelEx a kernel; plans of many kernels are replayed as
-graphs once their values come again.
+"""Launching: arguments packed into one buffer a thread and plan, then one cuLaunchKernelEx a kernel, or a launch of several as a graph
+where their values come often.
 
 A kernel argument is a constant of the plan, or *dynamic*: named, and given at each execution (pointers, and scalars such as alpha).
 """
@@ -16,7 +16,7 @@ from . import driver, raw
 from .compile import compile_kernel
 from .device import device, on_device
 from .driver import CudaError, failed
-from .graphs import LEAST, Replays
+from .graphs import Replays
 from .suggest import nearest
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
@@ -144,7 +144,7 @@ class _Frame:
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
         self.stream, self.addresses = None, None  # of the last launch; of a list that `repeat` was given last
         self.at = None  # where a site's arrays lie whose call the frame holds
-        self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
+        self.replays = executable.replays() if executable.is_replayed else None
 
     def set_stream(self, stream):
         """Launch on this stream from now on."""
@@ -255,7 +255,8 @@ class Executable:
         self.pack, self.pack_numbers = packed.pack_into, numbers.pack_into
         self.local = threading.local()
         self.has_maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
-        self.is_steady = not (self.tables or len(self.launches) >= LEAST)
+        self.is_steady = not self.tables
+        self.is_replayed = self.is_steady and len(self.launches) > 1
 
     def new_frame(self):
         """One that the caller keeps, for a thread of its own."""
@@ -269,11 +270,19 @@ class Executable:
             self.local.frame = _Frame(self)
             return self.local.frame
 
+    def replays(self):
+        """The thread's graphs of the launches."""
+        try:
+            return self.local.replays
+        except AttributeError:
+            self.local.replays = Replays(self.index, len(self.launches))
+            return self.local.replays
+
     def execute(self, values, stream):
         """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
 
         A plan that `is_steady` needs no more than its values in a frame, `shifted` pointers after them, `set_maps` where it `has_maps`,
-        and `enqueue`, again and again for the same values: `sites` do it all, in frames of their own.
+        and `enqueue`, or `replay` where it `is_replayed`, again and again for the same values: `sites` do it all, in frames of their own.
         """
         try:
             frame = self.local.frame
@@ -285,7 +294,11 @@ class Executable:
         frame.addresses = None
         if self.has_maps:
             self.set_maps(frame, values)
-        if self.is_steady or not self._prepare(frame, values, stream):
+        for table in frame.tables:
+            table.set(frame.storage, values, stream)
+        if self.is_replayed:
+            self.replay(frame, stream)
+        else:
             self.enqueue(frame, stream)
 
     def set_maps(self, frame, values):
@@ -294,18 +307,11 @@ class Executable:
             if values[tensor_map.position] != tensor_map.address:
                 tensor_map.set(values[tensor_map.position])
 
-    def _prepare(self, frame, values, stream):
-        """Fill in what follows from the values and the stream; whether all launches were then enqueued as a graph."""
-        storage = frame.storage
-        for table in frame.tables:
-            table.set(storage, values, stream)
-        return frame.replays is not None and frame.replays.run(storage.raw, stream, functools.partial(self.enqueue, frame))
-
     def repeat(self, addresses, numbers, stream):
         """`execute` for a plan without a workspace: with the addresses, a tuple, and the numbers. Where the very tuple was given last, the
         numbers alone are packed."""
         frame = self.frame()
-        if frame.addresses is not addresses or frame.replays is not None:
+        if frame.addresses is not addresses or self.is_replayed:
             self.execute((*addresses, 0, *numbers), stream)
             frame.addresses = addresses
             return
@@ -315,7 +321,7 @@ class Executable:
         self.enqueue(frame, stream)
 
     def enqueue(self, frame, stream):
-        """Launch what is in the frame."""
+        """Launch what is in the frame, kernel by kernel."""
         if stream != frame.stream:
             frame.set_stream(stream)
         launch = raw.cuLaunchKernelEx
@@ -323,6 +329,15 @@ class Executable:
             status = launch(*call)
             if status:
                 self._failed(status, call)
+
+    def replay(self, frame, stream):
+        """Launch what is in the frame, as a graph where it came often."""
+        replays = frame.replays
+        if replays.rest:
+            replays.rest -= 1
+        elif replays.run(self, frame, stream):
+            return
+        self.enqueue(frame, stream)
 
     def _failed(self, status, call):
         # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.

@@ -32,6 +32,17 @@ def is_capturing(stream) -> bool:
     return found.value != raw.CU_STREAM_CAPTURE_STATUS_NONE
 
 
+@contextlib.contextmanager
+def outside_captures():
+    """Within, the thread may allocate and copy although it is capturing a stream: what it does is no part of the graph."""
+    mode = ctypes.c_int(raw.CU_STREAM_CAPTURE_MODE_RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which is the one before from here on
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
 def allocate(nbytes, index, stream) -> int:
     """Address of `nbytes` bytes that are valid on the stream from here on; RuntimeError while it is being captured."""
     found = ctypes.c_size_t()

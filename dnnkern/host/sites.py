@@ -244,7 +244,8 @@ def new_site(bound, operands, out, outs, addresses, sites, handle):
     if values is None:
         return None
     if plan.is_steady:
-        values.update(local=threading.local(), new_frame=plan.new_frame, pack=plan.pack, set_maps=plan.set_maps, enqueue=plan.enqueue)
+        values.update(local=threading.local(), new_frame=plan.new_frame, pack=plan.pack, set_maps=plan.set_maps,
+                      enqueue=plan.replay if plan.is_replayed else plan.enqueue)
         values.update({f"offset{k}": offset for k, (_, offset) in enumerate(plan.shifted)})
     else:
         values["execute"] = plan.execute

@@ -4,8 +4,6 @@ A `Table` belongs to a plan. What in it is constant is known when the plan is ma
 made and sent to the device only for addresses that it has not been made for lately: a list that stays as it is costs a comparison.
 """
 import collections
-import contextlib
-import ctypes
 import functools
 import operator
 import struct
@@ -16,7 +14,7 @@ import numpy as np
 
 from . import driver, raw
 from .device import on_device
-from .memory import allocate, free, is_capturing
+from .memory import allocate, free, is_capturing, outside_captures
 
 REMEMBERED = 16
 _LEGACY = 1  # the handle of the legacy default stream, which nobody can capture; 0 is another
@@ -97,7 +95,7 @@ class DeviceTable:
 
     def _send(self, addresses):
         words = self.table.filled(addresses)
-        with _outside_captures():
+        with outside_captures():
             stream = _upload_stream(self.index)
             at = allocate(words.nbytes, self.index, stream)
             driver.cuMemcpyHtoDAsync(at, words.ctypes.data, words.nbytes, stream)
@@ -136,19 +134,8 @@ def _release(index, stream):
 
 def _is_idle():
     """Wait for the device; whether it could be waited for."""
-    with _outside_captures():
+    with outside_captures():
         return raw.cuCtxSynchronize() == 0
-
-
-@contextlib.contextmanager
-def _outside_captures():
-    """Within, the thread may allocate and copy although it is capturing a stream: what it does is no part of the graph."""
-    mode = ctypes.c_int(raw.CU_STREAM_CAPTURE_MODE_RELAXED)
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which is the one before from here on
-    try:
-        yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 @functools.cache
