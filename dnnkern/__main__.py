@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnkern devices | list | explain | find | warm | pack | cache | bench | demo | check``."""
+"""The command line: ``python -m dnnkern run | devices | list | explain | find | warm | pack | cache | bench | demo | check``."""
 import argparse
 import json
 import sys
@@ -107,6 +107,12 @@ def find(arguments):
     return 0 if any(p.status == "ok" for p in perfs) else 1
 
 
+def run_program(arguments):
+    """Run a PyTorch program, as it is, on this library's kernels."""
+    from ._run import main
+    return main(arguments)
+
+
 def warm(arguments):
     """Compile kernels into the cache, before they are needed."""
     from ._warm import main
@@ -195,6 +201,11 @@ def make_parser():
         command.set_defaults(run=run)
         return command
 
+    from . import _run
+    command = add("run", run_program)
+    command.description = _run.HELP
+    _run.add_arguments(command.add_argument)
+    command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments")
     add("devices", devices)
     add("list", list_algorithms).add_argument("op", nargs="?", help="an operation; default: all")
     for name, run in (("explain", explain), ("find", find)):

@@ -25,9 +25,10 @@ def needs(major, minor=0):
 
 
 def sized(module):
-    """{name: test} of a module's tests that are marked `sized`, for the processor's files."""
-    found = {}
+    """{name: test} of a module's tests that are marked `sized`, or all of a module that is, for the processor's files."""
+    found, whole = {}, getattr(getattr(module, "pytestmark", None), "name", None) == "sized"
     for name, test in vars(module).items():
-        if any(mark.name == "sized" for mark in getattr(test, "pytestmark", ())):
+        marks = [mark.name for mark in getattr(test, "pytestmark", ())]
+        if "sized" in marks or whole and name.startswith("test_") and callable(test):
             found[f"test_{module.__name__.removeprefix('test_')}_{name.removeprefix('test_')}"] = test
     return found

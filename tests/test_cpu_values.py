@@ -8,10 +8,11 @@ import test_rnn
 from kit import sized
 
 globals().update(sized(test_rnn))
-ELSEWHERE = {"test_demo"}  # test_cpu_demo.py: it is skipped where its data are not installed
+# In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_torch_overrides.py.
+ELSEWHERE = {"test_demo", "test_torch_optim", "test_torch_overrides", "test_torch_run", "test_torch_table"}
 
 
 def test_nothing_that_is_marked_is_left_out():
     files = pathlib.Path(__file__).parent.glob("test_*.py")
-    marked = {path.stem for path in files if "@pytest.mark." + "sized" in path.read_text()}
+    marked = {path.stem for path in files if "pytest.mark." + "sized" in path.read_text()}
     assert marked == {test_rnn.__name__} | ELSEWHERE

@@ -23,8 +23,10 @@ SAYS = {
                             r"\d\.\de-04\n$",
     "graph_fused.py": r"^graph layer: 1 step(.|\n)* product \+ sum \+ gelu \+ layer +matmul(.|\n)*float64 by \de-0[5-9] at most\n$",
     "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
+    "torch_training.py": r"^step 0: loss 2\.\d{4}\nstep 1: loss [012]\.\d{4}\n$",
 }
-SIZES = {"graph_matmul_bias.py": ("48", "40", "24"), "graph_convolution.py": ("2", "8", "6", "5", "3")}
+SIZES = {"graph_matmul_bias.py": ("48", "40", "24"), "graph_convolution.py": ("2", "8", "6", "5", "3"), "torch_training.py": ("2",)}
+RUN = {"torch_training.py": ("-m", "dnnkern", "run", "--simulate")}  # programs that are none of this library's
 TORCH = "matmul.py", "graph_matmul_bias.py", "graph_convolution.py"
 ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"},  # as their readers run them
                "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
@@ -42,8 +44,9 @@ def test_example(name):
             pytest.skip("wgmma is Hopper's")
     if name in SIZES:
         pytest.importorskip("torch")
-    words = f"examples/{name}", *SIZES.get(name, ())
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
+    words = *RUN.get(name, ()), f"examples/{name}", *SIZES.get(name, ())
+    environment = {**ENVIRONMENT, "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_DEVICE": "cpu"} if name in RUN else ENVIRONMENT
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     said = SAYS[name] if SIMULATED else SAYS[name].replace("simulator", "cuda").replace("DeviceArray", "DeviceNDArray")
     assert re.search(said, done.stdout), done.stdout
@@ -52,6 +55,8 @@ def test_example(name):
 @pytest.mark.parametrize("path", PAGES)
 def test_examples_in_docs(path, simulated):
     """In a process of its own: a page may register algorithms or change the simulator's settings."""
+    if ">>> import torch" in (ROOT / path).read_text():
+        pytest.importorskip("torch")
     done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,
                           env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,217 @@
+"""Registering overrides with PyTorch's dispatcher, and taking them back."""
+import contextlib
+import threading
+import time
+import warnings
+from collections import deque
+from typing import NamedTuple
+
+import torch
+
+from .. import NotSupported
+from ..device import HOST_MEMORY
+from ..device._fork import in_forked_child
+from ._compiled import compiled_graphs
+from ._status import record
+from ._table import HEAVY, Refused, selected, table
+
+KEY = "CPU" if HOST_MEMORY else "CUDA"
+OLDEST = (2, 9)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, list, tuple, int, float, bool, str, type(None), torch.dtype, torch.device})
+_clock = time.perf_counter_ns
+
+
+class _Request(NamedTuple):
+    """One call of `enable`, or a block of `enabled`."""
+    names: frozenset
+    strict: bool
+
+
+_base = None  # what `enable` asks for
+_blocks = []  # what the blocks of `enabled` ask for, the latest last: each an object of its own
+_library = None
+# A thread may be in a kernel that another one takes back: what was registered last is kept alive.
+_retired = deque(maxlen=1024)
+
+
+def _unlock():
+    global _lock
+    _lock = threading.RLock()
+
+
+_unlock()
+in_forked_child(_unlock)
+
+
+def enable(ops=HEAVY, *, exclude=(), strict=False):
+    """Run operators of PyTorch on this library's kernels, in all threads, until `disable`.
+
+    They are overridden for CUDA tensors, or without a GPU for CPU tensors; others stay PyTorch's.
+
+    Parameters
+    ----------
+    ops : "heavy", "all", or names
+        "heavy": operators that take most of a program's time, such as convolutions, matrix products, normalisations, attention. "all":
+        activations and pointwise operators too. Names of aten operators ("mm", "convolution_backward") or of groups of them, the files
+        of ``dnnkern/torch/ops`` ("product"): a sequence, or one string with commas.
+    exclude : names
+        Operators or groups that stay PyTorch's.
+    strict : bool
+        Raise `dnnkern.NotSupported` where a call goes back to PyTorch's kernel, after that kernel has run; what PyTorch itself raises
+        stays as it is.
+
+    Raises
+    ------
+    ValueError
+        A name that is neither an operator in the table nor a group.
+    RuntimeError
+        PyTorch is older than 2.9.
+
+    Notes
+    -----
+    A second call replaces the first. Graphs that torch.compile keeps on disk are told apart by the overrides above autograd
+    (``torch.compiler.config.cache_key_tag``), and compiled functions are compiled anew when those change.
+
+    Examples
+    --------
+    >>> import torch, dnnkern.torch
+    >>> dnnkern.torch.enable()
+    >>> conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+    >>> y = conv(torch.randn(1, 3, 6, 6)).sum().backward()
+    >>> sorted(row.op for row in dnnkern.torch.status(reset=True) if row.ours)
+    ['convolution', 'convolution_backward']
+    >>> dnnkern.torch.disable()
+    """
+    global _base
+    request = _Request(selected(ops, exclude), bool(strict))
+    with _lock:
+        before, _base = _base, request
+        try:
+            _install()
+        except BaseException:
+            _base = before
+            raise
+
+
+def disable():
+    """Give all operators back to PyTorch, those of blocks of `enabled` too."""
+    global _base
+    with _lock:
+        _base = None
+        _blocks.clear()
+        _install()
+
+
+@contextlib.contextmanager
+def enabled(ops=HEAVY, *, exclude=(), strict=False):
+    """`enable` in a block, for all threads; afterwards what was before.
+
+    Parameters
+    ----------
+    ops, exclude, strict
+        As in `enable`.
+
+    Notes
+    -----
+    Blocks may be nested and may end in any order, also in different threads: the latest that has not ended decides, then `enable`.
+
+    Examples
+    --------
+    >>> import torch, dnnkern.torch
+    >>> with dnnkern.torch.enabled("softmax", strict=True):
+    ...     torch.softmax(torch.zeros(2), 0)
+    tensor([0.5000, 0.5000])
+    """
+    request = _Request(selected(ops, exclude), bool(strict))
+    with _lock:
+        _blocks.append(request)
+        try:
+            _install()
+        except BaseException:
+            _leave(request)
+            raise
+    try:
+        yield
+    finally:
+        with _lock:
+            _leave(request)
+
+
+def _leave(request):
+    """End a block; nothing to do if `disable` has."""
+    left = [other for other in _blocks if other is not request]
+    if len(left) != len(_blocks):
+        _blocks[:] = left
+        _install()
+
+
+def _install():
+    """Make the dispatcher what the latest request says. If it fails no override remains."""
+    global _library
+    if _library is not None:
+        _library._destroy()
+        _library = None
+    request = _blocks[-1] if _blocks else _base
+    overrides = [table()[name] for name in sorted(request.names)] if request else []
+    compiled_graphs(o.name for o in overrides if o.composite)
+    if not overrides:
+        return
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
+        raise RuntimeError(f"enable: this is PyTorch {torch.__version__}; expected {'.'.join(map(str, OLDEST))} or newer")
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Warning only once for all operators")
+            for override in overrides:
+                for key in (f"Autograd{KEY}", KEY) if override.composite else (KEY,):
+                    _register(library, override, key, request.strict)
+    except BaseException:
+        library._destroy()
+        raise
+    _library = library
+
+
+def _register(library, override, key, strict):
+    """Register one override, where PyTorch has the operator."""
+    name = f"aten::{override.name}"
+    if not _exists(name, key):
+        return
+    original = torch.library.get_kernel(name, key)
+    library.impl(override.name, _caller(override, original, strict), key, with_keyset=True)
+    _retired.append(torch.library.get_kernel(name, key))
+
+
+def _exists(name, key):
+    """Whether PyTorch, as it was built, has a kernel of this operator."""
+    try:
+        return torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, key)
+    except RuntimeError:  # no operator of this name
+        return False
+
+
+def _caller(override, original, strict):
+    """What PyTorch calls for an operator."""
+    function, counts, plain, back = override.function, record(override.name), _PLAIN.issuperset, original.call_boxed
+
+    def call(keyset, *args, **kwargs):
+        start = _clock()
+        try:
+            if not plain(map(type, args)):
+                raise Refused(_foreign(args))
+            result = function(*args, **kwargs)
+        except (Refused, NotSupported, ValueError, TypeError) as error:
+            # Nothing has run yet. PyTorch says what is wrong with a call that is wrong.
+            result = back(keyset, *args, **kwargs)
+            counts.refuse(str(error), _clock() - start)
+            if strict:
+                raise NotSupported(f"{override.name}: PyTorch's kernel ran: {error}") from error
+            return result
+        counts.calls += 1
+        counts.nanoseconds += _clock() - start
+        return result
+    return call
+
+
+def _foreign(args):
+    found = next(type(a) for a in args if type(a) not in _PLAIN)
+    return f"an argument is a {found.__module__}.{found.__qualname__}, no plain tensor"

@@ -1,0 +1,142 @@
+"""Batch, layer and group normalisation, and their gradients."""
+import torch
+
+from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_norm_bwd, group_norm_fwd, layer_norm_bwd, layer_norm_fwd)
+from ...device import HOST_MEMORY
+from .._table import Refused, aten
+from .._tensors import is_channels_last, one_dtype, to_first, to_last, wide_dtype
+
+_LAYOUTS = "NCHW", "NHWC"
+
+
+def _masked(mask, gradients):
+    return tuple([gradient if wanted else None for wanted, gradient in zip(mask, gradients)])
+
+
+# ---- batch normalisation
+
+def _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps):
+    """(y, mean, rstd); the last two None in inference."""
+    wide_dtype(x, gamma, beta, running_mean, running_var)
+    last = is_channels_last(x)
+    image = to_last(x) if last else x
+    options = {"eps": eps, "layout": _LAYOUTS[last]}
+    if training:
+        y, *statistics = batch_norm_train_fwd(image, gamma, beta, running_mean, running_var, momentum=momentum, **options)
+    else:
+        if running_mean is None or running_var is None:
+            raise Refused("inference without running statistics")
+        y, statistics = batch_norm_infer(image, gamma, beta, running_mean, running_var, **options), (None, None)
+    return to_first(y) if last else y, *statistics
+
+
+@aten("native_batch_norm", "_native_batch_norm_legit")
+def batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
+    """``batch_norm_train_fwd`` or ``batch_norm_infer``."""
+    if not training and not HOST_MEMORY:
+        raise Refused("inference that returns statistics")  # on a GPU PyTorch's kernel does; for the CPU they are empty
+    y, mean, rstd = _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
+    return (y, mean, rstd) if training else (y, x.new_empty(0), x.new_empty(0))
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_of_batch(x, gamma, beta, training, momentum, eps):
+    """`batch_norm` without running statistics."""
+    return batch_norm(x, gamma, beta, None, None, training, momentum, eps)
+
+
+@aten("cudnn_batch_norm")
+def cudnn_batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
+    """`batch_norm` by cuDNN's name, which PyTorch calls on a GPU. The fourth result is what cuDNN keeps for its gradient: nothing."""
+    y, mean, rstd = _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
+    none = x.new_empty(0, dtype=torch.uint8)
+    return (y, mean, rstd, none) if training else (y, *(gamma.new_empty(0) for _ in range(2)), none)
+
+
+@aten("_batch_norm_with_update")
+def batch_norm_with_update(x, gamma, beta, running_mean, running_var, momentum, eps):
+    """`batch_norm` of exported programs."""
+    return *_batch_forward(x, gamma, beta, running_mean, running_var, True, momentum, eps), x.new_empty(0, dtype=torch.uint8)
+
+
+def _batch_backward(dy, x, gamma, mean, rstd, mask):
+    one_dtype(x, dy)
+    wide_dtype(x, gamma)
+    last = is_channels_last(x)
+    if last:
+        dy, x = to_last(dy), to_last(x)
+    dx, dgamma, dbeta = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last])
+    return _masked(mask, (to_first(dx) if last else dx, dgamma, dbeta))
+
+
+@aten("native_batch_norm_backward")
+def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask):
+    """``batch_norm_bwd``."""
+    if not training:
+        raise Refused("the gradient with running statistics")
+    return _batch_backward(dy, x, gamma, mean, rstd, mask)
+
+
+@aten("batch_norm_backward")
+def batch_norm_backward_of_update(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask, reserve):
+    """`batch_norm_backward` of exported programs."""
+    return batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask)
+
+
+@aten("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(x, dy, gamma, running_mean, running_var, mean, rstd, eps, reserve):
+    """`batch_norm_backward` by cuDNN's name."""
+    return _batch_backward(dy, x, gamma, mean, rstd, (True, True, True))
+
+
+# ---- layer and group normalisation
+
+def _axis(x, shape):
+    """The first dimension that is normalised."""
+    axis = x.dim() - len(shape)
+    if not shape or axis < 0 or tuple(x.shape[axis:]) != tuple(shape):
+        raise Refused(f"normalized_shape {list(shape)} of a tensor of shape {tuple(x.shape)}")
+    return axis
+
+
+@aten("native_layer_norm")
+def layer_norm(x, shape, gamma, beta, eps):
+    """``layer_norm_fwd``."""
+    wide_dtype(x, gamma, beta)
+    axis = _axis(x, shape)
+    y, mean, rstd = layer_norm_fwd(x, gamma, beta, axis=axis, eps=eps)
+    kept = (*x.shape[:axis], *[1] * len(shape))
+    return y, mean.view(kept), rstd.view(kept)
+
+
+@aten("native_layer_norm_backward")
+def layer_norm_backward(dy, x, shape, mean, rstd, gamma, beta, mask):
+    """``layer_norm_bwd``."""
+    one_dtype(x, dy)
+    wide_dtype(x, gamma, beta)
+    axis = _axis(x, shape)
+    rows = x.shape[:axis]
+    return _masked(mask, layer_norm_bwd(dy, x, gamma, mean.view(rows), rstd.view(rows), axis=axis))
+
+
+@aten("native_group_norm")
+def group_norm(x, gamma, beta, n, c, pixels, groups, eps):
+    """``group_norm_fwd``."""
+    wide_dtype(x, gamma, beta)
+    last = is_channels_last(x)
+    if not (last or x.is_contiguous()):
+        raise Refused("PyTorch's kernel takes packed tensors only")
+    y, mean, rstd = group_norm_fwd(to_last(x) if last else x, gamma, beta, groups, eps=eps, layout=_LAYOUTS[last])
+    return to_first(y) if last else y, mean, rstd
+
+
+@aten("native_group_norm_backward")
+def group_norm_backward(dy, x, mean, rstd, gamma, n, c, pixels, groups, mask):
+    """``group_norm_bwd``."""
+    one_dtype(x, dy)
+    wide_dtype(x, gamma)
+    last = is_channels_last(x)
+    if last:
+        dy, x = to_last(dy), to_last(x)
+    dx, dgamma, dbeta = group_norm_bwd(dy, x, gamma, mean, rstd, groups, layout=_LAYOUTS[last])
+    return _masked(mask, (to_first(dx) if last else dx, dgamma, dbeta))

@@ -1,0 +1,16 @@
+"""PyTorch's programs on the processor: tests that take far longer in the simulator."""
+import pytest
+
+pytest.importorskip("torch")
+
+import test_torch_optim  # noqa: E402
+import test_torch_overrides  # noqa: E402
+import test_torch_run  # noqa: E402
+import test_torch_table  # noqa: E402
+from kit import sized  # noqa: E402
+from test_torch_overrides import quick  # noqa: E402, F401 (a fixture)
+from test_torch_step import test_a_training_step  # noqa: E402, F401
+from test_torch_table import alone  # noqa: E402, F401 (a fixture)
+
+for module in (test_torch_table, test_torch_optim, test_torch_overrides, test_torch_run):
+    globals().update(sized(module))

@@ -1,0 +1,301 @@
+"""Enabling and disabling, what goes back to PyTorch, and what autograd, vmap, autocast and torch.compile make of overrides."""
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from test_torch_table import alone, assert_same, ran  # noqa: E402, F401 (a fixture)
+from torch_calls import DEVICE  # noqa: E402
+
+import dnnkern  # noqa: E402
+import dnnkern.torch  # noqa: E402
+from dnnkern import dispatch  # noqa: E402
+from dnnkern.device import SIMULATED  # noqa: E402
+from dnnkern.torch import _overrides  # noqa: E402
+from dnnkern.torch._table import selected, table  # noqa: E402
+
+pytestmark = pytest.mark.sized
+
+A, B = torch.ones(2, 3, device=DEVICE), torch.ones(3, 4, device=DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def quick():
+    """The simplest algorithm in the simulator."""
+    with dispatch.prefer("naive" if SIMULATED else None):
+        yield
+
+
+def is_ours():
+    """Whether a product runs on this library's kernels."""
+    torch.mm(A, B)
+    return ran() == {"mm"}
+
+
+# ---- turning on and off
+
+def test_importing_the_package_imports_no_torch():
+    code = "import dnnkern, sys; dnnkern.matmul; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_on_and_off():
+    assert not is_ours()
+    dnnkern.torch.enable("mm")
+    assert is_ours()
+    dnnkern.torch.enable("mm")
+    assert is_ours()
+    dnnkern.torch.disable()
+    assert not is_ours()
+    dnnkern.torch.disable()
+    assert not is_ours()
+
+
+def test_blocks():
+    with dnnkern.torch.enabled("mm"):
+        assert is_ours()
+        with dnnkern.torch.enabled("softmax"):
+            assert not is_ours()
+        assert is_ours()
+        with pytest.raises(ZeroDivisionError), dnnkern.torch.enabled("bmm"):
+            1 / 0
+        assert is_ours()
+    assert not is_ours()
+
+
+def test_blocks_that_end_out_of_order():
+    first, second = dnnkern.torch.enabled("mm"), dnnkern.torch.enabled("softmax")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not is_ours()
+    second.__exit__(None, None, None)
+    assert not is_ours() and _overrides._library is None
+    third = dnnkern.torch.enabled("mm")
+    third.__enter__()
+    dnnkern.torch.disable()
+    assert not is_ours()
+    third.__exit__(None, None, None)
+    assert not is_ours() and _overrides._library is None
+
+
+def test_a_block_in_what_is_enabled():
+    dnnkern.torch.enable("softmax")
+    with dnnkern.torch.enabled("mm"):
+        dnnkern.torch.enable("bmm")
+        assert is_ours()
+    assert not is_ours()
+    torch.bmm(A[None], B[None])
+    assert ran() == {"bmm"}
+
+
+def test_threads():
+    """Some turn overrides on and off, others compute."""
+    failed, stop = [], threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            if not torch.equal(torch.mm(A, B), torch.full((2, 4), 3.0, device=DEVICE)):
+                failed.append("mm")
+
+    def switch():
+        for _ in range(30):
+            with dnnkern.torch.enabled("product"):
+                torch.mm(A, B)
+    threads = [threading.Thread(target=f) for f in (compute, compute, switch, switch)]
+    for t in threads:
+        t.start()
+    for t in threads[2:]:
+        t.join()
+    stop.set()
+    for t in threads[:2]:
+        t.join()
+    assert not failed and _overrides._library is None and ran() == {"mm"} and not is_ours()
+
+
+def test_what_cannot_be_registered_leaves_nothing(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no")
+    dnnkern.torch.enable("mm")
+    monkeypatch.setattr(_overrides, "_caller", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        dnnkern.torch.enable("softmax")
+    with pytest.raises(RuntimeError, match="no"), dnnkern.torch.enabled("bmm"):
+        pass
+    assert _overrides._library is None and not is_ours()
+
+
+def test_an_old_pytorch(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.8.1")
+    with pytest.raises(RuntimeError, match="this is PyTorch 2.8.1; expected 2.9 or newer"):
+        dnnkern.torch.enable()
+    assert _overrides._library is None
+
+
+# ---- what is selected
+
+def test_selection():
+    assert selected("all") == table().keys()
+    assert {"mm", "convolution", "_fused_adam_"} <= selected("heavy") < selected("all") and "relu" not in selected("heavy")
+    assert selected("mm") == {"mm", "mm.out"} and selected("mm.out") == {"mm.out"}
+    assert selected(["norm", "mm"]) == selected("norm,mm") == selected("norm") | selected("mm")
+    assert selected("all", exclude="product") == selected("all") - selected("product")
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda: dnnkern.torch.enable("convolutin"), ValueError, "'convolutin', which is no operator .*; did you mean 'convolution'"),
+    (lambda: dnnkern.torch.enable("all", exclude=["nothing"]), ValueError, "exclude has 'nothing'"),
+    (lambda: dnnkern.torch.enable(7), TypeError, "ops is 7; expected 'heavy', 'all', or names")])
+def test_bad_names(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+    assert _overrides._library is None
+
+
+# ---- what goes back
+
+def test_what_is_not_ours_goes_back_with_its_reason():
+    with dnnkern.torch.enabled("mm"):
+        y = torch.mm(A.int().cpu(), B.int().cpu()) if DEVICE == "cpu" else torch.mm(A.to(torch.complex64), B.to(torch.complex64))
+    assert y.shape == (2, 4) and y.dtype in (torch.int32, torch.complex64)
+    row, = dnnkern.torch.status()
+    assert (row.op, row.ours, row.why, row.calls) == ("mm", False, f"dtype {str(y.dtype)[6:]}", 1) and row.seconds > 0
+
+
+def test_strict():
+    with dnnkern.torch.enabled("mm", strict=True), pytest.raises(dnnkern.NotSupported, match="mm: PyTorch's kernel ran: dtype complex64"):
+        torch.mm(A.to(torch.complex64), B.to(torch.complex64))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("call", [
+    lambda: torch.mm(A, A), lambda: torch.addmm(A, A, B), lambda: F.conv2d(A[None, None], B[None]), lambda: torch.mm(A, B.double()),
+    lambda: F.conv2d(A[None, None], torch.ones(1, 2, 2, 2, device=DEVICE)), lambda: F.max_pool2d(A[None], 2, padding=2),
+    lambda: F.conv2d(A[None, None], torch.ones(1, 1, 2, 2, device=DEVICE), padding=-1), lambda: F.layer_norm(A, (4,)),
+    lambda: torch.mm(A, B, out=torch.empty(2, 4, dtype=torch.int64, device=DEVICE)), lambda: torch.softmax(A, 3),
+    lambda: F.conv2d(A[None, None], torch.ones(1, 1, 4, 4, device=DEVICE)), lambda: F.max_pool2d(A[None], 5)])
+def test_errors_are_pytorchs(call, strict):
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as theirs:
+        call()
+    with dnnkern.torch.enabled("all", strict=strict), pytest.raises(theirs.type) as ours:
+        call()
+    assert str(ours.value) == str(theirs.value) and not isinstance(ours.value, dnnkern.NotSupported)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a kernel's assertion ends the program")
+def test_a_target_that_is_no_class_is_pytorchs_error():
+    with dnnkern.torch.enabled(), pytest.raises(IndexError, match="Target 7 is out of bounds"):
+        F.nll_loss(A, torch.tensor([0, 7]))
+
+
+class Tagged(torch.Tensor):
+    """A subclass without ways of its own."""
+
+
+def test_tensors_of_other_kinds():
+    """Of subclasses, sparse, quantised, meta, fake: PyTorch's results."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with dnnkern.torch.enabled("all"):
+        y = torch.mm(A.as_subclass(Tagged), B)
+        assert type(y) is Tagged and torch.equal(y.as_subclass(torch.Tensor), torch.mm(A, B))
+        assert {row.why for row in dnnkern.torch.status() if not row.ours} == {
+            "an argument is a test_torch_overrides.Tagged, no plain tensor"}
+        assert torch.equal(torch.mm(A.to_sparse(), B), torch.mm(A, B))
+        assert torch.mm(A.to("meta"), B.to("meta")).shape == (2, 4)
+        with FakeTensorMode() as mode:
+            y = torch.mm(mode.from_tensor(A), mode.from_tensor(B))
+            assert y.shape == (2, 4) and type(y).__name__ == "FakeTensor"
+
+
+def test_tensors_resized_to_nothing():
+    a = A.clone()
+    with dnnkern.torch.enabled("mm"):
+        torch.mm(a, B)
+        size = a.untyped_storage().nbytes()
+        a.untyped_storage().resize_(0)
+        a.untyped_storage().resize_(size)
+        a.fill_(1)
+        assert torch.equal(torch.mm(a, B), torch.full((2, 4), 3.0, device=DEVICE))
+
+
+def test_nan_and_infinity():
+    x = torch.tensor([[float("nan"), 1], [float("inf"), -float("inf")]], device=DEVICE)
+    calls = lambda: (F.relu(x), F.max_pool2d(x[None], 2), x @ x, F.softmax(x, 1))  # noqa: E731
+    theirs = calls()
+    with dnnkern.torch.enabled("all", strict=True):
+        ours = calls()
+    for a, b in zip(ours, theirs):
+        assert torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+# ---- beneath autograd, functorch, autocast, torch.compile
+
+def test_second_derivatives():
+    make = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=make, dtype=torch.float64).to(DEVICE).requires_grad_() for shape in ((1, 2, 4, 4), (2, 2, 2, 2)))
+    with dnnkern.torch.enabled("convolution,convolution_backward", strict=True):
+        assert torch.autograd.gradgradcheck(lambda x, w: F.conv2d(x, w, padding=1), (x, w), fast_mode=True)
+    assert ran() == {"convolution", "convolution_backward"}
+
+
+@pytest.mark.parametrize("name, call", {
+    "transposed": lambda x: F.conv_transpose2d(x, x[:, :, :2, :2].sin(), stride=2), "softmax": lambda x: F.softmax(x, 1),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "max_pool": lambda x: F.max_pool2d(x, 2), "avg_pool": lambda x: F.avg_pool2d(x, 2), "bmm": lambda x: torch.bmm(x[0], x[0]),
+    "gelu": F.gelu, "silu": F.silu}.items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_second_derivatives_of_others(name, call):
+    x = torch.randn((2, 2, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE).requires_grad_()
+    with dnnkern.torch.enabled("all", strict=name != "batch_norm"):
+        assert torch.autograd.gradcheck(call, x, fast_mode=True)
+        assert torch.autograd.gradgradcheck(call, x, fast_mode=True)
+
+
+def test_vmap_and_gradients_per_sample():
+    x, w = torch.randn(3, 1, 2, 5, 5, device=DEVICE), torch.randn(2, 2, 3, 3, device=DEVICE)
+
+    def loss(w, x):
+        return F.conv2d(x, w).square().sum()
+    theirs = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x)
+    with dnnkern.torch.enabled(strict=True):
+        ours = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x)
+    assert ran() == {"convolution", "convolution_backward"}
+    assert_same(ours, theirs, "per sample")
+
+
+def test_autocast():
+    with torch.autocast(DEVICE, torch.bfloat16):
+        theirs = torch.mm(A, B)
+        with dnnkern.torch.enabled(strict=True):
+            ours = torch.mm(A, B)
+    assert ran() == {"mm"} and ours.dtype == torch.bfloat16
+    assert_same(ours, theirs, "mm")
+
+
+def test_checkpoint():
+    from torch.utils.checkpoint import checkpoint
+    a = A.clone().requires_grad_()
+    with dnnkern.torch.enabled(strict=True):
+        checkpoint(lambda a: torch.mm(a, B).sin().sum(), a, use_reentrant=False).backward()
+    assert {row.op: row.calls for row in dnnkern.torch.status()} == {"mm": 3}
+    assert_same(a.grad, torch.cos(torch.mm(A, B)) @ B.t(), "gradient")
+
+
+def test_compiled_graphs_reach_overrides_and_leave_them():
+    function = torch.compile(lambda a, b: torch.mm(a, b) + 1, backend="aot_eager", fullgraph=True)
+    expected = function(A, B)
+    with dnnkern.torch.enabled("mm", strict=True):
+        assert torch.equal(function(A, B), expected) and ran() == {"mm"}
+    assert torch.equal(function(A, B), expected) and not ran()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
+def test_on_a_forked_childs_side():
+    import multiprocessing
+    with dnnkern.torch.enabled("mm", strict=True):
+        assert is_ours()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(is_ours)

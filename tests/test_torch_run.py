@@ -1,0 +1,125 @@
+"""``python -m dnnkern run``: unmodified programs, and what is printed and returned."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dnnkern.device import HOST_MEMORY  # noqa: E402
+
+pytestmark = pytest.mark.sized
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONV = """import torch
+torch.manual_seed(0)
+x = torch.randn(1, 3, 24, 24, device='cuda')
+conv = torch.nn.Conv2d(3, 64, kernel_size=3, padding=1).cuda()
+output = conv(x)
+"""
+TELL = """
+import json, sys
+output.square().mean().backward()
+torch.cuda.synchronize()
+print(json.dumps([output.shape, output.double().mean().item(), conv.weight.grad.double().norm().item(), sys.argv[1:]]))
+"""
+KERAS = """import keras
+keras.utils.set_random_seed(0)
+model = keras.models.Sequential([
+    keras.layers.Conv2D(32, (3, 3), activation='relu', input_shape=(12, 12, 1)),
+    keras.layers.MaxPooling2D((2, 2)), keras.layers.Flatten(),
+    keras.layers.Dense(10, activation='softmax')])
+model.compile(optimizer='adam', loss='sparse_categorical_crossentropy', metrics=['accuracy'])
+import json, numpy as np
+x, y = np.random.rand(8, 12, 12, 1).astype('float32'), np.random.randint(0, 10, 8)
+losses = model.fit(x, y, batch_size=4, epochs=2, verbose=0).history['loss']
+print(json.dumps([losses, model.evaluate(x, y, verbose=0)[0], model.predict(x, verbose=0).sum(0).tolist()]))
+"""
+
+
+def python(*words, cwd=None, **environment):
+    """The finished process of a Python with this project, on the device of this one."""
+    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=cwd,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "KERAS_BACKEND": "torch", **environment})
+
+
+def run(*words, **more):
+    return python("-m", "dnnkern", "run", *words, **more)
+
+
+def values(process):
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def assert_close(ours, theirs):
+    """Nested lists of equal values, numbers up to rounding."""
+    if isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for x, y in zip(ours, theirs):
+            assert_close(x, y)
+    elif isinstance(theirs, float):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+    else:
+        assert ours == theirs
+
+
+def test_a_convolution_on_cuda(tmp_path):
+    program, plain = tmp_path / "program.py", tmp_path / "plain.py"
+    program.write_text(CONV + TELL)
+    plain.write_text((CONV + TELL).replace("'cuda'", "'cpu'").replace(".cuda()", ".cpu()").replace("torch.cuda.synchronize()", "")
+                     if HOST_MEMORY else CONV + TELL)
+    process = run("--report", *(["--simulate"] if HOST_MEMORY else []), program, "--lr", "3")
+    assert_close(values(process), values(python(plain, "--lr", "3")))
+    rows = [line.split()[:3] for line in process.stderr.splitlines()]
+    assert ["convolution", "dnnkern", "1"] in rows and ["convolution_backward", "dnnkern", "1"] in rows
+    assert "2 calls of 2 operators ran on its kernels, 0 went back to PyTorch" in process.stderr
+
+
+@pytest.mark.parametrize("name", ["keras", "tensorflow"])
+def test_a_model_of_keras(name, tmp_path):
+    if find_spec(name) is None or find_spec("keras") is None:
+        pytest.skip(f"{name} is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(KERAS if name == "keras" else KERAS.replace("import keras\n", "import tensorflow as tf\nkeras = tf.keras\n"))
+    process = run("--ops", "all", "--strict", *(["--simulate"] if HOST_MEMORY else []), program)
+    assert_close(values(process), values(python(program)))
+    assert "0 went back to PyTorch" in process.stderr
+
+
+def test_a_module_with_arguments(tmp_path):
+    (tmp_path / "made.py").write_text("import sys, torch, __main__\nassert __name__ == '__main__'\n"
+                                      "print(sys.argv[1:], (torch.ones(2, 3) @ torch.ones(3, 2)).tolist())")
+    process = run("-m", "made", "--report", "x", cwd=tmp_path)
+    assert process.stdout == "['--report', 'x'] [[3.0, 3.0], [3.0, 3.0]]\n"
+    assert "1 calls of 1 operators" in process.stderr if HOST_MEMORY else True
+
+
+def test_errors_and_exit_codes_are_the_programs(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nif sys.argv[1:]:\n    sys.exit(int(sys.argv[1]))\nraise KeyError('mine')\n")
+    failed = run(program)
+    assert failed.returncode == 1 and failed.stderr.splitlines()[:2] == [
+        "Traceback (most recent call last):", f'  File "{program}", line 4, in <module>']
+    assert "KeyError: 'mine'" in failed.stderr
+    assert run(program, 5).returncode == 5 and run(program, 0).returncode == 0
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--ops", "convolutin", "x.py"], "enable: ops has 'convolutin', which is no operator"),
+    (["--ops", "mm"], "arguments are required: program"),
+    (["nowhere.py"], "nowhere.py")])
+def test_bad_words(words, text):
+    process = run(*words)
+    assert process.returncode != 0 and text in process.stderr
+
+
+def test_without_pytorch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('none here')")
+    process = run("x.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert process.returncode == 2 and process.stderr.splitlines() == [
+        "python -m dnnkern: run: PyTorch cannot be imported (none here); expected 2.9 or newer: pip install torch"]

@@ -1,0 +1,88 @@
+"""Every override beside PyTorch's own kernel: values, gradients, dtypes and strides."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_calls  # noqa: E402
+from torch_calls import CALLS, results, tensors  # noqa: E402
+
+import dnnkern.torch  # noqa: E402
+from dnnkern.torch._overrides import KEY, _exists  # noqa: E402
+from dnnkern.torch._table import table  # noqa: E402
+
+pytestmark = pytest.mark.sized
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+RUNS = [(call, way, dtype) for call in CALLS
+        for way, dtype in (*((way, "float32") for way in call.ways), *(("contiguous", dtype) for dtype in call.dtypes))]
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """Nothing of an earlier test is counted or overridden."""
+    dnnkern.torch.disable()
+    dnnkern.torch.status(reset=True)
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    dnnkern.torch.disable()
+
+
+def assert_same(ours, theirs, name):
+    """The same tensor, but for rounding."""
+    assert (ours is None) == (theirs is None), name
+    if theirs is None:
+        return
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, name
+    assert ours.stride() == theirs.stride(), f"{name}: strides {ours.stride()}, PyTorch's are {theirs.stride()}"
+    if not theirs.is_floating_point():
+        assert torch.equal(ours, theirs), name
+        return
+    bound = TOLERANCE[theirs.dtype] * max(1.0, theirs.detach().abs().max().item() if theirs.numel() else 1.0)
+    assert torch.allclose(ours, theirs, rtol=0, atol=bound, equal_nan=True), f"{name}: {(ours - theirs).abs().max().item()} > {bound}"
+
+
+def ran():
+    """Operators that this library has computed."""
+    return {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+
+
+@pytest.mark.parametrize("call, way, dtype", RUNS, ids=lambda value: str(value))
+def test_equals_pytorch(call, way, dtype):
+    theirs = results(call, tensors(call, way, dtype))
+    with dnnkern.torch.enabled("all", strict=True):
+        ours = results(call, tensors(call, way, dtype))
+    assert ran() >= set(call.ops)
+    assert_all_same(ours, theirs, call)
+
+
+def assert_all_same(ours, theirs, call):
+    """Results and gradients."""
+    for kind, mine, other in zip(("result", "gradient"), ours, theirs):
+        for i, (x, y) in enumerate(zip(mine, other, strict=True)):
+            assert_same(x, y, f"{call}: {kind} {i}")
+
+
+def outcome(call):
+    """What `results` returns for a first tensor without elements, or what it raises."""
+    first, *others = tensors(call, "contiguous", "float32")
+    try:
+        return results(call, [first.detach()[:0].requires_grad_(), *others]), None
+    except (RuntimeError, ValueError, IndexError) as error:
+        return None, (type(error), str(error).splitlines()[0])
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_without_elements(call):
+    """PyTorch's results, or its errors."""
+    theirs, error = outcome(call)
+    with dnnkern.torch.enabled("all"):
+        ours, mine = outcome(call)
+    assert mine == error
+    if error is None:
+        assert_all_same(ours, theirs, call)
+
+
+def test_every_override_is_reached():
+    reached = {op for call in CALLS for op in call.ops} | torch_calls.ELSEWHERE
+    there = {name for name in table() if _exists(f"aten::{name}", KEY)}
+    assert there <= reached, there - reached

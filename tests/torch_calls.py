@@ -1,0 +1,199 @@
+"""Calls of PyTorch that reach every entry of `dnnkern.torch`'s table, and ways for their tensors to lie in memory."""
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+
+from dnnkern.device import HOST_MEMORY
+
+DEVICE = "cpu" if HOST_MEMORY else "cuda"
+PLAIN = "contiguous", "sliced", "expanded", "transposed"
+EVERY = *PLAIN, "channels_last"
+
+
+@dataclass(frozen=True)
+class Call:
+    """`function` of tensors of these shapes, the first of which lies in memory in several ways; `ops` are the operators that it and its
+    gradient reach."""
+    id: str
+    function: Callable
+    shapes: tuple
+    ops: tuple
+    ways: tuple = EVERY
+    dtypes: tuple = ("float64", "float16", "bfloat16")
+
+    def __str__(self):
+        return self.id
+
+
+WITHOUT_HALVES = ("float64",)
+
+
+def labels(*shape, classes):
+    return torch.arange(torch.Size(shape).numel(), device=DEVICE).reshape(shape) % classes
+
+
+def conv(n, groups=1, **how):
+    """A convolution in n dimensions of 4 channels to 6."""
+    f = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
+    image, window = ((9,), (6, 7), (4, 5, 4))[n - 1], (3, 2, 2)[:n]
+    return lambda x, w, b: f(x, w, b, groups=groups, **how), ((2, 4, *image), (6, 4 // groups, *window), (6,))
+
+
+def transposed(n, groups=1, **how):
+    f = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[n - 1]
+    image, window = ((5,), (3, 4), (2, 3, 2))[n - 1], (3, 2, 2)[:n]
+    return lambda x, w, b: f(x, w, b, groups=groups, **how), ((2, 4, *image), (4, 6 // groups, *window), (6,))
+
+
+CONV = "convolution", "convolution_backward"
+
+
+def out(function, shape):
+    """A call with ``out=``, which autograd does not take."""
+    return lambda *given: function(*[t.detach() for t in given], out=given[0].new_empty(shape, requires_grad=False))
+
+
+def norm_of(x, gamma, beta, **how):
+    mean, var = torch.zeros_like(gamma), torch.ones_like(gamma)
+    return F.batch_norm(x, mean, var, gamma, beta, **how), mean, var
+
+
+NATIVE = "native_batch_norm", "native_batch_norm_backward"
+BATCH_NORM = NATIVE if HOST_MEMORY else ("cudnn_batch_norm", "cudnn_batch_norm_backward")
+LAYER_NORM = "native_layer_norm", "native_layer_norm_backward"
+GROUP_NORM = "native_group_norm", "native_group_norm_backward"
+NLL = "nll_loss_forward", "nll_loss_backward"
+AVERAGE = "avg_pool2d", "avg_pool2d_backward"
+ADAPTIVE = "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"
+ADAPTIVE_3D = "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"
+ADAPTIVE_MAX = "adaptive_max_pool2d", "adaptive_max_pool2d_backward"
+MAX_POOL = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
+MAX_POOL_3D = tuple(name.replace("2d", "3d") for name in MAX_POOL)
+
+
+CALLS = (
+    *(Call(f"conv{n}d-{name}", *conv(n, **how), CONV, PLAIN if n == 1 else EVERY) for n, name, how in (
+        (1, "plain", {}), (2, "padded", {"padding": 1}), (2, "strided", {"stride": 2, "padding": (1, 0)}), (2, "grouped", {"groups": 2}),
+        (2, "dilated", {"dilation": (1, 2)}), (3, "padded", {"padding": 1}))),
+    *(Call(f"conv_transpose{n}d-{name}", *transposed(n, **how), CONV, PLAIN if n == 1 else EVERY) for n, name, how in (
+        (1, "plain", {}), (2, "strided", {"stride": 2, "output_padding": 1}), (2, "grouped", {"groups": 2, "padding": 1}),
+        (3, "plain", {}))),
+    Call("conv2d-depthwise", lambda x, w: F.conv2d(x, w, padding=1, groups=4), ((2, 4, 5, 6), (4, 1, 3, 3)), CONV),
+    Call("conv2d-1x1", lambda x, w: F.conv2d(x, w), ((2, 4, 5, 6), (8, 4, 1, 1)), CONV),
+    Call("conv2d-weight-last", lambda x, w: F.conv2d(x, w.to(memory_format=torch.channels_last)), ((2, 4, 5, 6), (8, 4, 2, 2)), CONV),
+    Call("mm", torch.mm, ((5, 6), (6, 7)), ("mm",), PLAIN),
+    Call("mm-transposed", lambda a, b: a.t() @ b.t(), ((6, 5), (7, 6)), ("mm",), PLAIN),
+    Call("linear", F.linear, ((3, 4, 6), (7, 6), (7,)), ("addmm", "mm"), ("contiguous",)),
+    Call("addmm", lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), ((5, 6), (6, 7), (5, 7)), ("addmm", "mm"), PLAIN),
+    Call("addmm-row", lambda a, b, c: torch.addmm(c, a, b, beta=0.5), ((5, 6), (6, 7), (1, 7)), ("addmm", "mm"), ("contiguous",)),
+    Call("addmm-column", lambda a, b, c: torch.addmm(c, a, b), ((5, 6), (6, 7), (5, 1)), ("addmm", "mm"), ("contiguous",)),
+    Call("bmm", torch.bmm, ((2, 5, 6), (2, 6, 7)), ("bmm",), PLAIN),
+    Call("baddbmm", lambda a, b, c: torch.baddbmm(c, a, b, beta=2, alpha=0.5), ((2, 5, 6), (2, 6, 7), (2, 5, 7)), ("baddbmm", "bmm"),
+         PLAIN),
+    Call("baddbmm-row", lambda a, b, c: torch.baddbmm(c, a, b), ((2, 5, 6), (2, 6, 7), (7,)), ("baddbmm", "bmm"), ("contiguous",)),
+    Call("batch_norm", lambda x, g, b: norm_of(x, g, b, training=True, momentum=0.3), ((4, 6, 3, 5), (6,), (6,)), BATCH_NORM,
+         dtypes=WITHOUT_HALVES),
+    Call("batch_norm-1d", lambda x, g, b: norm_of(x, g, b, training=True), ((8, 6), (6,), (6,)), BATCH_NORM, PLAIN, WITHOUT_HALVES),
+    Call("batch_norm-3d", lambda x, g, b: norm_of(x, g, b, training=True), ((2, 6, 2, 3, 2), (6,), (6,)), BATCH_NORM, dtypes=()),
+    Call("batch_norm-alone", lambda x: F.batch_norm(x, None, None, training=True), ((4, 6, 3, 5),), NATIVE,
+         ("contiguous", "channels_last"), ()),
+    Call("layer_norm", lambda x, g, b: F.layer_norm(x, (8,), g, b), ((2, 6, 8), (8,), (8,)), LAYER_NORM,
+         PLAIN, WITHOUT_HALVES),
+    Call("layer_norm-2d", lambda x: F.layer_norm(x, (6, 8)), ((3, 2, 6, 8),), LAYER_NORM,
+         dtypes=WITHOUT_HALVES),
+    Call("group_norm", lambda x, g, b: F.group_norm(x, 3, g, b), ((2, 6, 4, 5), (6,), (6,)), GROUP_NORM,
+         dtypes=WITHOUT_HALVES),
+    Call("max_pool1d", lambda x: F.max_pool1d(x, 3, 2, padding=1), ((2, 3, 9),), MAX_POOL, ("contiguous", "sliced"), ()),
+    Call("max_pool2d", lambda x: F.max_pool2d(x, 2), ((2, 3, 6, 8),), MAX_POOL),
+    Call("max_pool2d-window", lambda x: F.max_pool2d(x, (3, 2), 2, padding=1, ceil_mode=True, return_indices=True), ((2, 3, 6, 8),),
+         MAX_POOL),
+    Call("max_pool2d-dilated", lambda x: F.max_pool2d(x, 3, 1, dilation=2), ((3, 6, 8),), MAX_POOL, ("contiguous", "sliced")),
+    Call("max_pool3d", lambda x: F.max_pool3d(x, 2, return_indices=True), ((2, 3, 4, 4, 6),), MAX_POOL_3D),
+    Call("avg_pool2d", lambda x: F.avg_pool2d(x, 2), ((2, 3, 6, 8),), AVERAGE),
+    Call("avg_pool2d-window", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), ((2, 3, 6, 8),),
+         AVERAGE),
+    Call("avg_pool3d", lambda x: F.avg_pool3d(x, 2), ((2, 3, 4, 4, 6),), ("avg_pool3d", "avg_pool3d_backward"), dtypes=WITHOUT_HALVES),
+    Call("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (2, 3)), ((2, 3, 5, 8),), ADAPTIVE),
+    Call("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, 2), ((2, 3, 5, 4, 3),), ADAPTIVE_3D),
+    Call("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, (2, 3), return_indices=True), ((2, 3, 5, 8),),
+         ADAPTIVE_MAX),
+    Call("adaptive_max_pool3d", lambda x: F.adaptive_max_pool3d(x, 2, return_indices=True), ((2, 3, 5, 4, 3),),
+         ("adaptive_max_pool3d", "adaptive_max_pool3d_backward")),
+    *(Call(f"{name}-out", out(f, shape), shapes, (f"{name}.out",), ("contiguous", "transposed"), ()) for name, f, shape, shapes in (
+        ("mm", torch.mm, (5, 7), ((5, 6), (6, 7))), ("bmm", torch.bmm, (2, 5, 7), ((2, 5, 6), (2, 6, 7))),
+        ("addmm", torch.addmm, (5, 7), ((5, 7), (5, 6), (6, 7))), ("baddbmm", torch.baddbmm, (2, 5, 7), ((2, 5, 7), (2, 5, 6), (2, 6, 7))),
+        ("_addmm_activation", torch.ops.aten._addmm_activation.out, (5, 7), ((7,), (5, 6), (6, 7))))),
+    Call("addmm_", lambda a, b, c: c.clone().addmm_(a, b, beta=0.5), ((5, 6), (6, 7), (5, 7)), ("addmm_", "mm"), ("contiguous",)),
+    Call("baddbmm_", lambda a, b, c: c.clone().baddbmm_(a, b), ((2, 5, 6), (2, 6, 7), (2, 5, 7)), ("baddbmm_", "bmm"), ("contiguous",)),
+    *(Call(f"addmm_activation-{gelu}",
+           lambda a, b, c, gelu=gelu: torch._addmm_activation(a.detach(), b.detach(), c.detach(), use_gelu=gelu),
+           ((7,), (5, 6), (6, 7)), ("_addmm_activation",), ("contiguous", "sliced"), ()) for gelu in (False, True)),
+    Call("batch_norm-legit", lambda x, g, b: torch.ops.aten._native_batch_norm_legit(
+        x, g, b, torch.zeros_like(g), torch.ones_like(g), True, 0.1, 1e-5), ((4, 6, 3, 5), (6,), (6,)),
+        ("_native_batch_norm_legit", "native_batch_norm_backward"), ("contiguous", "channels_last"), ()),
+    Call("batch_norm-legit-alone", lambda x, g, b: torch.ops.aten._native_batch_norm_legit.no_stats(x, g, b, True, 0.1, 1e-5),
+         ((4, 6, 3, 5), (6,), (6,)), ("_native_batch_norm_legit.no_stats", "native_batch_norm_backward"), ("contiguous",), ()),
+    Call("batch_norm-update", lambda x, g, b: torch.ops.aten._batch_norm_with_update(
+        x, g, b, torch.zeros_like(g), torch.ones_like(g), 0.1, 1e-5)[:3], ((4, 6, 3, 5), (6,), (6,)),
+        ("_batch_norm_with_update", "batch_norm_backward"), ("contiguous", "channels_last"), ()),
+    Call("softmax", lambda x: F.softmax(x, 1), ((3, 7, 2, 4),), ("_softmax", "_softmax_backward_data")),
+    Call("log_softmax", lambda x: F.log_softmax(x, -1), ((3, 5, 7),), ("_log_softmax", "_log_softmax_backward_data"), PLAIN),
+    Call("nll_loss", lambda x: F.nll_loss(x, labels(6, classes=5)), ((6, 5),), NLL, PLAIN),
+    Call("nll_loss-none", lambda x: F.nll_loss(x, labels(6, classes=5), reduction="none", ignore_index=2), ((6, 5),),
+         NLL, PLAIN),
+    Call("nll_loss-weighted", lambda x, w: F.nll_loss(x, labels(6, classes=5), w.detach()), ((6, 5), (5,)), NLL,
+         PLAIN),
+    Call("nll_loss-sum", lambda x: F.nll_loss(x, labels(classes=5), reduction="sum"), ((5,),), NLL, ("contiguous",)),
+    Call("nll_loss2d", lambda x: F.nll_loss(x, labels(2, 3, 4, classes=5)), ((2, 5, 3, 4),), ("nll_loss2d_forward", "nll_loss2d_backward"),
+         ("contiguous",)),
+    Call("relu", F.relu, ((2, 3, 4, 5),), ("relu", "threshold_backward")),
+    Call("relu_", lambda x: F.relu(x.sin(), inplace=True), ((2, 3, 4, 5),), ("relu_", "threshold_backward")),
+    Call("gelu", F.gelu, ((2, 3, 4, 5),), ("gelu", "gelu_backward")),
+    Call("gelu-tanh", lambda x: F.gelu(x, approximate="tanh"), ((2, 3, 4, 5),), ("gelu", "gelu_backward"), ("contiguous",)),
+    Call("silu", F.silu, ((2, 3, 4, 5),), ("silu", "silu_backward")),
+    Call("mish", F.mish, ((2, 3, 4, 5),), ("mish", "mish_backward")),
+    *(Call(name, getattr(torch.nn.functional, name), ((2, 3, 4, 5),), (name,)) for name in (
+        "sigmoid", "tanh", "hardswish", "hardsigmoid", "leaky_relu", "elu")),
+)
+
+
+ELSEWHERE = {"_fused_adam_", "_fused_adamw_", "_fused_sgd_"}  # test_torch_optim.py
+
+
+def lying(x, way):
+    """The values of x as a tensor that lies in memory in some way; None if there is no such."""
+    if way == "contiguous":
+        return x.clone()
+    if way == "channels_last":
+        return x.clone(memory_format={4: torch.channels_last, 5: torch.channels_last_3d}[x.dim()])
+    if way == "sliced":
+        wide = x.new_zeros([2 * n + 1 for n in x.shape])
+        part = wide[tuple(slice(1, None, 2) for _ in x.shape)]
+        return part.copy_(x)
+    if way == "transposed":
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if way == "expanded":
+        return x[:1].clone().expand(x.shape)
+    raise ValueError(way)
+
+
+def tensors(call, way, dtype, requires_grad=True):
+    """Inputs of a call, the same at every time."""
+    make = torch.Generator().manual_seed(len(call.id))
+    first, *others = (torch.randn(shape, generator=make, dtype=torch.float64).to(getattr(torch, dtype)).to(DEVICE) for shape in call.shapes)
+    return [t.requires_grad_(requires_grad) for t in (lying(first, way), *others)]
+
+
+def results(call, given):
+    """(results, gradients): those of a first pass with a gradient that is expanded, of a second with a packed one."""
+    outs = call.function(*given)
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    ours = [y for y in outs if y.requires_grad]
+    if not ours:
+        return list(outs), []
+    grads = list(torch.autograd.grad(sum(y.sum() for y in ours), given, retain_graph=True, allow_unused=True))
+    make = torch.Generator().manual_seed(1)
+    weights = [torch.randn(y.shape, generator=make).to(y) for y in ours]
+    return list(outs), grads + list(torch.autograd.grad(ours, given, weights, allow_unused=True))
