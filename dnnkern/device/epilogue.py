@@ -202,8 +202,9 @@ def make_epilogue(spec, result="storage", given=None):
     result : "storage", "compute" or "packed"
         The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
         of columns n and n + 1.
-    given : None, "c" or "residual"
-        With "packed": an addend of 16 bits that is not loaded but handed over, ``epilogue(acc0, acc1, m, n, e, word)``.
+    given : None, "c", "residual", or a number
+        With "packed": an addend of 16 bits, or the program's operand of that number, that is not loaded but handed over,
+        ``epilogue(acc0, acc1, m, n, e, word)``.
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
@@ -246,7 +247,7 @@ def make_epilogue(spec, result="storage", given=None):
             y = y + T(load_bias(e.bias, Offset(n * e.bias_stride)))
         return activate(y)
     if spec.program:
-        combine = _with_program(spec, combine)
+        combine = _with_program(spec, combine, None if given in ("c", "residual") else given)
 
     @device_function
     def transform(acc, m, n, e):
@@ -261,7 +262,7 @@ def make_epilogue(spec, result="storage", given=None):
         if spec.program:
             pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
         if given is not None:
-            addend = spec.c if given == "c" else spec.residual
+            addend = spec.c if c_given else spec.residual if residual_given else spec.program.operands[given][0]
             if addend not in ("float16", "bfloat16"):
                 raise ValueError(f"make_epilogue: {given} of type {addend} cannot be given; expected float16 or bfloat16")
             unpack = element(addend).unpack
@@ -289,15 +290,20 @@ def make_epilogue(spec, result="storage", given=None):
     return epilogue
 
 
-def _with_program(spec, combine):
-    """`combine`, and the program of its value. Where it stores, m and n may lie beyond the matrix, see `program`."""
-    run, STORES = make_program(spec.program, spec.compute, spec.is_short), bool(spec.program.stores)
+def _with_program(spec, combine, given=None):
+    """`combine`, and the program of its value, whose operand number `given` is `other`. Where it stores, m and n may lie beyond the matrix,
+    see `program`."""
+    run, STORES, GIVEN = make_program(spec.program, spec.compute, spec.is_short, given), bool(spec.program.stores), given is not None
 
     @device_function
     def combine_and_run(acc, m, n, e, other):
         if STORES:
-            return run(combine(acc, min(m, e.extras[0] - 1), min(n, e.extras[1] - 1), e, other), m, n, e.extras)
-        return run(combine(acc, m, n, e, other), m, n, e.extras)
+            value = combine(acc, min(m, e.extras[0] - 1), min(n, e.extras[1] - 1), e, other)
+        else:
+            value = combine(acc, m, n, e, other)
+        if GIVEN:
+            return run((value, other), m, n, e.extras)
+        return run(value, m, n, e.extras)
     return combine_and_run
 
 

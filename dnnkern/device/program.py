@@ -30,6 +30,7 @@ the tuple, and any m and n: tiles compute elements beyond their matrix, which ar
 element may be computed twice, by the same arithmetic: a program stores, and never accumulates.
 """
 import functools
+import itertools
 import numbers
 from dataclasses import asdict, dataclass
 
@@ -213,7 +214,7 @@ def operands_class(types):
 
 
 @functools.cache
-def _positions(program):
+def positions_of(program):
     """Where the members of each operand begin in the tuple."""
     positions, at = [], _bounds(program)
     for _, access in program.operands:
@@ -225,17 +226,21 @@ def _positions(program):
 # ---- the device function
 
 @functools.cache
-def make_program(program, accumulator="float32", short=False):
+def make_program(program, accumulator="float32", short=False, given=None):
     """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
 
     `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: the result will be rounded to 16
-    bits or fewer.
+    bits or fewer. `given`: the number of an operand that is not loaded, but handed over after the one accumulator, ``run((acc, value), m,
+    n, e)``.
     """
     types, shift = program.types(accumulator), not program.accumulators  # without accumulators a 0 stands first: tuples are not empty
-    positions = iter(_positions(program))
-    values = _start(program.accumulators)
+    positions, operands = iter(positions_of(program)), itertools.count()
+    values = _start(program.accumulators) if given is None else device_function(_first)
     for dtype, access in program.loads:
-        if access in MEMBERS:
+        if access in MEMBERS and next(operands) == given:
+            next(positions)
+            values = _with_given(values)
+        elif access in MEMBERS:
             values = _with_load(values, dtype, access, next(positions))
         else:
             values = _with_constant(values, dtype, access)
@@ -341,6 +346,18 @@ def _start(accumulators):
         def values(acc, m, n, e):
             return (0,)
     return device_function(values)
+
+
+def _first(acc, m, n, e):
+    return (acc[0],)
+
+
+def _with_given(before):
+    """`before` with a value more, that is handed over."""
+    @device_function
+    def values(acc, m, n, e):
+        return before(acc, m, n, e) + (acc[1],)
+    return values
 
 
 # NOTE: an index into a tuple is a variable of the closure by itself: e[AT + 1] is no constant to Numba, and fails to type.

@@ -61,7 +61,7 @@ class Specialisation:
     by_tma: bool
     vector: bool
     blocks: tuple = (False, False)  # whether a's and b's scales are by block
-    staged: str | None = None
+    staged: str | int | None = None
 
 
 @dataclass(frozen=True)

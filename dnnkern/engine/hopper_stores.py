@@ -14,6 +14,7 @@ from ..device.epilogue import make_epilogue
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.mbarrier import fence_async_shared
 from ..device.numeric import float_bits
+from ..device.program import positions_of
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
@@ -32,7 +33,7 @@ def make_fill(spec, staged=None, width=ROW):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
-    rows, `column` is its first; columns from n on are computed from those below. The addend `staged` lies in the box already, as the
+    rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in the box already, as the
     results will. Of 16-bit results rows may be `width` = 64 bytes wide, in the swizzle of as many.
     """
     halves = element(spec.output).storage.itemsize == 2
@@ -83,18 +84,53 @@ def make_fill(spec, staged=None, width=ROW):
     return fill
 
 
-def staged_addend(spec, tensors, strides):
-    """The addend that `make_boxed_store` can stage: "c", "residual" or None. Host function.
+def staged_addend(spec, addends):
+    """The array that `make_boxed_store` can stage: "c", "residual", the number of a program's operand, or None. Host function.
 
-    `tensors` are c and the residual, or None; `strides` the element strides of each along rows, columns and what else moves its pointer.
+    `addends` has (tensor, element strides along rows, columns and what else moves its pointer) of c, the residual, and the program's
+    operands, by these names.
     """
-    names = [name for name, dtype in (("c", spec.c), ("residual", spec.residual)) if dtype]
-    if len(names) != 1 or element(spec.output).storage.itemsize != 2:
+    if element(spec.output).storage.itemsize != 2:
         return None
-    k = names[0] == "residual"
-    tensor, (row, column, *others) = tensors[k], strides[k]
+    names = [name for name, dtype in (("c", spec.c), ("residual", spec.residual)) if dtype]
+    if not names and spec.program is not None:
+        names = [k for k, (_, access) in enumerate(spec.program.operands[:spec.program.inputs]) if access == "matrix"]
+        return next((k for k in names if _can_be_staged(*addends[k])), None)
+    return names[0] if len(names) == 1 and _can_be_staged(*addends[names[0]]) else None
+
+
+def _can_be_staged(tensor, strides):
+    """Whether rows of an array are multiples of 16 bytes, of 16-bit floats side by side."""
+    row, column, *others = strides
     rows_of_16_bytes = tensor.alignment % 16 == 0 and all(s * tensor.itemsize % 16 == 0 for s in (row, *others))
-    return names[0] if tensor.dtype in ("float16", "bfloat16") and column == 1 and rows_of_16_bytes else None
+    return tensor.dtype in ("float16", "bfloat16") and column == 1 and rows_of_16_bytes
+
+
+@functools.cache
+def make_staged(spec, staged):
+    """Device function ``staged_array(e)`` -> (pointer, elements from row to row) of the array that is staged."""
+    if staged == "c":
+        return device_function(lambda e: (e.c, e.c_row_stride))
+    if staged == "residual":
+        return device_function(lambda e: (e.residual, e.residual_row_stride))
+    AT = positions_of(spec.program)[staged]
+    S = AT + 1
+    return device_function(lambda e: (e.extras[AT], e.extras[S]))
+
+
+@functools.cache
+def make_fetch(width=ROW):
+    """Device function ``fetch(box, r, c, source, inside)``: copy 16 bytes from the address `source`, or zeros where it is not inside.
+
+    They go to piece `c` of row `r` of a box of rows of `width` bytes, as `make_fill` has them.
+    """
+    WIDE = width == ROW
+
+    @device_function
+    def fetch(box, r, c, source, inside):
+        swizzle = r & 7 if WIDE else r >> 1 & 3
+        copy_async16(box + u32(r * width + (c ^ swizzle) * 16), source, i64(0), u32(16) if inside else u32(0))
+    return fetch
 
 
 @functools.cache
@@ -104,8 +140,8 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
     rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
-    `y_row` elements at `y`. With `staged`, "c" or "residual", this addend's rows come through the boxes too, 16 bytes a thread and copy, a
-    box ahead of their use, where `staged_addend` allows it. Otherwise each thread loads it element by element.
+    `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
+    box ahead of their use. Otherwise each thread loads it element by element.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -114,8 +150,9 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and not staged
-    STAGED, AHEAD, IS_C, CLAMPED = staged is not None, BUFFERS > 1, staged == "c", not stores_aside(spec)
+    fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
+    STAGED, AHEAD, CLAMPED = staged is not None, BUFFERS > 1, not stores_aside(spec)
+    staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
 
     @device_function
@@ -129,22 +166,17 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
 
     @device_function
     def fetch(buffer, row, column, thread, m, n, e):
-        """The addend's part of a box; what lies outside is nothing."""
-        if IS_C:
-            addend, pitch = e.c, i64(e.c_row_stride)
-        else:
-            addend, pitch = e.residual, i64(e.residual_row_stride)
+        """The staged array's part of a box; what lies outside is nothing."""
+        addend, pitch = staged_array(e)
         for part in range(4):
             chunk = part * 128 + thread
             r, c = chunk >> 3, chunk & 7
             at = column + c * PER
-            inside = u32(16) if row + r < m and at < n else u32(0)
-            first = min(row + r, m - 1) * pitch + min(at, n - PER)
-            copy_async16(buffer + u32(r * ROW) + u32((c ^ (r & 7)) * 16), address(addend, first), i64(0), inside)
+            fetch_piece(buffer, r, c, address(addend, min(row + r, m - 1) * pitch + min(at, n - PER)), row + r < m and at < n)
 
     @device_function
     def fetch_ahead(box, row, column, thread, barrier, staging, m, n, e):
-        """Box number `box` of the addend into its buffer, once what was there has been stored."""
+        """Box number `box` of the staged array into its buffer, once what was there has been stored."""
         if thread == 0:
             all_free()
         barrier_sync(barrier, u32(128))

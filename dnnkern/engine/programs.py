@@ -118,6 +118,11 @@ def broadcast_strides(t, shape):
     return (0,) * (len(shape) - t.ndim) + tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides))
 
 
+def numbered_operands(problem, all_steps):
+    """{number: (tensor, its strides along rows, columns and the batch)} of a program's operands."""
+    return {k: (t, (steps.row, steps.column, *steps.batch)) for k, (t, steps) in enumerate(zip(problem.extras, all_steps))}
+
+
 def program_argument(parts, dims=0):
     """The kernel parameter with the operands of ``parts.epilogue.program``, where `parts` has `m`, `n` and `operand_steps` as well."""
     return operands_argument(parts.epilogue, parts.operand_steps, parts.m, parts.n, dims) if parts.epilogue.program else NOTHING

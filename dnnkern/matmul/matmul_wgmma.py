@@ -19,6 +19,7 @@ from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_se
                                   operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma,
                                   tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
+from ..engine.programs import numbered_operands
 from ..engine.roles import store_width, stored_by_rows
 from ..host.launch import Argument, Launch
 
@@ -115,11 +116,12 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     by_tma = stored_by_tma(parts)
     tiles, place = locate_arguments(parts, tile, a, b)
-    batch = tuple(four[2] for _, four in parts.batch)
+    addends = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
+               **numbered_operands(problem, parts.operand_steps)}
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"),
-                             staged_addend(parts.epilogue, (problem.addend, None), (parts.c_strides + batch, ())) if by_tma else None)
+                             staged_addend(parts.epilogue, addends) if by_tma else None)
     b_rows = tile.bn // tile.cluster
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,

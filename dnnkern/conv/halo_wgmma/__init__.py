@@ -16,8 +16,8 @@ from ...dispatch import Algorithm, Note
 
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
-from ...engine.hopper_stores import stores_aside
-from ...engine.programs import Steps, operand_names, operands_argument
+from ...engine.hopper_stores import staged_addend, stores_aside
+from ...engine.programs import Steps, numbered_operands, operand_names, operands_argument
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
@@ -53,7 +53,14 @@ def _channels(p):
 def _body(p, config):
     total = _channels(p)[0]
     return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
-                config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue)
+                config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue,
+                _staged(p))
+
+
+def _staged(p):
+    """See `staged_addend`."""
+    residual = p.residual and (_pixels_apart(p.residual_strides, (p.n, *roles(p)[-1])), p.residual_strides[1])
+    return staged_addend(p.epilogue, {"residual": (p.residual, residual), **numbered_operands(p, _operand_steps(p))})
 
 
 def _pixels_apart(strides, sizes):
@@ -163,7 +170,7 @@ def estimate(problem, device, config):
     work = overlap(math=times * products, issue=times * ((COST.line + COST.box * boxes) * config.lines),
                    waits=times * (COST.waiting * config.lines + late))
     work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)
-    return Cost(launch=COST.start) + overlap(work, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
+    return Cost(launch=COST.start) + overlap(work, exposed=COST.exposed, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
 
 
 def _map(name, tensor, strides, sizes, box):

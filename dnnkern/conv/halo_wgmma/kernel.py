@@ -18,16 +18,17 @@ from typing import NamedTuple
 from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ...device.cp_async import commit_copies, wait_copies
 from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
-from ...device.vec import shared_address
+from ...device.vec import address, shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
-from ...engine.hopper_stores import make_fill, stores_aside
+from ...engine.hopper_stores import make_fetch, make_fill, make_staged, stores_aside
 
 WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
 BARRIERS = 256          # bytes
@@ -40,7 +41,7 @@ class Body:
 
     `taps` and `dilations` along d, h and w; `blocks` of 64 input channels; `columns`: output channels of a tile; `steps` of 16 channels of
     a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
-    "k" for input channels, "mn" for output channels.
+    "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through the stage, see `staged_addend`.
     """
     dtype: str
     taps: tuple
@@ -54,6 +55,7 @@ class Body:
     reverse: bool
     major: str
     epilogue: EpilogueSpec
+    staged: str | int | None = None
 
     def __post_init__(self):
         steps = self.taps[0] * self.blocks
@@ -115,7 +117,9 @@ def halo_kernel(body):
     # consumers have rings of their own, whose barriers lie side by side
     pipe, rings, of_filters = make_pipeline(STAGES), make_pipeline(SLOTS), make_pipeline(1, consumers=0)
     READY = RING + rings.bytes
-    fill, STORES = make_fill(body.epilogue, width=2 * COLUMNS), stores_aside(body.epilogue)
+    fill, STORES, STAGED = make_fill(body.epilogue, body.staged, 2 * COLUMNS), stores_aside(body.epilogue), body.staged is not None
+    staged_array, arrived, PIXELS = make_staged(body.epilogue, body.staged) if STAGED else None, wait_copies(0), 64 * TILES
+    CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
 
     @device_function
     def locate(t, tiles):
@@ -162,11 +166,33 @@ def halo_kernel(body):
             t = t + stride
 
     @device_function
+    def pixel_at(row, line, column, plane, extents):
+        """(number of the tile's pixel `row` among all pixels, whether there is such a pixel)."""
+        high, wide = extents
+        h, w = line + (row >> 3), column + (row & 7)
+        return (plane * high + min(h, high - 1)) * wide + min(w, wide - 1), h < high and w < wide
+
+    @device_function
+    def fetch(at, plane, line, column, first_column, thread, n, extents, e):
+        """The staged array's pixels to where their results will lie, 16 bytes a copy."""
+        array, pitch = staged_array(e)
+        for part in range(PIXELS * CHUNKS // 128):
+            row, c = (part * 128 + thread) // CHUNKS, thread % CHUNKS
+            pixel, inside = pixel_at(row, line, column, plane, extents)
+            channel = first_column + c * 8
+            fetch_piece(at, row, c, address(array, pixel * pitch + min(channel, n - 8)), inside and channel < n)
+        commit_copies()
+        arrived()
+
+    @device_function
     def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e):
         """Results through the stage at `at`, whose pixels are no longer needed."""
         lane, warp = thread & 31, thread >> 5
         high, wide = extents
         barrier_sync(barrier, 128)
+        if STAGED:
+            fetch(at, plane, line, column, first_column, thread, n, extents, e)
+            barrier_sync(barrier, 128)
         for tile in range(TILES):
             h = line + 8 * tile + 2 * warp
             w = min(column + (lane >> 2), wide - 1)

@@ -33,7 +33,7 @@ from ...engine.hopper import ROW, Tile, make_product, promoted_fits
 from ...engine.hopper_plan import TILES, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
-from ...engine.programs import Steps, operand_names, operands_argument
+from ...engine.programs import Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
@@ -126,7 +126,8 @@ def configs(problem, device):
     found, program = tiles_for(parts_of(problem).filter.major, problem.dtype, problem.program), problem.program
     sums = most_sums(program)
     found += [t for t in FURTHER_TILES if (problem.dtype not in FP8 or promoted_fits(t)) and t.sums <= sums]
-    reads = problem.beta or problem.residual or program and any(access not in ("column", "value") for _, access in program.operands)
+    reads = problem.beta or problem.residual or program and (
+        len(program.operands) > 1 or any(access not in ("column", "value") for _, access in program.operands))
     most = 64 if reads else 128
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
@@ -225,10 +226,12 @@ def _store_of(problem):
 
 
 def _staged(problem, parts):
-    """The addend that is loaded through shared memory where results are stored by TMA."""
-    strides = [(_row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1))
-               for s in (problem.output_strides, problem.residual_strides)]
-    return staged_addend(problem.epilogue, (problem.output, problem.residual), strides)
+    """The array that is loaded through shared memory where results are stored by TMA, see `staged_addend`."""
+    def strides(s):
+        return _row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1)
+    return staged_addend(problem.epilogue, {"c": (problem.output, strides(problem.output_strides)),
+                                            "residual": (problem.residual, strides(problem.residual_strides)),
+                                            **numbered_operands(problem, _operand_steps(problem, parts))})
 
 
 @functools.cache

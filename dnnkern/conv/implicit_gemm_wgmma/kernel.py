@@ -117,8 +117,8 @@ class Specialisation:
     store : "tma", "rows" or "direct"
     vector : bool
         Whether two columns are one vector store.
-    staged : str or None
-        The addend that is loaded through shared memory, see `make_boxed_store`.
+    staged : str, int or None
+        The array that is loaded through shared memory, see `staged_addend`.
     """
     tile: Tile
     dtype: str
@@ -130,7 +130,7 @@ class Specialisation:
     epilogue: EpilogueSpec
     store: str
     vector: bool
-    staged: str | None = None
+    staged: str | int | None = None
 
 
 @functools.cache
