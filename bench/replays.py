@@ -1,8 +1,9 @@
 """What CUDA graphs save in cached calls of several kernels (`host.graphs`): ``python -m bench.replays``.
 
 Both ways in turn, in one process, on torch tensors: kernel by kernel, and as a graph where the values come often. Microseconds a call,
-medians of bursts: "host" is what the host spends, "all" the time until the device is through, of many calls. In the last rows layers of one
-shape take turns: 24, each with a graph in the end, and more than are counted, which have none and should cost what they do kernel by kernel.
+medians of bursts: "host" is what the host spends, "all" the time until the device is through, of many calls. In the last rows layers of
+one shape take turns: 24, each with a graph in the end, and more than are counted, which have none and should cost what they do kernel by
+kernel.
 Without a GPU the driver's functions do nothing: then the host's time shows what graphs cost, not what they save.
 """
 import argparse

@@ -186,8 +186,8 @@ class PoolProblem(Windows):
             words.append(f"dilation {text(self.dilation)}")
         if set(self.padding) != {(0, 0)}:
             words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
-        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), ("with index", self.index_dtype == "int32" and self.is_forward),
-                 ("with int64 index", self.index_dtype == "int64"))
+        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad),
+                 ("with index", self.index_dtype == "int32" and self.is_forward), ("with int64 index", self.index_dtype == "int64"))
         return " ".join(words + [word for word, given in flags if given])
 
 
