@@ -164,14 +164,8 @@ def test_refusals():
     with pytest.raises(RuntimeError, match="use_padding_mask without seq_len_q"):
         graph.sdpa(q, q, q, is_inference=True, use_padding_mask=True)
     for options, message in (({"k": k, "v": k}, "port K.*'k'.*3 heads; expected a divisor of Q's 4"),
-                             ({"score_max": q}, "score_max: no kernel has it"),
-                             ({"paged_attention_k_table": q}, "paged_attention_k_table")):
+                             ({"score_max": q}, "score_max: no kernel has it")):
         graph.nodes.clear()
         graph.sdpa(**{"q": q, "k": q, "v": q, "is_inference": True, **options})[0].set_output(True)
         with pytest.raises((ValueError, RuntimeError), match=message):
             graph.validate()
-    graph.nodes.clear()
-    q.set_ragged_offset(graph.tensor([B + 1, 1, 1, 1], [1, 1, 1, 1], T.INT32))
-    graph.sdpa(q, q, q, is_inference=True)[0].set_output(True)
-    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="port Q.*'q'.*ragged offset"):
-        graph.validate()

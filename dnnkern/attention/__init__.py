@@ -5,7 +5,7 @@ from ..host import seeds
 from ..host.front import Operation, public
 from ..host.scalars import flag, ints, number
 from ._checks import SCALES, check_lengths
-from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
+from ._problem import BACKWARD_MORE, FORWARD_MORE, OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
 from .decode._problem import DecodeProblem, check_cache, make_decode
 from .rope._problem import RopeProblem, make_rope
 
@@ -19,10 +19,11 @@ def _bound(make, *first, **given):
 
 
 # The operation with all outputs comes first: it is what `find` takes for problems of either kind.
-_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES, *seeds.ARRAYS), "labels": ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset"),
+_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES, *seeds.ARRAYS, *FORWARD_MORE),
+            "labels": ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *FORWARD_MORE),
             "scalars": ("seed", "offset"), "check_values": check_lengths}
-_BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, *seeds.ARRAYS),
-             "labels": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset")}
+_BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, *seeds.ARRAYS, *BACKWARD_MORE),
+             "labels": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *BACKWARD_MORE)}
 SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
 _with_lse = SDPA_FWD.call
 _alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
@@ -47,8 +48,9 @@ _rope_bwd = ROPE_BWD.call
 @public
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
-             layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, out=None,
-             workspace=None, stream=None, **choice):
+             layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, ragged_q=None,
+             ragged_k=None, ragged_v=None, ragged_o=None, ragged_lse=None, page_table_k=None, page_table_v=None, max_seq_len_q=0,
+             max_seq_len_kv=0, out=None, workspace=None, stream=None, **choice):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` per head; scores stay on chip.
 
     Parameters
@@ -98,6 +100,15 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
         Default: q's. For 8-bit operands bfloat16 (the default), float16, float32, float8_e4m3fn or float8_e5m2; the last two saturate.
     scale_q, scale_k, scale_v : float32 array of one element, optional
         Positive scales of 8-bit operands: the result is the attention of ``scale_q * q``, ``scale_k * k`` and ``scale_v * v``. None: 1.
+    ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse : int32 or int64 array (B + 1,), optional
+        With "THD", instead of `cu_seqlens_q` and `cu_seqlens_kv`: the element of an array at which each sequence begins, multiples of its
+        stride of rows. The lengths are `seq_len_q` and `seq_len_kv`, sequences may be in any order and have gaps between them. An array
+        without offsets has the shape that "BSHD" gives it; lse without them (B, H, S). What is past a length is not written.
+    page_table_k, page_table_v : int32 array (B, P), optional
+        k, v have pages: key j of sequence b is key ``j % n`` of page ``page_table_k[b, j // n]``, with n keys of a page and `seq_len_kv`
+        keys of a sequence. k is then (pages, G, n, D), with "BSHD" and "THD" (pages, n, G, D).
+    max_seq_len_q, max_seq_len_kv : int
+        S and N with ragged arrays and with pages: bounds of the lengths. 0: as many rows as the arrays have room for.
     out : array, or with `return_lse` a tuple (o, lse)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -140,11 +151,16 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     """
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_fwd", seed, offset, stream=True)
-    if arrays or scale_q is not None or scale_k is not None or scale_v is not None:
+    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, page_table_k, page_table_v
+    if any(x is not None for x in more):
+        operands += mask, scale_q, scale_k, scale_v, *(arrays or (None, None)), *more
+    elif arrays or scale_q is not None or scale_k is not None or scale_v is not None:
         operands += mask, scale_q, scale_k, scale_v, *arrays
     elif mask is not None:
         operands += mask,
     parameters = out_dtype, *_score_parameters("sdpa_fwd", scale, causal, align, window, alibi, dropout, softcap), layout
+    if max_seq_len_q or max_seq_len_kv:
+        parameters += max_seq_len_q, max_seq_len_kv
     call = _with_lse if flag("sdpa_fwd", "return_lse", return_lse) else _alone
     return call(operands, out, parameters, words, workspace, stream, choice)
 
@@ -152,7 +168,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 @public
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
-             sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, out=None, workspace=None, stream=None, **choice):
+             sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, ragged_q=None, ragged_k=None, ragged_v=None,
+             ragged_o=None, ragged_lse=None, max_seq_len_q=0, max_seq_len_kv=0, out=None, workspace=None, stream=None, **choice):
     """The gradients of `sdpa_fwd` with respect to q, k, v, the bias and the sink.
 
     Parameters
@@ -161,7 +178,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         Gradient of o.
     q, k, v
         As passed to `sdpa_fwd`, like scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink, mask,
-        layout and offset. A seed or offset in memory must still hold the value that forward read.
+        layout and offset. A seed or offset in memory must still hold the value that forward read. Gradients begin where their arrays do:
+        ``ragged_o`` is do's too, ``ragged_q`` dq's.
     o, lse : array
         As returned by `sdpa_fwd`.
     bias_gradient : bool
@@ -211,9 +229,14 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     """
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_bwd", seed, offset, stream=True)
-    if arrays or mask is not None:
+    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_o, ragged_q, ragged_k, ragged_v
+    if any(x is not None for x in more):
+        operands += mask, *(arrays or (None, None)), *more
+    elif arrays or mask is not None:
         operands += mask, *arrays
     parameters = *_score_parameters("sdpa_bwd", scale, causal, align, window, alibi, dropout, softcap), layout
+    if max_seq_len_q or max_seq_len_kv:
+        parameters += max_seq_len_q, max_seq_len_kv
     with_dbias = flag("sdpa_bwd", "bias_gradient", bias_gradient) and bias is not None
     with_dsink = flag("sdpa_bwd", "sink_gradient", sink_gradient)
     call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * with_dbias + with_dsink]

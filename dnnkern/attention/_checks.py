@@ -106,8 +106,29 @@ def check_factor_values(problem, arrays):
             raise ValueError(f"{problem.op}: {name} is {value}; expected a positive number")
 
 
+def check_ragged(problem, name, offsets, lengths):
+    """ValueError where a sequence of a ragged array does not begin with a row, or does not end in the array."""
+    array = problem.array(name.removeprefix("ragged_"))
+    rows, stride = (array.shape[-1], array.strides[-1]) if array.ndim == 2 else (array.shape[0], array.strides[0])
+    first, odd = np.divmod(offsets[:-1].astype(np.int64), max(stride, 1))
+    wrong = np.flatnonzero((odd != 0) | (first < 0) | (first + lengths > rows))
+    if wrong.size:
+        b = int(wrong[0])
+        raise ValueError(f"{problem.op}: {name}[{b}] is {offsets[b]}; expected a multiple of the stride of rows, {stride}, from 0 to "
+                         f"{max(rows - int(lengths[b]), 0) * stride}")
+
+
+def check_pages(op, name, table, lengths, size, pages):
+    """ValueError where a page that is used is none; `size` are the keys of one."""
+    used = np.arange(table.shape[1]) * size < lengths[:, None]
+    wrong = np.argwhere(used & ((table < 0) | (table >= pages)))
+    if wrong.size:
+        b, n = (int(i) for i in wrong[0])
+        raise ValueError(f"{op}: {name}[{b}, {n}] is {table[b, n]}; expected a page, 0 to {pages - 1}")
+
+
 def check_lengths(problem, arrays):
-    """ValueError where a length or an offset points beyond its tensor, or a factor is not positive; waits for the device."""
+    """ValueError where a length, an offset or a page points beyond its tensor, or a factor is not positive; waits for the device."""
     from ..host.check import to_host
     check_factor_values(problem, arrays)
     for name, most in (("seq_len_q", problem.rows), ("seq_len_kv", problem.keys)):
@@ -119,3 +140,10 @@ def check_lengths(problem, arrays):
     for name, most in (("cu_seqlens_q", problem.rows), ("cu_seqlens_kv", problem.keys)):
         if arrays.get(name) is not None:
             check_offsets(problem.op, name, to_host(arrays[name]), most)
+    lengths = {name: to_host(arrays[name]).astype(np.int64) for name in ("seq_len_q", "seq_len_kv") if arrays.get(name) is not None}
+    for name in problem.ragged_names:
+        if arrays.get(name) is not None:
+            check_ragged(problem, name, to_host(arrays[name]), lengths["seq_len_kv" if name[-1] in "kv" else "seq_len_q"])
+    for name, paged in zip(("page_table_k", "page_table_v"), problem.paged):
+        if paged and (size := problem.sizes(getattr(problem, name[-1]))[2]):
+            check_pages(problem.op, name, to_host(arrays[name]), lengths["seq_len_kv"], size, getattr(problem, name[-1]).shape[0])

@@ -13,6 +13,7 @@ from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
 from ..device.vec import address, store_shared_4u32
 from ..engine.constants import constants
+from ._scores import stride_of_key
 
 COST = constants("attention/mma_rate")
 
@@ -51,13 +52,14 @@ def mma_rate(device):
 
 
 @functools.cache
-def make_loader(source, height, threads):
+def make_loader(source, height, threads, row_at=stride_of_key):
     """Device function ``load(to, p, first, left, steps, thread)``: rows first, ... of those at p to the shared address `to`; those from row
-    `left` on are zeros. `steps` are the strides of rows and elements."""
+    `left` on are zeros. `steps` are the strides of rows and elements; ``row_at(row, steps)`` are the elements before a row that is there,
+    where it is not its number times their stride."""
     ELEMENTS, PITCH, WIDE, WIDTH = source.elements, source.pitch, source.wide, source.width
     LOG_LANES = (WIDTH // CHUNK - 1).bit_length()  # threads of a row
     ROWS = threads >> LOG_LANES
-    TURNS, PARTIAL = ceil_div(height, ROWS), height % ROWS != 0
+    TURNS, PARTIAL, FOUND = ceil_div(height, ROWS), height % ROWS != 0, row_at is not stride_of_key
 
     @device_function
     def word(p, at, column, step, there):
@@ -73,6 +75,10 @@ def make_loader(source, height, threads):
         count = u32(min(ELEMENTS - column, CHUNK) * 2)
         for turn in range(TURNS):
             there = first + row + turn * ROWS < left and column < ELEMENTS
+            if FOUND:
+                at = column * steps[1]
+                if there:
+                    at = at + row_at(first + row + turn * ROWS, steps)
             if column < WIDTH and (not PARTIAL or row + turn * ROWS < height):
                 if WIDE:
                     copy_async16(target + u32(turn * ROWS * PITCH), address(p, at), i64(0), count if there else u32(0))

@@ -49,6 +49,10 @@ class Kind:
         `bottom`: rows are aligned to the last key, not to the first.
     seed_array, offset_array : bool
         Whether dropout's seed and offset are read from memory.
+    ragged : str
+        dtype of the offsets of ragged arrays; "" for none.
+    paged : bool
+        Whether keys or values lie in pages.
     """
     dtype: str
     bias: str = ""
@@ -63,6 +67,8 @@ class Kind:
     mask: bool = False
     seed_array: bool = False
     offset_array: bool = False
+    ragged: str = ""
+    paged: bool = False
 
     @property
     def compute(self):
@@ -79,7 +85,7 @@ def kind_of(problem) -> Kind:
     p = problem
     return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
-                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p))
+                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False))
 
 
 def sequence_arguments(problem):

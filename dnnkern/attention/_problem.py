@@ -12,16 +12,19 @@ from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8, OUTPUTS, default_output
 from ..host.tensor import Tensor
 from ._checks import SCALES, check_bias, check_broadcast, check_factors, check_number, check_sink, expect, present
+from ._layout import LAYOUTS, PAGES, RAGGED, RAGGED_GRADIENTS, Layout, sizes_of
 
-LAYOUTS = ("BHSD", "BSHD", "THD")
 ALIGNMENTS = ("top_left", "bottom_right")
 UNBOUNDED = 1 << 30
 STEPS = 1 << 16
 """Probabilities of dropout are multiples of one over this: an element is kept or not by 16 random bits."""
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
+FORWARD_MORE = (*RAGGED, *PAGES)
+BACKWARD_MORE = (*RAGGED, *RAGGED_GRADIENTS)
+"""Operands that come last in a call, of those that few calls have."""
 
 
-class _Attention:
+class _Attention(Layout):
     """What attention and its gradient share."""
     scalar_type = "float32"
     scalar_types = {"seed": "uint64", "offset": "uint64"}
@@ -32,8 +35,8 @@ class _Attention:
         self._check_added()
         self._check_numbers()
         seeds.check(self.op, self.seed_array, self.offset_array)
-        expect(self.op, "lse" if not self.is_forward else "out (lse)", self.lse, (self.compute,), self.lse_shape)
-        expect(self.op, "out (o)" if self.is_forward else "o", self.o, self.o_dtypes, self.o_shape)
+        self.expect_row_numbers("lse" if not self.is_forward else "out (lse)", self.lse, self.ragged_lse is not None, self.heads, self.rows)
+        self.expect_rows("o", self.o, self.o_dtypes, self.heads, self.rows, self.dv, "out (o)" if self.is_forward else "o")
         for out in self.outputs:
             if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
                 raise ValueError(f"{self.op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
@@ -44,14 +47,17 @@ class _Attention:
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dtype not in self.dtypes:
                 raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(self.dtypes)}")
-            if t.ndim != len(self.layout):
-                raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(self.layout)} dimensions, {self.layout}")
+            layout = "BSHD" if self.ragged and self.offsets(f"ragged_{name}") is None else self.layout
+            if t.ndim != len(layout):
+                raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(layout)} dimensions, {layout}")
             if t.dtype != q.dtype:
                 raise TypeError(f"{op}: {name} is {t.dtype}, q is {q.dtype}; expected the same dtype")
-        if not self.packed and not self.sizes(q)[0] == self.sizes(k)[0] == self.sizes(v)[0]:
-            raise ValueError(f"{op}: q, k and v have batches of {self.sizes(q)[0]}, {self.sizes(k)[0]} and {self.sizes(v)[0]}; expected "
-                             "the same")
-        if self.sizes(k)[1:3] != self.sizes(v)[1:3]:
+        self._check_memory()
+        batches = [self.batch if paged else self.sizes(t)[0] for t, paged in zip((q, k, v), (False, *self.paged))]
+        if not self.packed and {self.batch, *batches} != {self.batch}:
+            raise ValueError(f"{op}: q, k and v have batches of {batches[0]}, {batches[1]} and {batches[2]}; expected "
+                             + ("the same" if not self.ragged else f"{self.batch}, that of seq_len_q"))
+        if self.sizes(k)[1] != self.sizes(v)[1] or self._keys_of("k") != self._keys_of("v"):
             raise ValueError(f"{op}: k has shape {k.shape}, v has {v.shape} ({self.layout}); expected the same heads and keys")
         if self.heads % max(self.kv_heads, 1) or self.heads and not self.kv_heads:
             raise ValueError(f"{op}: q has {self.heads} heads, k and v have {self.kv_heads}; expected a divisor")
@@ -63,8 +69,10 @@ class _Attention:
             t, packs = getattr(self, name), name.startswith("cu")
             if t is None:
                 if packs and self.packed:
-                    raise ValueError(f"{self.op}: layout 'THD' without {name}; expected the sequences' offsets")
+                    raise ValueError(f"{self.op}: layout 'THD' without {name}; expected the sequences' offsets, or ragged ones")
                 continue
+            if packs and self.ragged:
+                raise ValueError(f"{self.op}: {name} beside ragged offsets; expected one of them")
             if packs != self.packed:
                 raise ValueError(f"{self.op}: {name} with layout {self.layout!r}; expected {'it with THD only' if packs else 'cu_seqlens'}")
             if t.dtype != "int32":
@@ -109,76 +117,9 @@ class _Attention:
         return self.op.endswith("fwd")
 
     @property
-    def packed(self):
-        """Whether sequences lie one behind the other."""
-        return self.layout == "THD"
-
-    def sizes(self, t):
-        """(batch, heads, rows, elements) of a tensor in this layout; packed the batch is 1 and the rows are those of all sequences."""
-        return (1, *sizes_of(t.shape, self.layout)[1:]) if self.packed else sizes_of(t.shape, self.layout)
-
-    def strides(self, t):
-        """Element strides along batch, heads, rows and elements."""
-        return sizes_of(t.strides, self.layout)
-
-    @property
-    def batch(self):
-        """Number of sequences."""
-        if self.packed:
-            cu = self.cu_seqlens_q if self.cu_seqlens_q is not None else self.cu_seqlens_kv
-            return cu.shape[0] - 1 if cu is not None and cu.ndim else 0
-        return self.sizes(self.q)[0]
-
-    @property
-    def heads(self):
-        return self.sizes(self.q)[1]
-
-    @property
-    def kv_heads(self):
-        return self.sizes(self.k)[1]
-
-    @property
     def group(self):
         """Heads of q that share a head of k and v."""
         return self.heads // max(self.kv_heads, 1)
-
-    @property
-    def rows(self):
-        """Queries of a sequence, packed those of all."""
-        return self.sizes(self.q)[2]
-
-    @property
-    def keys(self):
-        """Keys of a sequence, packed those of all."""
-        return self.sizes(self.k)[2]
-
-    @property
-    def d(self):
-        return self.sizes(self.q)[3]
-
-    @property
-    def dv(self):
-        return self.sizes(self.v)[3]
-
-    @property
-    def o_shape(self):
-        return (*self.q.shape[:-1], self.v.shape[-1])
-
-    @property
-    def lse_shape(self):
-        return (self.heads, self.rows) if self.packed else (self.batch, self.heads, self.rows)
-
-    @property
-    def lse_strides(self):
-        """Element strides of lse along batch, heads and rows."""
-        if self.lse is None:
-            return 0, 0, 0
-        return (0, *self.lse.strides) if self.packed else self.lse.strides
-
-    @property
-    def images(self):
-        """Batches of arrays: 1 where sequences are packed."""
-        return 1 if self.packed else self.batch
 
     @property
     def bounds(self):
@@ -238,7 +179,14 @@ class _Attention:
     def bytes(self):
         """Bytes that must move: each distinct element read, each written."""
         given = (self.q, self.k, self.v, self.bias, self.mask, *(() if self.is_forward else (self.do, self.o, self.lse)))
-        return sum(t.nbytes for t in (*given, *self.outputs) if t is not None)
+        return sum(self._nbytes(t) for t in (*given, *self.outputs) if t is not None)
+
+    def _nbytes(self, t):
+        """Those of an array, of a ragged one at full lengths at most: how long its memory is need not be known."""
+        if not self.ragged or t.ndim > 3:
+            return t.nbytes
+        rows = max(self.rows, self.keys) * self.batch
+        return min(t.nbytes, rows * t.itemsize * (t.shape[1] * t.shape[2] if t.ndim == 3 else self.heads))
 
     def operand_values(self, name):
         """Full lengths, offsets of equally long sequences, sums of exponentials as of normal scores, factors of 1."""
@@ -248,6 +196,13 @@ class _Attention:
             return self.rows if name.endswith("q") else self.keys
         if name.startswith("cu_seqlens"):
             return np.linspace(0, self.rows if name.endswith("_q") else self.keys, self.batch + 1).astype(np.int64)
+        if name.startswith("ragged"):
+            array = self.array(name.removeprefix("ragged_"))
+            rows, step = (array.shape[-1], array.strides[-1]) if name == "ragged_lse" else (array.shape[0], array.strides[0])
+            return np.minimum(np.arange(self.batch + 1) * (self.keys if name[-1] in "kv" else self.rows), rows) * step
+        if name in PAGES:
+            table, pages = getattr(self, name), getattr(self, name[-1]).shape[0]
+            return np.random.default_rng(5).permutation(max(table.size, 1))[:table.size].reshape(table.shape) % max(pages, 1)
         if name == "lse":
             return math.log(max(self.keys, 1)) + 0.6
         return None
@@ -262,7 +217,7 @@ class _Attention:
             t = getattr(self, name)
             if t is not None and not name.startswith("cu"):
                 found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
-        found += "".join(f" {name}" for name in SCALES if getattr(self, name, None) is not None)
+        found += "".join(f" {name}" for name in (*SCALES, *self.ragged_names, *PAGES) if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
         return found + (f" dropout {self.dropout:g}" * (self.dropout > 0)) + seeds.in_words(self)
 
@@ -296,6 +251,12 @@ class SdpaProblem(_Attention):
     scale_q, scale_k, scale_v : Tensor or None
     seed_array, offset_array : Tensor or None
         Where dropout's seed and offset are read from; None: they are numbers of the call.
+    ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse : Tensor or None
+        Where each sequence begins in an array, in elements; None: the array has a dimension of sequences.
+    page_table_k, page_table_v : Tensor or None
+        Pages of each sequence's keys and values.
+    max_seq_len_q, max_seq_len_kv : int
+        Queries and keys of the longest sequence where arrays are ragged or have pages; 0: as many as there is room for.
     """
     q: Tensor
     k: Tensor
@@ -322,6 +283,15 @@ class SdpaProblem(_Attention):
     scale_v: Tensor | None = None
     seed_array: Tensor | None = None
     offset_array: Tensor | None = None
+    ragged_q: Tensor | None = None
+    ragged_k: Tensor | None = None
+    ragged_v: Tensor | None = None
+    ragged_o: Tensor | None = None
+    ragged_lse: Tensor | None = None
+    page_table_k: Tensor | None = None
+    page_table_v: Tensor | None = None
+    max_seq_len_q: int = 0
+    max_seq_len_kv: int = 0
     op = "sdpa_fwd"
 
     def __post_init__(self):
@@ -349,8 +319,10 @@ class SdpaGradientProblem(_Attention):
     dq, dk, dv : Tensor
         The last one is `dv_out`: `dv` is the size of v's heads.
     dbias, dsink : Tensor or None
-    scale, left, right, align, alibi, dropout, softcap, layout, seed_array, offset_array
+    scale, left, right, align, alibi, dropout, softcap, layout, seed_array, offset_array, max_seq_len_q, max_seq_len_kv
         As the forward problem's.
+    ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_do, ragged_dq, ragged_dk, ragged_dv : Tensor or None
+        As the forward problem's; gradients begin where they say.
     """
     do: Tensor
     q: Tensor
@@ -380,12 +352,26 @@ class SdpaGradientProblem(_Attention):
     layout: str = "BHSD"
     seed_array: Tensor | None = None
     offset_array: Tensor | None = None
+    ragged_q: Tensor | None = None
+    ragged_k: Tensor | None = None
+    ragged_v: Tensor | None = None
+    ragged_o: Tensor | None = None
+    ragged_lse: Tensor | None = None
+    ragged_do: Tensor | None = None
+    ragged_dq: Tensor | None = None
+    ragged_dk: Tensor | None = None
+    ragged_dv: Tensor | None = None
+    max_seq_len_q: int = 0
+    max_seq_len_kv: int = 0
     op = "sdpa_bwd"
 
     def __post_init__(self):
         self._check()
-        expect(self.op, "do", self.do, (self.dtype,), self.o_shape)
-        for name, like in (("dq", self.q), ("dk", self.k), ("dv", self.v), ("dbias", self.bias), ("dsink", self.sink)):
+        self.expect_rows("do", self.do, (self.dtype,), self.heads, self.rows, self.dv)
+        for name, heads, rows, elements in (("dq", self.heads, self.rows, self.d), ("dk", self.kv_heads, self.keys, self.d),
+                                            ("dv", self.kv_heads, self.keys, self.dv)):
+            self.expect_rows(name, self._gradients[name], (self.dtype,), heads, rows, elements, f"out ({name})")
+        for name, like in (("dbias", self.bias), ("dsink", self.sink)):
             if (out := self._gradients[name]) is not None:
                 expect(self.op, f"out ({name})", out, (like.dtype,), like.shape)
 
@@ -405,15 +391,6 @@ class SdpaGradientProblem(_Attention):
 
 # ---- problems from calls
 
-def sizes_of(values, layout):
-    """Values along the dimensions of a layout, in the order batch, heads, rows, elements; packed 0 for the batch."""
-    if layout == "BHSD":
-        return tuple(values)
-    if layout == "BSHD":
-        return values[0], values[2], values[1], values[3]
-    return 0, values[1], values[0], values[2]
-
-
 def normal_window(op, window, causal):
     """(left, right) with the bound that causal is."""
     if not isinstance(causal, bool):
@@ -427,13 +404,15 @@ def normal_window(op, window, causal):
     return left, 0 if causal else right
 
 
-def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softcap, layout):
-    """The options of a call as the fields of a problem."""
+def normal_options(op, q, k, more, scale, causal, align, window, alibi, dropout, softcap, layout, max_seq_len_q=0, max_seq_len_kv=0):
+    """The options of a call as the fields of a problem; `more` are the operands by name that say how arrays lie."""
     one_of(op, "layout", layout, LAYOUTS)
     one_of(op, "align", align, ALIGNMENTS)
+    ragged = any(more.get(name) is not None for name in RAGGED)
     for name, t in (("q", q), ("k", k)):
-        if t.ndim != len(layout):
-            raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(layout)} dimensions, {layout}")
+        its = "BSHD" if ragged and more.get(f"ragged_{name}") is None else layout
+        if t.ndim != len(its):
+            raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(its)} dimensions, {its}")
     left, right = normal_window(op, window, causal)
     matters = left >= 0 or right >= 0 or alibi is True
     given = {"scale": scale, "dropout": dropout, "softcap": softcap}
@@ -442,41 +421,63 @@ def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softc
             check_number(op, name, value)
     return {"scale": float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1)), "left": left, "right": right,
             "align": align if matters else "top_left", "alibi": alibi, "dropout": float(dropout),
-            "softcap": float(softcap), "layout": layout}
+            "softcap": float(softcap), "layout": layout, "max_seq_len_q": max_seq_len_q, "max_seq_len_kv": max_seq_len_kv}
+
+
+def result_shapes(q, v, layout, seq_len_q, more, most):
+    """Shapes of o and of lse of a forward call that is given neither; `most` are the queries of the longest ragged sequence."""
+    ragged = [more.get(f"ragged_{name}") is not None for name in ("q", "o", "lse")]
+    if layout != "THD" or not any(more.get(name) is not None for name in RAGGED):
+        batch, heads, rows, _ = sizes_of(q.shape, layout)
+        return (*q.shape[:-1], *v.shape[-1:]), (heads, rows) if layout == "THD" else (batch, heads, rows)
+    batch, heads, rows, _ = sizes_of(q.shape, "THD" if ragged[0] else "BSHD")
+    if ragged[0]:
+        batch, all_rows, rows = seq_len_q.shape[0] if seq_len_q is not None and seq_len_q.ndim else 0, rows, most or rows
+    else:
+        all_rows = batch * rows
+    return ((all_rows, heads, v.shape[-1]) if ragged[1] else (batch, rows, heads, v.shape[-1]),
+            (heads, all_rows) if ragged[2] else (batch, heads, rows))
 
 
 def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
-    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL`, of `SCALES` and of `seeds.ARRAYS`, the last of which may be
-    left out; `out` is o, or (o, lse)."""
+    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL`, of `SCALES`, of `seeds.ARRAYS` and of `FORWARD_MORE`, the
+    last of which may be left out; `out` is o, or (o, lse)."""
     op, count = "sdpa_fwd", 3 + len(OPTIONAL)
     q, k, v = tensors[:3]
     present(op, ("q", "k", "v"), (q, k, v))
-    fields = {**normal_options(op, q, k, *options), **dict(zip((*SCALES, *seeds.ARRAYS), tensors[count:]))}
+    more = dict(zip((*SCALES, *seeds.ARRAYS, *FORWARD_MORE), tensors[count:]))
+    fields = {**normal_options(op, q, k, more, *options), **more}
     wanted = None if out_dtype is None else dtype_of(op, "out_dtype", out_dtype)
     if out is not None:
         o, lse = out if with_lse else (out, None)
         if wanted is not None and o.dtype != wanted:
             raise TypeError(f"{op}: out (o) is {o.dtype}, out_dtype asks for {wanted}")
     else:
-        o, lse = Tensor.packed((*q.shape[:-1], *v.shape[-1:]), wanted or default_output(q.dtype)), None
+        of_o, of_lse = result_shapes(q, v, fields["layout"], tensors[4], more, fields["max_seq_len_q"])
+        o, lse = Tensor.packed(of_o, wanted or default_output(q.dtype)), None
         if with_lse:
-            batch, heads, rows, _ = sizes_of(q.shape, fields["layout"])
-            compute = compute_dtype(q.dtype) if q.dtype in (*FLOATS, *FP8) else "float32"
-            lse = Tensor.packed((heads, rows) if fields["layout"] == "THD" else (batch, heads, rows), compute)
+            lse = Tensor.packed(of_lse, compute_dtype(q.dtype) if q.dtype in (*FLOATS, *FP8) else "float32")
     return SdpaProblem(*tensors[:count], o, lse, **fields)
 
 
 def make_backward(tensors, out, *options, with_dbias, with_dsink, aliases):
-    """The problem of a backward call, of `tensors` do, q, k, v, o, lse, those of `OPTIONAL` and, if given, of `seeds.ARRAYS`; `out` is
-    (dq, dk, dv[, dbias][, dsink])."""
+    """The problem of a backward call, of `tensors` do, q, k, v, o, lse, those of `OPTIONAL` and, if given, of `seeds.ARRAYS` and of
+    `BACKWARD_MORE`; `out` is (dq, dk, dv[, dbias][, dsink])."""
     op, count = "sdpa_bwd", 6 + len(OPTIONAL)
     present(op, ("do", "q", "k", "v", "o", "lse"), tensors)
     _, q, k, v, *_ = tensors
-    fields = {**normal_options(op, q, k, *options), **dict(zip(seeds.ARRAYS, tensors[count:]))}
+    more = dict(zip((*seeds.ARRAYS, *BACKWARD_MORE), tensors[count:]))
+    fields = {**normal_options(op, q, k, more, *options), **more}
     wanted = True, True, True, with_dbias, with_dsink
     if with_dsink and tensors[11] is None:
         raise ValueError(f"{op}: sink_gradient=True without a sink; expected one")
     if out is None:
         out = (Tensor.packed(t.shape, t.dtype) for t, there in zip((q, k, v, tensors[6], tensors[11]), wanted) if there)
     given = iter(out)
-    return SdpaGradientProblem(*tensors[:count], *(next(given) if there else None for there in wanted), **fields)
+    found = SdpaGradientProblem(*tensors[:count], *(next(given) if there else None for there in wanted), **fields)
+    for name, of in (("do", "o"), ("dq", "q"), ("dk", "k"), ("dv", "v")):
+        t, like = found.array(name), getattr(found, of)
+        if found.offsets(f"ragged_{of}") is not None and t.strides[0] != like.strides[0]:
+            raise ValueError(f"{op}: {name} has a stride of rows of {t.strides[0]}, {of} of {like.strides[0]}; expected the same, since "
+                             f"ragged_{of} is of both")
+    return found

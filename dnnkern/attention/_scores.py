@@ -1,4 +1,5 @@
-"""Which sequence a tile belongs to, which keys a query attends to, and what a score is: what all algorithms of attention compute alike."""
+"""Where rows lie, which sequence a tile belongs to, which keys a query attends to, and what a score is: what all algorithms of attention
+compute alike."""
 import functools
 import math
 from typing import Callable, NamedTuple
@@ -6,8 +7,9 @@ from typing import Callable, NamedTuple
 from ..device import device_function, f32, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
-from ..device.index import divide_remainder, divisor
+from ..device.index import Divisor, divide_remainder, divisor
 from ..device.philox import make_stream_seed, philox
+from ..device.vec import advance
 
 NEG_INF = -float("inf")
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
@@ -260,3 +262,119 @@ def make_attends(kind):
         distance = j - (i + shift)
         return j < keys and distance <= bounds[1] and distance >= -bounds[0]
     return attends
+
+
+# ---- addresses
+
+class PageSteps(NamedTuple):
+    """Strides of the keys and elements of a sequence, its row of the page table, the stride of that, keys of a page, pages, and their
+    stride."""
+    row: i64
+    column: i64
+    table: object
+    of_page: i64
+    page: Divisor
+    pages: i32
+    stride: i64
+
+
+class Memory(NamedTuple):
+    """Device functions.
+
+    rows_at(strides, image, count)
+        Elements before the first row of an image, which has `count`, of an array of queries.
+    keys_at(strides, image, count)
+        The same of an array of keys or values; 0 of one in pages.
+    steps(strides, image)
+        The strides of keys and of elements, as `key_at` and loaders take them.
+    key_at(j, steps)
+        Elements from there to key j.
+    rows_of(x, strides, image, head, first, count), keys_of(...)
+        Where row `first` of a head of such arrays lies.
+    written(strides, count, most)
+        Of how many rows of an array results are written: those of the sequence where what lies past its end may be another's, otherwise
+        `most`.
+    """
+    rows_at: Callable
+    keys_at: Callable
+    steps: Callable
+    key_at: Callable
+    rows_of: Callable
+    keys_of: Callable
+    written: Callable
+
+
+@device_function
+def stride_of_batch(strides, image, count):
+    return image * strides.batch
+
+
+@device_function
+def strides_of_keys(strides, image):
+    return strides.row, strides.column
+
+
+@device_function
+def stride_of_key(j, steps):
+    return j * steps[0]
+
+
+@device_function
+def ragged_begin(strides, image, count):
+    """So far that `count` rows lie in the array, whatever the offsets say."""
+    at = image * strides.batch
+    if strides.limit >= 0:
+        room = (strides.limit - count) * strides.row
+        at = min(max(strides.offsets[image * strides.step], min(room, 0)), max(room, 0))
+    return at
+
+
+@device_function
+def all_written(strides, count, most):
+    return most
+
+
+@device_function
+def ragged_written(strides, count, most):
+    return count if strides.limit >= 0 else most
+
+
+@device_function
+def of_pages(strides, image, count):
+    return 0
+
+
+@device_function
+def page_steps(strides, image):
+    row = strides.table
+    if strides.pages > 0:
+        row = advance(strides.table, image * strides.of_batch)
+    stride = strides.batch if strides.pages > 0 else image * strides.batch
+    return PageSteps(strides.row, strides.column, row, strides.of_page, strides.page, strides.pages, stride)
+
+
+@device_function
+def paged_key(j, steps):
+    at = steps.stride + j * steps.row
+    if steps.pages > 0:
+        number, row = divide_remainder(j, steps.page)
+        held = min(max(steps.table[number * steps.of_page], 0), steps.pages - 1)
+        at = held * steps.stride + row * steps.row
+    return at
+
+
+@functools.cache
+def make_of(at):
+    """`Memory.rows_of`, from `rows_at`."""
+    @device_function
+    def of(x, strides, image, head, first, count):
+        return advance(x, at(strides, image, count) + head * strides.head + first * strides.row)
+    return of
+
+
+@functools.cache
+def make_memory(ragged, paged) -> Memory:
+    """The functions for the fields of a `Kind`."""
+    rows_at, written = (ragged_begin, ragged_written) if ragged else (stride_of_batch, all_written)
+    keys_at, steps, key_at = (of_pages, page_steps, paged_key) if paged else (rows_at, strides_of_keys, stride_of_key)
+    return Memory(rows_at, keys_at, steps, key_at, make_of(rows_at), make_of(keys_at), written)

@@ -15,6 +15,7 @@ from ..device.dot import make_outer
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import (address, advance, load_shared_2f64, load_shared_4f32, store_shared_2f64, store_shared_4f32)
+from ._scores import stride_of_key
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ def source_of(t, strides):
 
 
 @functools.cache
-def make_loader(source, height, width, pitch, threads):
+def make_loader(source, height, width, pitch, threads, row_at=stride_of_key):
     """Device function ``load(to, p, first, left, steps, thread)``: rows first, ... of the rows at p to the shared address `to`, `height` of
-    `width` elements; those from row `left` on are zeros. `steps` are the strides of rows and elements."""
+    `width` elements; those from row `left` on are zeros. `steps` are the strides of rows and elements; ``row_at(row, steps)`` are the
+    elements before a row that is there."""
     T, GROUP, ITEM = (f64, 2, 8) if source.dtype == "float64" else (f32, 4, 4)
     CHUNK, ACCESS, ELEMENTS = source.chunk, source.access, source.elements
     CHUNKS = ceil_div(width, CHUNK)
@@ -97,7 +99,7 @@ def make_loader(source, height, width, pitch, threads):
         @device_function
         def copy(to, p, row, column, there, steps):
             inside = there and column < ELEMENTS
-            at = row * steps[0] + column if inside else i64(0)
+            at = row_at(row, steps) + column if inside else i64(0)
             copy_async16(to, address(p, at), i64(0), u32(16) if inside else u32(0))
     elif ACCESS:
         RAW, LENGTH, fetch, unpack = make_reader(source.dtype, CHUNK, ACCESS)
@@ -106,7 +108,7 @@ def make_loader(source, height, width, pitch, threads):
         def copy(to, p, row, column, there, steps):
             raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(CHUNK, T)
             inside = there and column < ELEMENTS
-            at = row * steps[0] + column if inside else i64(0)
+            at = row_at(row, steps) + column if inside else i64(0)
             fetch(raw, 0, advance(p, at), 0, i32(inside))
             unpack(values, 0, raw, 0)
             for c in range(0, CHUNK, GROUP):
@@ -120,7 +122,7 @@ def make_loader(source, height, width, pitch, threads):
             for c in range(CHUNK):
                 values[c] = T(0)
                 if there and column + c < ELEMENTS:
-                    values[c] = T(load_one(p, row * steps[0] + (column + c) * steps[1]))
+                    values[c] = T(load_one(p, row_at(row, steps) + (column + c) * steps[1]))
             put_group(to, values, 0)
 
     @device_function

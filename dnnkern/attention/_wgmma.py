@@ -198,6 +198,8 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), pac
         return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
     if p.packed and not packed:
         return "packed sequences: a box of TMA reaches into the next one"
+    if p.ragged or p.paged != (False, False):
+        return f"{'ragged sequences' if p.ragged else 'keys in pages'}: TMA takes a stride of batches"
     if p.mask is not None:
         return "a boolean mask; expected none, or an additive bias"
     if max(p.d, p.dv) > WIDEST or not p.dv:

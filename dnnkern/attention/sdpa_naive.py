@@ -20,11 +20,11 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ._addresses import row_strides_argument, strides_argument
 from ._checks import broadcast_strides
 from ._naive import CHUNK, THREADS, Vector, chunks_of, make_dot
-from ._parameters import (RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
-                          sequence_arguments)
-from ._scores import NEG_INF, make_terms
+from ._parameters import (Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled, sequence_arguments)
+from ._scores import NEG_INF, between, make_memory, make_terms
 from .backward._delta import RowStats
 from .backward._dsink import dsink_launches, dsink_seconds
 
@@ -124,8 +124,8 @@ def make_sequence_of(kind, of_keys=False):
 @functools.cache
 def forward_kernel(kind, out, with_lse, scaled):
     """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse. `scaled`: which of q, k and v have a factor."""
-    terms, sequence_of, T = make_terms(kind), make_sequence_of(kind), kind.real
-    dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store
+    terms, sequence_of, T, memory = make_terms(kind), make_sequence_of(kind), kind.real, make_memory(kind.ragged, kind.paged)
+    dot, load, store, RAGGED = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store, bool(kind.ragged)
     SCALED_Q, SCALED_K, SCALED_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
@@ -150,10 +150,11 @@ def forward_kernel(kind, out, with_lse, scaled):
             i, head = i32(t - first_row), i32(b * sizes.heads + h)
             begin, end = terms.key_range(i, rows, keys, bounds)
             shift, slope = terms.shift(rows, keys), terms.slope(h, sizes.heads)
-            q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
+            q_row = Vector(q, memory.rows_at(q_strides, image, rows) + h * q_strides.head + t * q_strides.row, q_strides.column)
             kv_head = h // sizes.group
-            k_at = image * k_strides.batch + kv_head * k_strides.head + first_key * k_strides.row
-            v_at = image * v_strides.batch + kv_head * v_strides.head + first_key * v_strides.row
+            k_at = memory.keys_at(k_strides, image, keys) + kv_head * k_strides.head + first_key * k_strides.row
+            v_at = memory.keys_at(v_strides, image, keys) + kv_head * v_strides.head + first_key * v_strides.row
+            k_steps, v_steps = memory.steps(k_strides, image), memory.steps(v_strides, image)
             bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
             mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
 
@@ -161,7 +162,7 @@ def forward_kernel(kind, out, with_lse, scaled):
             row_max = T(NEG_INF)
             for j in range(begin, end):
                 if terms.permits(mask, mask_at + j * mask_strides.column):
-                    product = dot(q_row, Vector(k, k_at + j * k_strides.row, k_strides.column), sizes.d)
+                    product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
                     x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
                     row_max = maximum(row_max, x)
             ref_max, row_sum = T(0), T(0)
@@ -179,45 +180,51 @@ def forward_kernel(kind, out, with_lse, scaled):
             column = chunk * CHUNK
             for j in range(begin, end):
                 if terms.permits(mask, mask_at + j * mask_strides.column):
-                    product = dot(q_row, Vector(k, k_at + j * k_strides.row, k_strides.column), sizes.d)
+                    product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
                     x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
                     p = exp(T(x - ref_max))
                     row_sum = T(row_sum + p)
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
+                    value_at = v_at + memory.key_at(j, v_steps)
                     for c in range(CHUNK):
                         if column + c < sizes.dv:
-                            acc[c] = T(acc[c] + p * T(load(v, v_at + j * v_strides.row + (column + c) * v_strides.column)))
+                            acc[c] = T(acc[c] + p * T(load(v, value_at + (column + c) * v_strides.column)))
 
             # write back
-            o_at = image * o_strides.batch + h * o_strides.head + t * o_strides.row
+            written = not RAGGED or t < memory.written(o_strides, rows, sizes.rows)
+            o_at = memory.rows_at(o_strides, image, rows) + h * o_strides.head + t * o_strides.row
             for c in range(CHUNK):
-                if column + c < sizes.dv:
+                if written and column + c < sizes.dv:
                     value = T(0)
                     if row_sum != T(0):
                         value = T(T(acc[c] / row_sum) * v_scale)
                     store(o, o_at + (column + c) * o_strides.column, value)
-            if with_lse and chunk == 0:
+            if with_lse and chunk == 0 and (not RAGGED or t < memory.written(lse_strides, rows, sizes.rows)):
                 value = T(NEG_INF)
                 if row_sum != T(0):
                     value = T(ref_max + log(row_sum))
-                lse[image * lse_strides.batch + h * lse_strides.head + t * lse_strides.row] = value
+                lse[memory.rows_at(lse_strides, image, rows) + h * lse_strides.head + t * lse_strides.row] = value
     return sdpa_fwd_naive
 
 
 @functools.cache
 def delta_kernel(kind):
     """delta, the sum of do * o of a row, per thread."""
-    T, dot = kind.real, make_dot(kind.dtype, kind.real)
+    T, dot, rows_at, RAGGED = kind.real, make_dot(kind.dtype, kind.real), make_memory(kind.ragged, kind.paged).rows_at, bool(kind.ragged)
 
     @jit(launch_bounds=(THREADS, 3))
-    def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides):
+    def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides, of_rows, row_step):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < count:
             rest, t = divided(index, sizes.rows)
             image, h = divided(rest, sizes.heads)
-            do_row = Vector(do, image * do_strides.batch + h * do_strides.head + t * do_strides.row, do_strides.column)
-            o_row = Vector(o, image * o_strides.batch + h * o_strides.head + t * o_strides.row, o_strides.column)
-            delta[index] = T(dot(do_row, o_row, sizes.dv))
+            rows = sizes.rows
+            if RAGGED:
+                rows = between(of_rows[image * row_step], 0, rows)
+            do_row = Vector(do, rows_at(do_strides, image, rows) + h * do_strides.head + t * do_strides.row, do_strides.column)
+            o_row = Vector(o, rows_at(o_strides, image, rows) + h * o_strides.head + t * o_strides.row, o_strides.column)
+            if not RAGGED or t < rows:
+                delta[index] = T(dot(do_row, o_row, sizes.dv))
     return sdpa_delta
 
 
@@ -249,6 +256,8 @@ def rows_kernel(kind):
     """`CHUNK` elements of a row of dq per thread."""
     terms, sequence_of, gradients, T = make_terms(kind), make_sequence_of(kind), make_gradients(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
+    rows_at, keys_at, *_, written_of = make_memory(kind.ragged, kind.paged)
+    RAGGED = bool(kind.ragged)
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
@@ -264,15 +273,18 @@ def rows_kernel(kind):
             i, head = i32(t - first_row), i32(b * sizes.heads + h)
             begin, end = terms.key_range(i, rows, keys, bounds)
             shift, scoring = terms.shift(rows, keys), Scoring(scale, softcap, terms.slope(h, sizes.heads))
-            q_row = Vector(q, image * q_strides.batch + h * q_strides.head + t * q_strides.row, q_strides.column)
-            do_row = Vector(do, image * do_strides.batch + h * do_strides.head + t * do_strides.row, do_strides.column)
+            q_row = Vector(q, rows_at(q_strides, image, rows) + h * q_strides.head + t * q_strides.row, q_strides.column)
+            do_row = Vector(do, rows_at(do_strides, image, rows) + h * do_strides.head + t * do_strides.row, do_strides.column)
             kv_head = h // sizes.group
-            k_at = image * k_strides.batch + kv_head * k_strides.head + first_key * k_strides.row
-            v_at = image * v_strides.batch + kv_head * v_strides.head + first_key * v_strides.row
+            k_at = keys_at(k_strides, image, keys) + kv_head * k_strides.head + first_key * k_strides.row
+            v_at = keys_at(v_strides, image, keys) + kv_head * v_strides.head + first_key * v_strides.row
             bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
             mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
-            row_lse = lse[image * lse_strides.batch + h * lse_strides.head + t * lse_strides.row]
-            row_delta = delta[line]
+            lse_at = rows_at(lse_strides, image, rows) + h * lse_strides.head + t * lse_strides.row
+            if RAGGED:
+                if i >= rows:  # it has none
+                    lse_at = rows_at(lse_strides, image, rows)
+            row_lse, row_delta = lse[lse_at], delta[line]
 
             acc = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
@@ -287,9 +299,9 @@ def rows_kernel(kind):
                 for c in range(CHUNK):
                     if column + c < sizes.d:
                         acc[c] = T(acc[c] + ds * T(load(k, k_row.at + (column + c) * k_strides.column)))
-            dq_at = image * dq_strides.batch + h * dq_strides.head + t * dq_strides.row
+            dq_at = rows_at(dq_strides, image, rows) + h * dq_strides.head + t * dq_strides.row
             for c in range(CHUNK):
-                if column + c < sizes.d:
+                if (not RAGGED or t < written_of(dq_strides, rows, sizes.rows)) and column + c < sizes.d:
                     store(dq, dq_at + (column + c) * dq_strides.column, T(acc[c] * scale))
     return sdpa_dq_naive
 
@@ -299,6 +311,8 @@ def keys_kernel(kind):
     """`CHUNK` elements of a row of dk and of dv per thread: the sum over the heads of the group and the queries that attend to the key."""
     terms, sequence_of, gradients, T = make_terms(kind), make_sequence_of(kind, of_keys=True), make_gradients(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
+    rows_at, keys_at, *_, written_of = make_memory(kind.ragged, kind.paged)
+    RAGGED = bool(kind.ragged)
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
@@ -313,8 +327,8 @@ def keys_kernel(kind):
             b, first_row, rows, first_key, keys = sequence_of(image, t, Sequences(of_rows, of_keys, row_step, key_step), sizes)
             j, shift = i32(t - first_key), terms.shift(rows, keys)
             begin, end = terms.query_range(j, rows, keys, bounds)
-            k_row = Vector(k, image * k_strides.batch + kv_head * k_strides.head + t * k_strides.row, k_strides.column)
-            v_row = Vector(v, image * v_strides.batch + kv_head * v_strides.head + t * v_strides.row, v_strides.column)
+            k_row = Vector(k, keys_at(k_strides, image, keys) + kv_head * k_strides.head + t * k_strides.row, k_strides.column)
+            v_row = Vector(v, keys_at(v_strides, image, keys) + kv_head * v_strides.head + t * v_strides.row, v_strides.column)
 
             acc_k, acc_v = cuda.local.array(CHUNK, T), cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
@@ -326,11 +340,11 @@ def keys_kernel(kind):
                 scoring, head = Scoring(scale, softcap, terms.slope(h, sizes.heads)), i32(b * sizes.heads + h)
                 for i in range(begin, end):
                     s = i64(first_row) + i
-                    q_row = Vector(q, image * q_strides.batch + h * q_strides.head + s * q_strides.row, q_strides.column)
-                    do_row = Vector(do, image * do_strides.batch + h * do_strides.head + s * do_strides.row, do_strides.column)
+                    q_row = Vector(q, rows_at(q_strides, image, rows) + h * q_strides.head + s * q_strides.row, q_strides.column)
+                    do_row = Vector(do, rows_at(do_strides, image, rows) + h * do_strides.head + s * do_strides.row, do_strides.column)
                     bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row + j * bias_strides.column
                     mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row + j * mask_strides.column
-                    row_lse = lse[image * lse_strides.batch + h * lse_strides.head + s * lse_strides.row]
+                    row_lse = lse[rows_at(lse_strides, image, rows) + h * lse_strides.head + s * lse_strides.row]
                     row_delta = delta[(image * sizes.heads + h) * sizes.rows + s]
                     ds, _, p = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row, Element(bias, bias_at),
                                          Element(mask, mask_at), row_lse, row_delta, sizes, scoring, dropout)
@@ -339,12 +353,12 @@ def keys_kernel(kind):
                             acc_k[c] = T(acc_k[c] + ds * T(load(q, q_row.at + (column + c) * q_strides.column)))
                         if column + c < sizes.dv:
                             acc_v[c] = T(acc_v[c] + p * T(load(do, do_row.at + (column + c) * do_strides.column)))
-            dk_at = image * dk_strides.batch + kv_head * dk_strides.head + t * dk_strides.row
-            dv_at = image * dv_strides.batch + kv_head * dv_strides.head + t * dv_strides.row
+            dk_at = keys_at(dk_strides, image, keys) + kv_head * dk_strides.head + t * dk_strides.row
+            dv_at = keys_at(dv_strides, image, keys) + kv_head * dv_strides.head + t * dv_strides.row
             for c in range(CHUNK):
-                if column + c < sizes.d:
+                if (not RAGGED or t < written_of(dk_strides, keys, sizes.keys)) and column + c < sizes.d:
                     store(dk, dk_at + (column + c) * dk_strides.column, T(acc_k[c] * scale))
-                if column + c < sizes.dv:
+                if (not RAGGED or t < written_of(dv_strides, keys, sizes.keys)) and column + c < sizes.dv:
                     store(dv, dv_at + (column + c) * dv_strides.column, acc_v[c])
     return sdpa_dkv_naive
 
@@ -353,7 +367,7 @@ def keys_kernel(kind):
 def bias_kernel(kind):
     """An element of the bias's gradient per thread: the sum over all pairs that share it."""
     terms, gradients, T = make_terms(kind), make_gradients(kind), kind.real
-    store = element(kind.bias).store
+    store, (rows_at, keys_at, *_) = element(kind.bias).store, make_memory(kind.ragged, kind.paged)
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
@@ -375,16 +389,16 @@ def bias_kernel(kind):
                     kv_head = h // sizes.group
                     for i in range(i0, i0 + 1 if shape.rows > 1 else i64(rows)):
                         begin, end = terms.key_range(i32(i), rows, keys, bounds)
-                        q_row = Vector(q, b * q_strides.batch + h * q_strides.head + i * q_strides.row, q_strides.column)
-                        do_row = Vector(do, b * do_strides.batch + h * do_strides.head + i * do_strides.row, do_strides.column)
+                        q_row = Vector(q, rows_at(q_strides, b, rows) + h * q_strides.head + i * q_strides.row, q_strides.column)
+                        do_row = Vector(do, rows_at(do_strides, b, rows) + h * do_strides.head + i * do_strides.row, do_strides.column)
                         if shape.keys > 1:
                             begin, end = max(begin, i32(j0)), min(end, i32(j0 + 1))
                         for j in range(begin, end):
-                            k_row = Vector(k, b * k_strides.batch + kv_head * k_strides.head + j * k_strides.row, k_strides.column)
-                            v_row = Vector(v, b * v_strides.batch + kv_head * v_strides.head + j * v_strides.row, v_strides.column)
+                            k_row = Vector(k, keys_at(k_strides, b, keys) + kv_head * k_strides.head + j * k_strides.row, k_strides.column)
+                            v_row = Vector(v, keys_at(v_strides, b, keys) + kv_head * v_strides.head + j * v_strides.row, v_strides.column)
                             bias_at = b * bias_strides.batch + h * bias_strides.head + i * bias_strides.row + j * bias_strides.column
                             mask_at = b * mask_strides.batch + h * mask_strides.head + i * mask_strides.row + j * mask_strides.column
-                            row_lse = lse[b * lse_strides.batch + h * lse_strides.head + i * lse_strides.row]
+                            row_lse = lse[rows_at(lse_strides, b, rows) + h * lse_strides.head + i * lse_strides.row]
                             row_delta = delta[(b * sizes.heads + h) * sizes.rows + i]
                             _, ds, _ = gradients(Pair(head, i32(i), j, j - i32(i) - shift), q_row, k_row, do_row, v_row,
                                                  Element(bias, bias_at), Element(mask, mask_at), row_lse, row_delta, sizes, scoring,
@@ -402,9 +416,9 @@ def sizes_argument(problem, chunks):
     return Argument(Sizes, (p.batch, p.heads, p.group, p.rows, p.keys, p.d, p.dv, chunks))
 
 
-def stride_arguments(problem, *tensors):
-    """Kernel parameters, a `Strides` of each tensor."""
-    return tuple(Argument(Strides, problem.strides(t)) for t in tensors)
+def stride_arguments(problem, *names):
+    """Kernel parameters, the strides of each array."""
+    return tuple(strides_argument(problem, name) for name in names)
 
 
 def launch(kernel, threads, arguments):
@@ -415,8 +429,9 @@ def launch(kernel, threads, arguments):
 def delta_launch(problem):
     """The launch that leaves delta in the workspace."""
     p, pointer, count = problem, element(problem.dtype).pointer, rows_of(problem)
+    lengths, _, step, _ = sequence_arguments(p)
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument(f"{p.compute}*", "workspace"), Argument("int64", count),
-                 sizes_argument(p, 1), *stride_arguments(p, p.do, p.o))
+                 sizes_argument(p, 1), *stride_arguments(p, "do", "o"), lengths, step)
     return launch(delta_kernel(kind_of(p)), count, arguments)
 
 
@@ -425,8 +440,8 @@ def bias_launch(problem):
     p, t = problem, problem.dbias
     shape = (1,) * (4 - t.ndim) + t.shape
     arguments = (*_operands(p), Argument(element(t.dtype).pointer, "dbias"), *_saved(p), Argument("int64", t.size), sizes_argument(p, 1),
-                 *stride_arguments(p, p.q, p.k, p.v, p.do), Argument(Strides, broadcast_strides(t)), Argument(BiasShape, shape),
-                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 *stride_arguments(p, "q", "k", "v", "do"), Argument(Strides, broadcast_strides(t)), Argument(BiasShape, shape),
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return launch(bias_kernel(kind_of(p)), t.size, arguments)
 
 
@@ -441,25 +456,25 @@ def _saved(p):
 def build(problem, device, config):
     """One launch; backward three or four, each where its result has elements."""
     p, kind, pointer = problem, kind_of(problem), element(problem.dtype).pointer
-    common = Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p)
+    common = row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p)
     if p.is_forward:
         chunks = chunks_of(p.dv)
         threads = rows_of(p) * chunks
         arguments = (*(Argument(pointer, name) for name in ("q", "k", "v")), Argument(element(p.o.dtype).pointer, "o"),
                      Argument(f"{p.compute}*", "lse" if p.lse else "o"), Argument("int64", threads), sizes_argument(p, chunks),
-                     *stride_arguments(p, p.q, p.k, p.v, p.o), *common, *scale_arguments())
+                     *stride_arguments(p, "q", "k", "v", "o"), *common, *scale_arguments())
         return (launch(forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p)), threads, arguments),)
     launches = (delta_launch(p),) if rows_of(p) else ()
     if p.dq.size:
         threads = rows_of(p) * chunks_of(p.d)
         arguments = (*_operands(p), Argument(pointer, "dq"), *_saved(p), Argument("int64", threads), sizes_argument(p, chunks_of(p.d)),
-                     *stride_arguments(p, p.q, p.k, p.v, p.do, p.dq), *common)
+                     *stride_arguments(p, "q", "k", "v", "do", "dq"), *common)
         launches += (launch(rows_kernel(kind), threads, arguments),)
     if p.dk.size or p.dv_out.size:
         chunks = chunks_of(max(p.d, p.dv))
         threads = p.images * p.kv_heads * p.keys * chunks
         arguments = (*_operands(p), Argument(pointer, "dk"), Argument(pointer, "dv"), *_saved(p), Argument("int64", threads),
-                     sizes_argument(p, chunks), *stride_arguments(p, p.q, p.k, p.v, p.do, p.dk, p.dv_out), *common)
+                     sizes_argument(p, chunks), *stride_arguments(p, "q", "k", "v", "do", "dk", "dv"), *common)
         launches += (launch(keys_kernel(kind), threads, arguments),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)

@@ -10,6 +10,9 @@ from ._dropout import philox
 
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 SCALES = ("scale_q", "scale_k", "scale_v")
+RAGGED = ("ragged_q", "ragged_k", "ragged_v", "ragged_o", "ragged_lse")
+PAGES = ("page_table_k", "page_table_v")
+OF_KEYS = ("k", "v", "dk", "dv")
 NAMES = {**SHORT, "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 
@@ -44,7 +47,8 @@ def keeps(shape, batch, p, seed, offset):
 @dataclass(frozen=True)
 class Sdpa(Case):
     """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand; `scales`
-    are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory."""
+    are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory; `ragged` is the dtype of offsets of
+    ragged arrays, all but the `dense` ones; `page` are the keys of a page, of which there are `pages`, and `table` in a row of a table."""
     id: str
     batch: int
     heads: int
@@ -78,11 +82,16 @@ class Sdpa(Case):
     layout: dict = field(default_factory=dict, hash=False)
     out_dtype: str | None = None
     scales: tuple = ()
+    ragged: str = ""
+    dense: tuple = ()
+    page: int = 0
+    pages: int = 0
+    table: int = 0
     exact = False
 
     @property
     def packed(self):
-        return self.order == "THD"
+        return self.order == "THD" and not self.ragged
 
     @property
     def compute(self):
@@ -105,6 +114,70 @@ class Sdpa(Case):
         """Each element of a result costs a row of products."""
         return 3 * max(self.keys, 1) * (2 * self.d + self.e) * sum(p.size for p in self.outputs().values())
 
+    # ---- ragged arrays and pages
+
+    def is_ragged(self, name):
+        """Whether an array of the problem has offsets."""
+        name = name if name == "lse" else name[-1]
+        absent = name == "lse" and self.op == "sdpa_fwd" and not self.wanted
+        return bool(self.ragged) and name not in self.dense and not absent and not (self.page and name in ("k", "v"))
+
+    def starts(self, name):
+        """The rows at which sequences begin in a ragged array, and how many it has. Where results are written there are no gaps, and in
+        the values the last sequence is the first."""
+        lengths = np.array(self.of_keys if name in OF_KEYS else self.of_rows, int)
+        written = name in ("o", "lse") if self.op == "sdpa_fwd" else name[-1] in "qkv"
+        room, backwards = lengths + (0 if written else len(name.removeprefix("d"))), -1 if name[-1] == "v" else 1
+        ends = np.cumsum(room[::backwards])[::backwards]
+        return ends - room, int(room.sum())
+
+    def apart(self, name, x, values):
+        """An array as (batch, heads, rows, elements); packed sequences are one of a batch. Those of ragged arrays and of pages one by
+        one."""
+        if self.page and name in ("k", "v"):
+            x = canonical(x, "BHSD" if self.order == "BHSD" else "BSHD")[values["page_table_" + name].astype(int)]
+            x = x.transpose(0, 2, 1, 3, 4).reshape(self.batch, self.kv_heads, -1, x.shape[-1])
+            return x[:, :, :self.keys]
+        if not self.is_ragged(name):
+            return canonical(x, "BSHD" if self.ragged else self.order)
+        lengths, most = (self.of_keys, self.keys) if name in OF_KEYS else (self.of_rows, self.rows)
+        found = np.zeros((self.batch, x.shape[1], most, x.shape[2]))
+        for b, (start, n) in enumerate(zip(self.starts(name)[0], lengths)):
+            found[b, :, :n] = x[start:start + n].transpose(1, 0, 2)
+        return found
+
+    def together(self, name, x):
+        """The other way round."""
+        if not self.is_ragged(name):
+            return native(x, "BSHD" if self.ragged else self.order)
+        starts, rows = self.starts(name)
+        found = np.zeros((rows, x.shape[1], x.shape[3]))
+        for b, (start, n) in enumerate(zip(starts, self.of_keys if name in OF_KEYS else self.of_rows)):
+            found[start:start + n] = x[b, :, :n].transpose(1, 0, 2)
+        return found
+
+    def of_rows_apart(self, x):
+        """lse as (batch, heads, rows)."""
+        return self.apart("lse", x.T[..., None], None)[..., 0] if self.is_ragged("lse") else x[None] if self.packed else x
+
+    def of_rows_together(self, x):
+        """The other way round."""
+        return self.together("lse", x[..., None])[..., 0].T if self.is_ragged("lse") else x[0] if self.packed else x
+
+    def memory(self):
+        """Places of offsets and of page tables."""
+        found = {name: self.place("offsets", (self.batch + 1,), self.ragged) for name in RAGGED if self.is_ragged(name[7:])}
+        return {**found, **{name: self.place("table", (self.batch, self.table), "int32") for name in PAGES if self.page}}
+
+    def memory_values(self, name, place):
+        """Those of offsets, or of a page table."""
+        if name in PAGES:
+            return np.random.default_rng(list(name.encode())).integers(0, self.pages, place.shape).astype(float)
+        array = name[7:]
+        starts, rows = self.starts(array)
+        strides = self.place(array, self.shapes[array], "float32").strides
+        return np.append(starts, rows) * float(strides[-1 if array == "lse" else 0])
+
     def shape_of(self, heads, rows, elements):
         return {"BHSD": (self.batch, heads, rows, elements), "BSHD": (self.batch, rows, heads, elements),
                 "THD": (rows, heads, elements)}[self.order]
@@ -118,6 +191,15 @@ class Sdpa(Case):
                       (self.heads, self.rows, self.e))
         found = {name: self.shape_of(*s) for name, s in (("q", q), ("k", k), ("v", v), ("o", o))}
         found["lse"] = (self.heads, self.rows) if self.packed else (self.batch, self.heads, self.rows)
+        for name in found:
+            if self.is_ragged(name):
+                total = self.starts(name)[1]
+                found[name] = (self.heads, total) if name == "lse" else (total, *found[name][1:])
+            elif self.ragged and name != "lse":
+                found[name] = (self.batch, *found[name])
+            if self.page and name in ("k", "v"):
+                heads, elements = self.kv_heads, found[name][-1]
+                found[name] = (self.pages, *((heads, self.page) if self.order == "BHSD" else (self.page, heads)), elements)
         return found
 
     def common(self):
@@ -137,7 +219,7 @@ class Sdpa(Case):
             found["mask"] = self.place("mask", self.mask, "bool")
         found.update({name: self.place(name, (1,), "float32") for name in self.scales})
         found.update({name: self.place(name, (1,), "int64") for name in self.read})
-        return found
+        return {**found, **self.memory()}
 
     def tensors(self):
         """Descriptors of operands and results by name."""
@@ -146,14 +228,20 @@ class Sdpa(Case):
 
     @property
     def options(self):
-        return self.scale, self.causal, self.align, self.window, self.alibi, self.dropout, self.softcap, self.order
+        return (self.scale, self.causal, self.align, self.window, self.alibi, self.dropout, self.softcap, self.order, *self.most)
+
+    @property
+    def most(self):
+        """Bounds of the lengths."""
+        return (self.rows if self.is_ragged("q") else 0, self.keys if self.is_ragged("k") or self.page else 0)
 
     def keywords(self, arrays, out, tail):
         """Those of the public functions."""
         return {"scale": self.scale, "causal": self.causal, "align": self.align, "window": self.window, "alibi": self.alibi,
                 "dropout": self.dropout, "softcap": self.softcap, "layout": self.order, "out": out,
                 "seed": arrays.get("seed", self.seed), "offset": arrays.get("offset", self.offset),
-                **{name: arrays[name] for name in OPTIONAL}, **tail}
+                "max_seq_len_q": self.most[0], "max_seq_len_kv": self.most[1], **{name: arrays[name] for name in OPTIONAL},
+                **{name: arrays[name] for name in self.memory()}, **tail}
 
     def common_values(self):
         """Normal numbers."""
@@ -164,6 +252,9 @@ class Sdpa(Case):
             if name.startswith(("seq", "cu")):
                 lengths = self.of_rows if name.endswith("_q") else self.of_keys
                 found[name] = np.concatenate([[0], np.cumsum(lengths)])[-p.size:] if self.packed else np.array(lengths, float)
+                continue
+            if name in RAGGED or name in PAGES:
+                found[name] = self.memory_values(name, p)
                 continue
             if name in self.read:
                 found[name] = np.array([getattr(self, name)], float)
@@ -218,7 +309,7 @@ class Sdpa(Case):
 
     def operands(self, values, b, image, rows, keys):
         """(q, k, v) of a sequence, each by head of q."""
-        q, k, v = (canonical(values[name], self.order)[image] * values.get("scale_" + name, 1) for name in ("q", "k", "v"))
+        q, k, v = (self.apart(name, values[name], values)[image] * values.get("scale_" + name, 1) for name in ("q", "k", "v"))
         share = self.heads // max(self.kv_heads, 1)
         return q[:, rows], np.repeat(k[:, keys], share, 0), np.repeat(v[:, keys], share, 0)
 
@@ -264,8 +355,7 @@ class Sdpa(Case):
                 lse[image, :, rows] = np.where(seen, np.log(total) + level[..., 0], -np.inf)
             most = np.where(seen, np.abs(top), 0)
             lse_error[image, :, rows] = (p * error).sum(2) + unit * (many + 4 * most + 4 * np.abs(np.where(seen, np.log(total + ~seen), 0)))
-        lse, lse_error = (y[0] if self.packed else y for y in (lse, lse_error))
-        return (native(o, self.order), native(o_error, self.order)), (lse, lse_error)
+        return (tuple(self.together("o", y) for y in (o, o_error)), tuple(self.of_rows_together(y) for y in (lse, lse_error)))
 
 
 class Forward(Sdpa):
@@ -285,7 +375,7 @@ class Forward(Sdpa):
         from dnnkern.attention._problem import make_forward
         t = self.tensors()
         out = (t["o"], t["lse"]) if self.wanted else t["o"]
-        given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset"))
+        given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *RAGGED, *PAGES))
         return make_forward(given, out, self.out_dtype, *self.options, with_lse=self.wanted, aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
@@ -328,7 +418,8 @@ class Backward(Sdpa):
     def problem(self):
         from dnnkern.attention._problem import make_backward
         t = self.tensors()
-        return make_backward(tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset")),
+        more = *RAGGED, "ragged_o", "ragged_q", "ragged_k", "ragged_v"
+        return make_backward(tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *more)),
                              tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, with_dsink=self.of_sink,
                              aliases=frozenset())
 
@@ -358,8 +449,8 @@ class Backward(Sdpa):
         full = (self.batch, self.heads, self.rows, self.keys)
         dbias, dbias_error, dbias_size = np.zeros((3, *full)) if self.with_dbias else np.zeros((3, 1, 1, 1, 1))
         dsink, dsink_error = np.zeros((2, self.heads))
-        do_all, o_all = canonical(values["do"], self.order), canonical(values["o"], self.order)
-        lse_all = values["lse"][None] if self.packed else values["lse"]
+        do_all, o_all = (self.apart(name, values[name], values) for name in ("do", "o"))
+        lse_all = self.of_rows_apart(values["lse"])
         for b, image, rows, keys in self.sequences():
             q, k, v = self.operands(values, b, image, rows, keys)
             do, o, lse = do_all[image][:, rows], o_all[image][:, rows], lse_all[image][:, rows, None]
@@ -401,7 +492,7 @@ class Backward(Sdpa):
                 at = b, slice(None), slice(0, x.shape[1]), slice(0, x.shape[2])
                 dbias[at], dbias_error[at], dbias_size[at] = ds, ds_error, np.abs(ds)
         found = {"dq": (dq, dq_error), "dk": (dk, dk_error), "dv": (dv, dv_error)}
-        found = {name: tuple(native(y, self.order) for y in pair) for name, pair in found.items()}
+        found = {name: tuple(self.together(name, y) for y in pair) for name, pair in found.items()}
         if self.with_dbias:
             shape = (1,) * (4 - len(self.bias)) + self.bias
             over = tuple(a for a in range(4) if shape[a] == 1)

@@ -85,6 +85,18 @@ def table(kind):
          of_sink=True, of_rows=(6, 4), of_keys=(7, 10), causal=True, align="bottom_right", window=(6, -1), order="BSHD")
     case("everything", 2, 4, 2, 6, 10, 6, 5, "float64", bias=(2, 1, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="float64",
          of_sink=True, of_rows=(5, 6), of_keys=(10, 8), causal=True, align="bottom_right", window=(6, -1))
+    for k, dtype in enumerate(SHORT):
+        case("ragged", 3, 2, 1, 8, 9, 8, 16, dtype, of_rows=(5, 0, 7), of_keys=(6, 2, 9), order="THD", ragged=("int64", "int32")[k % 2],
+             causal=k > 1, align=("top_left", "bottom_right")[k % 2])
+    case("ragged-everything", 2, 4, 2, 9, 17, 8, dtype="bfloat16", of_rows=(9, 4), of_keys=(17, 11), order="THD", ragged="int32",
+         bias=(1, 4, 9, 17), mask=(2, 1, 9, 17), softcap=2.0, dropout=0.2, sink="float32", of_sink=True, window=(12, 3),
+         align="bottom_right", layout={**dict.fromkeys(("q", "o", "do"), {"gap": 8}), "lse": {"order": (1, 0)}, "offsets": {"step": 2}})
+    case("ragged-odd", 2, 2, 2, 5, 6, 3, 5, of_rows=(3, 5), of_keys=(6, 1), order="THD", ragged="int64", alibi=True,
+         layout={"lengths": {"step": 2}, "v": {"gap": 3}, "lse": {"order": (1, 0)}})
+    case("ragged-queries", 2, 2, 1, 6, 9, 8, dtype="float16", of_rows=(6, 2), of_keys=(9, 5), order="THD", ragged="int64",
+         dense=("k", "v"), bias=(2, 1, 6, 9) if not backward else None)
+    case("ragged-keys", 2, 2, 1, 6, 9, 8, dtype="bfloat16", of_rows=(6, 6), of_keys=(9, 5), order="THD", ragged="int64",
+         dense=("q", "o", "lse"))
     case("no-batch", 0, 2, 1, 4, 5, 4)
     case("no-heads", 2, 0, 0, 4, 5, 4, dtype="bfloat16")
     case("no-keys", 1, 2, 1, 4, 0, 4, trivial=True)
@@ -99,6 +111,16 @@ def table(kind):
     case("transposed", 1, 2, 2, 6, 7, 4, dtype="float64", layout={name: {"order": (0, 1, 3, 2)} for name in ("q", "k", "v", "o")})
     if not backward:
         e4m3, e5m2 = LARGEST
+        for k, dtype in enumerate(SHORT):
+            case("paged", 2, 4, 2, 5, 11, 8, 16, dtype, of_rows=(5, 3), of_keys=(11, 6), page=4, pages=7, table=3,
+                 causal=k % 2 == 0, align="bottom_right", order=("BHSD", "BSHD")[k // 2])
+            case("paged-ragged", 3, 2, 1, 6, 12, 8, dtype=dtype, of_rows=(4, 6, 1), of_keys=(12, 9, 0), order="THD", ragged="int64",
+                 page=3, pages=9, table=4, causal=k > 1, align="bottom_right", wanted=k != 1)
+        case("paged-tiles", 2, 2, 1, 70, 150, 16, dtype="bfloat16", of_rows=(70, 9), of_keys=(131, 150), page=16, pages=13, table=10,
+             causal=True, align="bottom_right")
+        case("paged-options", 2, 2, 2, 5, 13, 8, dtype="float16", of_keys=(13, 8), page=2, pages=7, table=8, bias=(2, 1, 5, 13),
+             mask=(5, 13), softcap=2.0, sink="float16", dropout=0.2, layout={"k": {"gap": 8}, "table": {"gap": 1}})
+        case("paged-bytes", 1, 2, 1, 5, 12, 16, dtype=e4m3, of_keys=(10,), page=4, pages=4, table=3, scales=SCALES)
         case("bytes", 2, 4, 2, 9, 40, 16, dtype=e4m3, scales=SCALES)
         case("bytes", 1, 2, 2, 10, 10, 32, 16, e5m2, causal=True, scales=SCALES[:1], out_dtype="float16")
         for n, m in ((1, 16), (9, 12), (20, 6), (66, 3)):  # of one tile; more of them in test_attention_tiles.py

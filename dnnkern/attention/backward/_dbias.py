@@ -201,10 +201,10 @@ def work_of(problem, shape, device):
 
 @functools.cache
 def plan_of(problem, width, device):
-    """(configuration, work) of a problem, or None: not of 16 bits, tiles that cannot be counted, or none. Shapes that shared memory does
-    not hold are left out, and those that a problem fills no half of."""
+    """(configuration, work) of a problem, or None: not of 16 bits, ragged, tiles that cannot be counted, or none. Shapes that shared memory
+    does not hold are left out, and those that a problem fills no half of."""
     p, t = problem, problem.dbias
-    if p.dtype not in ("float16", "bfloat16") or not t.size or not p.rows or not p.keys:
+    if p.dtype not in ("float16", "bfloat16") or p.ragged or not t.size or not p.rows or not p.keys:
         return None
     sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], broadcast_strides(t)
     shapes = CROWDED if p.mask is not None and p.dropout and is_adjusted(p, bias=False) else SHAPES

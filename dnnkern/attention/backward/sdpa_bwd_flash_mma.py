@@ -16,20 +16,22 @@ from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cp_async import commit_copies, wait_copies
 from ...device.fastmath import ex2, fma
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
-from ...device.vec import advance, load_shared_2f32, shared_address, store_shared_f32
+from ...device.vec import load_shared_2f32, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
+from .._addresses import row_strides_argument, strides_argument
 from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
 from .._fragments import make_pack, make_store, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
                           make_apply_mask_transposed)
-from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import LOG2E, load_row_lse, make_extent, make_terms, make_tile
+from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG2E, load_row_lse, make_extent, make_memory, make_terms, make_tile
 from ..forward.sdpa_fwd_flash_mma import DTYPES, Threads
-from ..sdpa_naive import rows_of
+from ..sdpa_naive import delta_launch as ragged_delta_launch
+from ..sdpa_naive import rows_of as row_count
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
@@ -99,7 +101,7 @@ def configs(problem, device):
 
 def stats_of(problem):
     """Where the workspace has the deltas."""
-    count = rows_of(problem)
+    count = row_count(problem)
     return RowStats(0, problem.rows, 0, ceil_div(count, 4) * 16)
 
 
@@ -198,6 +200,7 @@ def rows_kernel(config):
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
     DO_AT, K_AT, V_AT = parts.offsets
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
+    memory_of = make_memory(kind.ragged, kind.paged)
     CAPS = SCORES if kind.softcap else 1
 
     @jit(launch_bounds=(t.count, t.blocks))
@@ -224,14 +227,14 @@ def rows_kernel(config):
             if i0 >= rows:
                 last = first
             shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
-            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-            of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
-            of_dq = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            of_q = memory_of.rows_of(q, q_strides, image, h, first_row, rows)
+            of_do = memory_of.rows_of(do, do_strides, image, h, first_row, rows)
+            of_dq = memory_of.rows_of(dq, dq_strides, image, h, first_row, rows)
+            of_k = memory_of.keys_of(k, k_strides, image, g, first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, image, g, first_key, keys)
             bias_at = image * bias_strides.batch + h * bias_strides.head
             mask_at = image * mask_strides.batch + h * mask_strides.head
-            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+            lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
             delta_at = image_head * i64(all_rows) + first_row
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
@@ -276,7 +279,7 @@ def rows_kernel(config):
                 pack(words, y)
                 by_q(sums, words, right, transposed_k)
                 cuda.syncthreads()
-            store(sums, scales, of_dq, dq_strides, row, written, column)
+            store(sums, scales, of_dq, dq_strides, row, memory_of.written(dq_strides, rows, written), column)
     return sdpa_dq_flash_mma
 
 
@@ -294,6 +297,7 @@ def keys_kernel(config):
     LSE_AT, DELTA_AT = parts.lse_at, parts.lse_at + 4 * WIDTH
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, config.q.width // 2, config.v.width // 2, WIDTH // 4
     PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.softcap else 1
+    memory_of = make_memory(kind.ragged, kind.paged)
 
     @device_function
     def load_stats(base, lse, lse_at, lse_step, delta, delta_at, i, rows, thread):
@@ -330,10 +334,10 @@ def keys_kernel(config):
             if j0 >= keys:
                 last = first
             shift, heads = terms.shift(rows, keys), i32(heads_of.d) * group
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
-            to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
-            to_dv = advance(dv, image * dv_strides.batch + g * dv_strides.head + first_key * dv_strides.row)
+            of_k = memory_of.keys_of(k, k_strides, image, g, first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, image, g, first_key, keys)
+            to_dk = memory_of.keys_of(dk, dk_strides, image, g, first_key, keys)
+            to_dv = memory_of.keys_of(dv, dv_strides, image, g, first_key, keys)
             key, column = j0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
             of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
@@ -356,11 +360,11 @@ def keys_kernel(config):
             for member in range(group):
                 h = g * group + member
                 slope, head = terms.slope(h, heads), b * heads + h
-                of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-                of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+                of_q = memory_of.rows_of(q, q_strides, image, h, first_row, rows)
+                of_do = memory_of.rows_of(do, do_strides, image, h, first_row, rows)
                 bias_at = image * bias_strides.batch + h * bias_strides.head
                 mask_at = image * mask_strides.batch + h * mask_strides.head
-                lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+                lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
                 scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
@@ -391,10 +395,10 @@ def keys_kernel(config):
                     cuda.syncthreads()
             for r in range(2):
                 factors[r] = scale if key + 8 * r < keys else f32(0)
-            store_dk(sums, factors, to_dk, dk_strides, key, written, column)
+            store_dk(sums, factors, to_dk, dk_strides, key, memory_of.written(dk_strides, keys, written), column)
             for r in range(2):
                 factors[r] = f32(1) if key + 8 * r < keys else f32(0)
-            store_dv(sums_v, factors, to_dv, dv_strides, key, written, column)
+            store_dv(sums_v, factors, to_dv, dv_strides, key, memory_of.written(dv_strides, keys, written), column)
     return sdpa_dkv_flash_mma
 
 
@@ -403,22 +407,22 @@ def build(problem, device, config):
     p, t = problem, config.threads
     given = tuple(Argument("uint16*", name) for name in ("q", "k", "v", "do"))
     saved = Argument("float32*", "lse"), Argument("float32*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
-    common = (Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    common = (row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
 
     def strides(*outs):
-        return tuple(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+        return tuple(strides_argument(p, name) for name in ("q", "k", "v", "do", *outs))
 
     def launch(kernel, tiles, heads, *arguments):
         return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
-    launches = (delta_launch(p),) if p.rows * p.heads * p.images else ()
+    launches = ((ragged_delta_launch if p.ragged else delta_launch)(p),) if p.rows * p.heads * p.images else ()
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, *given, Argument("uint16*", "dq"), *saved,
-                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides(p.dq), *common),)
+                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides("dq"), *common),)
     if p.dk.size or p.dv_out.size:
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,
-                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
+                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides("dk", "dv"), *common),)
     return launches + dbias_launches(p, device, stats_of(p)) + dsink_launches(p, stats_of(p))
 
 

@@ -24,12 +24,14 @@ from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
+from .._addresses import row_strides_argument, strides_argument
 from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, tiles_of
 from .._modifiers import Dropout, Scoring
-from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import NEG_INF, make_attends, make_extent, make_terms, make_tile
+from .._parameters import Kind, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import NEG_INF, make_attends, make_extent, make_memory, make_terms, make_tile
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ..sdpa_naive import bias_launch, workspace
+from ..sdpa_naive import delta_launch as ragged_delta_launch
 from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
 
@@ -205,6 +207,7 @@ def rows_kernel(config):
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * V_PITCH
     OWN, SCORES, PACKED = config.depth // LANES, ROWS * COLUMNS, kind.packed
+    memory_of = make_memory(kind.ragged, kind.paged)
     BIAS, MASK, SUMS = bool(kind.bias), kind.mask, ROWS * OWN
     G = group_of(kind.dtype)
 
@@ -256,14 +259,14 @@ def rows_kernel(config):
             if i0 >= rows:
                 last = first
             shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of.d)), b * i32(heads_of.d) + h
-            of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-            of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
-            of_dq = advance(dq, image * dq_strides.batch + h * dq_strides.head + first_row * dq_strides.row)
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
+            of_q = memory_of.rows_of(q, q_strides, image, h, first_row, rows)
+            of_do = memory_of.rows_of(do, do_strides, image, h, first_row, rows)
+            of_dq = memory_of.rows_of(dq, dq_strides, image, h, first_row, rows)
+            of_k = memory_of.keys_of(k, k_strides, image, g, first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, image, g, first_key, keys)
             bias_at = image * bias_strides.batch + h * bias_strides.head
             mask_at = image * mask_strides.batch + h * mask_strides.head
-            lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+            lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
             delta_at = image_head * i64(all_rows) + first_row
             sequence, dropout = Sequence(rows, keys, shift, bounds), Dropout(seed, head, threshold, factor)
             scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
@@ -299,7 +302,7 @@ def rows_kernel(config):
                 cuda.syncwarp()
                 weigh(sums, base + u32(p_at * ITEM), P_PITCH, base + u32((K_AT + lane * G) * ITEM), PITCH, WIDTH)
                 cuda.syncthreads()
-            finish_all(0, (sums, own, lane, written, of_dq, dq_strides, scale))
+            finish_all(0, (sums, own, lane, memory_of.written(dq_strides, rows, written), of_dq, dq_strides, scale))
     return sdpa_dq_flash_simt
 
 
@@ -319,7 +322,8 @@ def keys_kernel(config):
     DO_AT = Q_AT + WIDTH * PITCH
     S_AT = DO_AT + WIDTH * V_PITCH
     BETWEEN = HEIGHT * P_PITCH  # from ds to p
-    OWN, OWN_V, SCORES, PACKED = config.depth // LANES, config.width // LANES, ROWS * COLUMNS, kind.packed
+    OWN, OWN_V, SCORES = config.depth // LANES, config.width // LANES, ROWS * COLUMNS
+    PACKED, memory_of = kind.packed, make_memory(kind.ragged, kind.paged)
     BIAS, MASK, SUMS, SUMS_V, G = bool(kind.bias), kind.mask, ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
 
     @device_function
@@ -345,8 +349,9 @@ def keys_kernel(config):
         for c in range(OWN):
             of_k[r * OWN + c] = T(of_k[r * OWN + c] * scale)
         j = j0 + r
-        if j < written:
+        if j < written[0]:
             store_dk(advance(to_dk, j * dk_strides.row), dk_strides.column, lane, of_k, r * OWN)
+        if j < written[1]:
             store_dv(advance(to_dv, j * dv_strides.row), dv_strides.column, lane, of_v, r * OWN_V)
     finish_all = unrolled(ROWS, finish)
 
@@ -375,10 +380,10 @@ def keys_kernel(config):
             if j0 >= keys:
                 last = first
             shift, heads = terms.shift(rows, keys), i32(heads_of.d) * group
-            of_k = advance(k, image * k_strides.batch + g * k_strides.head + first_key * k_strides.row)
-            of_v = advance(v, image * v_strides.batch + g * v_strides.head + first_key * v_strides.row)
-            to_dk = advance(dk, image * dk_strides.batch + g * dk_strides.head + first_key * dk_strides.row)
-            to_dv = advance(dv, image * dv_strides.batch + g * dv_strides.head + first_key * dv_strides.row)
+            of_k = memory_of.keys_of(k, k_strides, image, g, first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, image, g, first_key, keys)
+            to_dk = memory_of.keys_of(dk, dk_strides, image, g, first_key, keys)
+            to_dv = memory_of.keys_of(dv, dv_strides, image, g, first_key, keys)
             sequence, own = Sequence(rows, keys, shift, bounds), j0 + line * ROWS
             sums, sums_v = cuda.local.array(SUMS, T), cuda.local.array(SUMS_V, T)
             row_lse, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
@@ -394,11 +399,11 @@ def keys_kernel(config):
             for member in range(group):
                 h = g * group + member
                 slope, dropout = terms.slope(h, heads), Dropout(seed, b * heads + h, threshold, factor)
-                of_q = advance(q, image * q_strides.batch + h * q_strides.head + first_row * q_strides.row)
-                of_do = advance(do, image * do_strides.batch + h * do_strides.head + first_row * do_strides.row)
+                of_q = memory_of.rows_of(q, q_strides, image, h, first_row, rows)
+                of_do = memory_of.rows_of(do, do_strides, image, h, first_row, rows)
                 bias_at = image * bias_strides.batch + h * bias_strides.head
                 mask_at = image * mask_strides.batch + h * mask_strides.head
-                lse_at = image * lse_strides.batch + h * lse_strides.head + first_row * lse_strides.row
+                lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
                 scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
@@ -429,7 +434,8 @@ def keys_kernel(config):
                     by_width(sums_v, base + u32((s_at + BETWEEN) * ITEM), P_PITCH,
                              base + u32((DO_AT + lane * G) * ITEM), V_PITCH, WIDTH)
                     cuda.syncthreads()
-            finish_all(0, (sums, sums_v, own, lane, written, to_dk, dk_strides, to_dv, dv_strides, scale))
+            both = memory_of.written(dk_strides, keys, written), memory_of.written(dv_strides, keys, written)
+            finish_all(0, (sums, sums_v, own, lane, both, to_dk, dk_strides, to_dv, dv_strides, scale))
     return sdpa_dkv_flash_simt
 
 
@@ -438,22 +444,22 @@ def build(problem, device, config):
     p, t, pointer = problem, config.threads, element(problem.dtype).pointer
     given = tuple(Argument(pointer, name) for name in ("q", "k", "v", "do"))
     saved = Argument(f"{p.compute}*", "lse"), Argument(f"{p.compute}*", "workspace"), Argument(Sizes, (p.batch, p.rows, p.keys))
-    common = (Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    common = (row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
 
     def strides(*outs):
-        return tuple(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+        return tuple(strides_argument(p, name) for name in ("q", "k", "v", "do", *outs))
 
     def launch(kernel, tiles, heads, passed, *arguments):
         return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared(passed))
-    launches = (delta_launch(p),) if p.rows * p.heads * p.images else ()
+    launches = ((ragged_delta_launch if p.ragged else delta_launch)(p),) if p.rows * p.heads * p.images else ()
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, 1, *given, Argument(pointer, "dq"), *saved,
-                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides(p.dq), *common),)
+                            *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)), *strides("dq"), *common),)
     if p.dk.size or p.dv_out.size:
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, 2, *given, Argument(pointer, "dk"), Argument(pointer, "dv"), *saved,
-                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
+                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides("dk", "dv"), *common),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)
     return launches + dsink_launches(p, RowStats(0, p.rows, 0, 0))

@@ -9,8 +9,9 @@ from ...host.choices import one_of
 from ...host.dtypes import compute_dtype
 from ...host.products import FLOATS, FP8
 from ...host.tensor import Tensor
-from .._checks import check_bias, check_factor_values, check_factors, check_number, check_offsets, check_sink, expect, present
-from .._problem import UNBOUNDED, normal_window, sizes_of
+from .._checks import check_bias, check_factor_values, check_factors, check_number, check_offsets, check_pages, check_sink, expect, present
+from .._layout import sizes_of
+from .._problem import UNBOUNDED, normal_window
 
 CACHES = {"BHSD": "BHSD", "BSHD": "BSHD", "THD": "BSHD"}
 """The layout of the caches by that of the queries."""
@@ -246,9 +247,4 @@ def check_cache(problem, arrays):
         check_offsets(problem.op, "cu_seqlens_q", to_host(arrays["cu_seqlens_q"]), problem.rows)
     if arrays.get("page_table") is None or not problem.page:
         return
-    table = to_host(arrays["page_table"])
-    used = np.arange(table.shape[1]) * problem.page < lengths[:, None]
-    wrong = np.argwhere(used & ((table < 0) | (table >= problem.pages)))
-    if wrong.size:
-        b, n = (int(i) for i in wrong[0])
-        raise ValueError(f"{problem.op}: page_table[{b}, {n}] is {table[b, n]}; expected a page, 0 to {problem.pages - 1}")
+    check_pages(problem.op, "page_table", to_host(arrays["page_table"]), lengths, problem.page, problem.pages)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ...device import cuda, device_function, i32
 from ...device.index import Divisor, divide_remainder
-from ...device.vec import advance
 from .._scores import make_extent, make_terms, make_tile
 
 
@@ -72,9 +71,3 @@ def make_locate(kind, height, multiple=1):
             end = begin
         return Keys(begin & -multiple, end, full_begin, full_end)
     return locate, keys_of
-
-
-@device_function
-def rows_of(x, strides, image, head, first):
-    """Where row `first` of a head lies."""
-    return advance(x, image * strides.batch + head * strides.head + first * strides.row)

@@ -24,14 +24,15 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
+from .._addresses import row_strides_argument, strides_argument
 from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
 from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_store, scale_rows, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
-from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import LOG2E, NEG_INF, make_terms
+from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG2E, NEG_INF, make_memory, make_terms
 from ._parts import Outputs, Softmax
-from ._tiles import Grid, make_locate, rows_of
+from ._tiles import Grid, make_locate
 
 COST = constants("attention/mma")
 
@@ -144,7 +145,8 @@ def kernel(config):
     V_AT = K_AT + WIDTH * Q_PITCH
     SCORES, SUMS, WORDS = WIDTH // 2, E // 2, WIDTH // 4
     SINK, WITH_LSE, ADJUSTED, DROPOUT = bool(kind.sink), config.lse, config.adjusted, kind.dropout
-    load_q, load_k, load_v = (make_loader(s, n, THREADS) for s, n in ((config.q, HEIGHT), (config.k, WIDTH), (config.v, WIDTH)))
+    memory_of, load_q = make_memory(kind.ragged, kind.paged), make_loader(config.q, HEIGHT, THREADS)
+    load_k, load_v = (make_loader(s, WIDTH, THREADS, memory_of.key_at) for s in (config.k, config.v))
     multiply, weigh = make_gemm(kind.dtype, STEPS, WIDTH, Q_PITCH), make_gemm_rs(kind.dtype, WIDTH // 16, E, V_PITCH)
     online_softmax, normalize_rows = make_online_softmax(WIDTH, WIDTH // 2), make_normalize_rows(SINK)
     apply_mask = make_apply_mask(WIDTH, config.left, config.right)
@@ -163,12 +165,13 @@ def kernel(config):
         for h in range(2):
             if row + 8 * h >= tile.rows:
                 softmax.rescale[h], softmax.row_sum[h] = f32(0), f32(NEG_INF)
-        o = rows_of(outputs.o, outputs.o_strides, tile.image, tile.h, tile.first_row)
-        store(acc, softmax.rescale, o, outputs.o_strides, row, tile.written, column)
+        o = memory_of.rows_of(outputs.o, outputs.o_strides, tile.image, tile.h, tile.first_row, tile.rows)
+        store(acc, softmax.rescale, o, outputs.o_strides, row, memory_of.written(outputs.o_strides, tile.rows, tile.written), column)
         if WITH_LSE and column == 0:
-            lse = rows_of(outputs.lse, outputs.lse_strides, tile.image, tile.h, tile.first_row)
+            lse = memory_of.rows_of(outputs.lse, outputs.lse_strides, tile.image, tile.h, tile.first_row, tile.rows)
+            written = memory_of.written(outputs.lse_strides, tile.rows, tile.written)
             for h in range(2):
-                if row + 8 * h < tile.written:
+                if row + 8 * h < written:
                     lse[(row + 8 * h) * outputs.lse_strides.row] = softmax.row_sum[h]
 
     @jit(launch_bounds=(THREADS, t.blocks))
@@ -184,11 +187,11 @@ def kernel(config):
         if tile.i0 >= 0 and tile.i0 < tile.written:
             span, rows, keys = keys_of(tile, bounds), tile.rows, tile.keys
             slope = terms.slope(tile.h, i32(heads_of.d))
-            of_q = rows_of(q, q_strides, tile.image, tile.h, tile.first_row)
-            of_k = rows_of(k, k_strides, tile.image, tile.kv_head, tile.first_key)
-            of_v = rows_of(v, v_strides, tile.image, tile.kv_head, tile.first_key)
-            q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
-            v_steps = v_strides.row, v_strides.column
+            of_q = memory_of.rows_of(q, q_strides, tile.image, tile.h, tile.first_row, tile.rows)
+            of_k = memory_of.keys_of(k, k_strides, tile.image, tile.kv_head, tile.first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, tile.image, tile.kv_head, tile.first_key, keys)
+            q_steps, k_steps = (q_strides.row, q_strides.column), memory_of.steps(k_strides, tile.image)
+            v_steps = memory_of.steps(v_strides, tile.image)
             bias_at = tile.image * bias_strides.batch + tile.h * bias_strides.head
             mask_at = tile.image * mask_strides.batch + tile.h * mask_strides.head
             q_at = base + u32(warp * 16 * Q_PITCH) + left_offset(lane, Q_PITCH)
@@ -257,8 +260,8 @@ def build(problem, device, config):
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument(Divisor, divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
-                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
+                 Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

@@ -31,12 +31,13 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
+from .._addresses import row_strides_argument, strides_argument
 from .._flash import blocks_seconds, fits, lines_arguments, make_powers, tiles_of
-from .._parameters import Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import NEG_INF, make_attends, make_terms
+from .._parameters import Kind, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import NEG_INF, make_attends, make_memory, make_terms
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ._parts import Dropout, Outputs
-from ._tiles import Grid, make_locate, rows_of
+from ._tiles import Grid, make_locate
 
 COST = constants("attention/simt")
 
@@ -163,9 +164,10 @@ def kernel(config):
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * VALUES
     OWN, WITH_LSE, BIAS, MASK = VALUES // LANES, config.lse, bool(kind.bias), kind.mask
+    memory_of = make_memory(kind.ragged, kind.paged)
     load_q = make_loader(config.q, HEIGHT, DEPTH, PITCH, THREADS)
-    load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS)
-    load_v = make_loader(config.v, WIDTH, VALUES, VALUES, THREADS)
+    load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS, memory_of.key_at)
+    load_v = make_loader(config.v, WIDTH, VALUES, VALUES, THREADS, memory_of.key_at)
     transposed, straight = make_products(t, kind.dtype)
     multiply, weigh = transposed(0), straight(VALUES)
     most, total = make_reduce(maximum, LANES), make_reduce(add, LANES)
@@ -230,8 +232,9 @@ def kernel(config):
         for c in range(OWN):
             rows.acc[r * OWN + c] = T(rows.acc[r * OWN + c] * share) if exists else T(0)
         if i < tile.written:
-            store(advance(o, i * outputs.o_strides.row), outputs.o_strides.column, lane, rows.acc, r * OWN)
-            if WITH_LSE and lane == 0:
+            if i < memory_of.written(outputs.o_strides, tile.rows, tile.written):
+                store(advance(o, i * outputs.o_strides.row), outputs.o_strides.column, lane, rows.acc, r * OWN)
+            if WITH_LSE and lane == 0 and i < memory_of.written(outputs.lse_strides, tile.rows, tile.written):
                 value = T(NEG_INF)
                 if exists:
                     value = powers.total(ref_max, row_sum)
@@ -250,11 +253,11 @@ def kernel(config):
         tile = locate(Grid(lines, heads_of, tiles, group_of_heads, sizes), Sequences(of_rows, of_keys, row_step, key_step))
         if tile.i0 >= 0 and tile.i0 < tile.written:
             span, keys = keys_of(tile, bounds), tile.keys
-            of_q = rows_of(q, q_strides, tile.image, tile.h, tile.first_row)
-            of_k = rows_of(k, k_strides, tile.image, tile.kv_head, tile.first_key)
-            of_v = rows_of(v, v_strides, tile.image, tile.kv_head, tile.first_key)
-            q_steps, k_steps = (q_strides.row, q_strides.column), (k_strides.row, k_strides.column)
-            v_steps = v_strides.row, v_strides.column
+            of_q = memory_of.rows_of(q, q_strides, tile.image, tile.h, tile.first_row, tile.rows)
+            of_k = memory_of.keys_of(k, k_strides, tile.image, tile.kv_head, tile.first_key, keys)
+            of_v = memory_of.keys_of(v, v_strides, tile.image, tile.kv_head, tile.first_key, keys)
+            q_steps, k_steps = (q_strides.row, q_strides.column), memory_of.steps(k_strides, tile.image)
+            v_steps = memory_of.steps(v_strides, tile.image)
             scoring = Scoring(scale, softcap, terms.slope(tile.h, i32(heads_of.d)), bias,
                               tile.image * bias_strides.batch + tile.h * bias_strides.head, bias_strides, mask,
                               tile.image * mask_strides.batch + tile.h * mask_strides.head, mask_strides, bounds)
@@ -299,8 +302,8 @@ def kernel(config):
                 commit_copies()
 
             finish_all(0, (rows, i0, lane, tile, Outputs(u64(0), o, o_strides, lse, lse_strides),
-                           rows_of(o, o_strides, tile.image, tile.h, tile.first_row),
-                           rows_of(lse, lse_strides, tile.image, tile.h, tile.first_row), sink, tile.h * sink_step))
+                           memory_of.rows_of(o, o_strides, tile.image, tile.h, tile.first_row, tile.rows),
+                           memory_of.rows_of(lse, lse_strides, tile.image, tile.h, tile.first_row, tile.rows), sink, tile.h * sink_step))
     return sdpa_fwd_flash_simt
 
 
@@ -310,8 +313,8 @@ def build(problem, device, config):
     tiles = tiles_of(p, p.rows, t.height)
     arguments = (*(Argument(pointer, name) for name in ("q", "k", "v", "o")), Argument(f"{p.compute}*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument(Divisor, divisor(p.group)), *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
-                 Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

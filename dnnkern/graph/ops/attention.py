@@ -8,9 +8,13 @@ from .._infer import ordered_like, row_major
 from .._tensor import tensor
 from ._define import operation
 
-ABSENT = ("block_mask", "rng_dump", "score_mod", "score_mod_bprop", "score_max", "score_sum_exp", "paged_attention_k_table",
-          "paged_attention_v_table", "paged_attention_max_seq_len_kv")
+ABSENT = ("block_mask", "rng_dump", "score_mod", "score_mod_bprop", "score_max", "score_sum_exp")
 """Options of cuDNN's that no kernel here has."""
+RAGGED = {"Q": "q", "K": "k", "V": "v", "O": "o", "Stats": "lse", "dO": "do", "dQ": "dq", "dK": "dk", "dV": "dv"}
+"""Ports whose tensors may be ragged: {port: the array's name in launches}."""
+TABLES = {"K": "Page_table_K", "V": "Page_table_V"}
+ROWS = 2 ** 31 - 1
+"""Of a ragged tensor: its memory ends where the caller knows."""
 
 
 def _options(function, a):
@@ -67,7 +71,12 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     attn_scale : float or tensor passed by value
         Default: 1.
     use_padding_mask, seq_len_q, seq_len_kv
-        Lengths of sequences, (B, 1, 1, 1) int32; rows past a length are zero.
+        Lengths of sequences, (B, 1, 1, 1) int32; rows past a length are zero, of a ragged tensor (`set_ragged_offset`: (B + 1, 1, 1, 1)
+        offsets of the sequences, in elements) untouched.
+    paged_attention_k_table, paged_attention_v_table : tensor
+        k, v are pages, (pages, G, keys of a page, D): those of sequence b are row b of the table (B, 1, pages of a sequence, 1), int32.
+    paged_attention_max_seq_len_kv : int
+        N, the bound of `seq_len_kv`; default: what the tables have room for.
     diagonal_band_left_bound, diagonal_band_right_bound, diagonal_alignment
         A query attends to keys less than so many to the left, and at most so many to the right, of its own position.
     dropout : (float, tensor, tensor)
@@ -82,6 +91,8 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     """
     a = SimpleNamespace(**locals())
     ports, attributes = _options("sdpa", a)
+    ports[TABLES["K"]], ports[TABLES["V"]] = paged_attention_k_table, paged_attention_v_table
+    attributes["max_seq_len_kv"] = int(paged_attention_max_seq_len_kv or 0)
     wanted = generate_stats if generate_stats is not None else not is_inference
     return {"Q": q, "K": k, "V": v, **ports}, attributes, {} if wanted else {"Stats": None}
 
@@ -111,13 +122,30 @@ def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None,
     return {"Q": q, "K": k, "V": v, "O": o, "dO": dO, "Stats": stats, **ports}, attributes, made
 
 
+def _keys(node, port):
+    """How many keys K, or V, has for each sequence, and the batch that it has, or None of pages, whose table is checked."""
+    dim, table = node.dim(port), TABLES[port]
+    if node.inputs.get(table) is None:
+        return dim[2], dim[0]
+    node.expect_rank(table, 4)
+    batch, pages = node.dim("Q")[0], node.dim(table)[2]
+    node.expect_dim(table, (batch, 1, pages, 1))
+    node.expect("SEQ_LEN_KV" in node.inputs, table, "no seq_len_kv", "use_padding_mask, seq_len_q and seq_len_kv beside pages",
+                InvalidValue)
+    most = node.attributes["max_seq_len_kv"]
+    node.expect(most <= pages * dim[2], table, f"{pages} pages of {dim[2]} keys",
+                f"room for paged_attention_max_seq_len_kv={most}", InvalidValue)
+    return most or pages * dim[2], None
+
+
 def _check(node):
     """What both directions ask of q, k, v and the options; (dims of q, of v)."""
     for port in ("Q", "K", "V"):
         node.expect_rank(port, 4)
     q, k, v = (node.dim(port) for port in ("Q", "K", "V"))
-    node.expect(k[0] == v[0] == q[0], "K", f"batches of {q[0]}, {k[0]} and {v[0]}", "the same of q, k and v")
-    node.expect(k[1:3] == v[1:3], "V", f"dims {v}", f"heads and keys as K's {k}")
+    (keys, of_k), (values, of_v) = _keys(node, "K"), _keys(node, "V")
+    node.expect({of_k, of_v} <= {q[0], None}, "K", f"batches of {q[0]}, {of_k} and {of_v}", "the same of q, k and v")
+    node.expect(k[1] == v[1] and keys == values, "V", f"dims {v}", f"heads and keys as K's {k}")
     node.expect(k[1] and q[1] % k[1] == 0, "K", f"{k[1]} heads", f"a divisor of Q's {q[1]}")
     node.expect(k[3] == q[3], "K", f"{k[3]} elements a head", f"{q[3]}, as Q has")
     for port in ("SEQ_LEN_Q", "SEQ_LEN_KV"):
@@ -126,7 +154,7 @@ def _check(node):
     if node.inputs.get("SINK_TOKEN") is not None:
         node.expect_dim("SINK_TOKEN", (1, q[1], 1, 1))
     if node.inputs.get("Bias") is not None:
-        full = (q[0], q[1], q[2], k[2])
+        full = (q[0], q[1], q[2], keys)
         bias = node.dim("Bias")
         node.expect(len(bias) == 4 and all(n in (1, m) for n, m in zip(bias, full)), "Bias", f"dims {bias}",
                     f"some that broadcast to {full}")
@@ -135,9 +163,21 @@ def _check(node):
     if node.attributes.get("dropout_mask"):
         node.refuse(None, "dropout by a mask: no kernel has it; expected (probability, seed, offset)")
     for port, t in (*node.inputs.items(), *node.outputs.items()):
-        if t._ragged is not None:
-            node.refuse(port, "a ragged offset: no kernel takes offsets of elements; pad the sequences (use_padding_mask)")
+        if t is not None and t._ragged is not None:
+            _check_ragged(node, port, t, q[0])
     return q, v
+
+
+def _check_ragged(node, port, t, batch):
+    """What a tensor with offsets is asked for."""
+    offsets = t._ragged._dim
+    node.expect(port in RAGGED, port, "a ragged offset", f"one of {', '.join(RAGGED)} only", InvalidValue)
+    node.expect(offsets is not None and len(offsets) >= 1 and offsets[0] == batch + 1 and all(n == 1 for n in offsets[1:]), port,
+                f"a ragged offset of dims {offsets}", f"{(batch + 1, 1, 1, 1)}")
+    if "SEQ_LEN_Q" not in node.inputs:
+        node.refuse(port, "a ragged offset without use_padding_mask; expected it, seq_len_q and seq_len_kv")
+    if t.get_is_virtual():
+        node.refuse(port, "a ragged offset of a virtual tensor; expected one of a tensor with a buffer")
 
 
 @sdpa.infer
@@ -188,6 +228,54 @@ def _fields(part, d):
     return fields, operands, scalars, bound
 
 
+class _Arrays:
+    """The arrays of a node, as the family takes them: (B, heads, rows, elements), or, where some are ragged, these as (rows, heads,
+    elements) and the others as (B, rows, heads, elements)."""
+
+    def __init__(self, part):
+        self.part = part
+        ragged = {port: t for port in RAGGED if (t := part.spec_of(port)) is not None and t.ragged is not None}
+        self.layout, self.ragged = "THD" if ragged else "BHSD", ragged
+        self.offsets = {f"ragged_{RAGGED[port]}": self._flat(part.memory(part.spec.tensor(t.ragged))) for port, t in ragged.items()}
+
+    @staticmethod
+    def _flat(r):
+        return r.view(r.shape[:1], r.tensor.strides[:1])
+
+    def rows(self, port, r):
+        """An array of rows."""
+        if self.layout == "BHSD":
+            return r
+        if port not in self.ragged:
+            return r.permuted((0, 2, 1, 3))
+        _, heads, rows, elements = r.tensor.strides
+        return r.view((ROWS, r.shape[1], r.shape[3]), (rows, heads, elements))
+
+    def numbers(self, port, r):
+        """An array with a number for each row."""
+        if r is None or port not in self.ragged:
+            return None if r is None else r.view(r.shape[:3], r.tensor.strides[:3])
+        return r.view((r.shape[1], ROWS), r.tensor.strides[1:3])
+
+    def most(self, keys):
+        """Bounds of the lengths, as fields of a problem."""
+        paged = any(self.part.node.input(table) is not None for table in TABLES.values())
+        return {"max_seq_len_q": self.part.spec_of("Q").dim[2] if "Q" in self.ragged else 0,
+                "max_seq_len_kv": keys if paged or "K" in self.ragged or "V" in self.ragged else 0}
+
+    def converted(self, port, r, dtype):
+        """In another type; a ragged one, whose memory ends where the caller knows, has to have it."""
+        if r is not None and r.dtype != dtype and port in self.ragged:
+            self.part.refuse(port, f"a ragged tensor of type {r.dtype}", f"{dtype}, as the other tensors")
+        return self.part.converted(r, dtype)
+
+    def into(self, port, r, dtype):
+        """Where a result of this type is written: the array, or what is converted to it."""
+        if r is not None and r.dtype != dtype and port in self.ragged:
+            self.part.refuse(port, f"a ragged tensor of type {r.dtype}", f"{dtype}, as the other tensors")
+        return self.part.into(r, (dtype,), dtype)
+
+
 def _beside(part, port, dtype, compute):
     """A bias or a sink in a type that kernels take beside q's."""
     r = part.input(port)
@@ -197,20 +285,26 @@ def _beside(part, port, dtype, compute):
 @sdpa.lower
 def _(part):
     from ...attention import SdpaProblem
-    (q, k, v), o = (part.input(port) for port in ("Q", "K", "V")), part.output("O")
+    (q, k, v), o, arrays = (part.input(port) for port in ("Q", "K", "V")), part.output("O"), _Arrays(part)
     dtype = q.dtype if q.dtype == k.dtype == v.dtype == o.dtype else "float64" if "float64" in (q.dtype, k.dtype, v.dtype) else "float32"
     compute = "float64" if dtype == "float64" else "float32"
-    q, k, v = (part.converted(r, dtype) for r in (q, k, v))
+    q, k, v = (arrays.converted(port, r, dtype) for port, r in zip("QKV", (q, k, v)))
     fields, operands, scalars, bound = _fields(part, q.shape[3])
     operands["bias"] = _beside(part, "Bias", dtype, compute)
     sink = _beside(part, "SINK_TOKEN", dtype, compute)
     operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
-    written, stats = part.into(o, (dtype,), dtype), part.output("Stats", always=False)
-    lse = kept = None
-    if stats is not None:
-        kept = part.into(stats, (compute,), compute)
-        lse = kept.view(kept.shape[:3], kept.tensor.strides[:3])
-    part.problem(SdpaProblem, {"q": q, "k": k, "v": v, **operands}, {"o": written, "lse": lse}, scalars, bound=bound, **fields)
+    keys = k.shape[2]
+    for name, port in zip("kv", TABLES.values()):
+        table = part.input(port)
+        if table is not None:
+            operands[f"page_table_{name}"] = table.view(table.shape[0:4:2], table.tensor.strides[0:4:2])
+            keys = part.attribute("max_seq_len_kv") or table.shape[2] * part.input(name.upper()).shape[2]
+    written, stats = arrays.into("O", o, dtype), part.output("Stats", always=False)
+    kept = arrays.into("Stats", stats, compute)
+    given = {name: arrays.rows(port, r) for name, port, r in zip("qkv", "QKV", (q, k, v))}
+    part.problem(SdpaProblem, {**given, **operands, **arrays.offsets},
+                 {"o": arrays.rows("O", written), "lse": arrays.numbers("Stats", kept)}, scalars, bound=bound, layout=arrays.layout,
+                 **arrays.most(keys), **fields)
     part.done(written, o)
     part.done(kept, stats)
 
@@ -218,12 +312,13 @@ def _(part):
 @sdpa_backward.lower
 def _(part):
     from ...attention import SdpaGradientProblem
-    refs = [part.input(port) for port in ("dO", "Q", "K", "V", "O")]
+    arrays, names = _Arrays(part), ("dO", "Q", "K", "V", "O")
+    refs = [part.input(port) for port in names]
     found = {r.dtype for r in refs}
     (dtype,) = found if len(found) == 1 else ("float64" if "float64" in found else "float32",)
     compute = "float64" if dtype == "float64" else "float32"
-    do, q, k, v, o = (part.converted(r, dtype) for r in refs)
-    stats = part.converted(part.input("Stats"), compute)
+    do, q, k, v, o = (arrays.converted(port, r, dtype) for port, r in zip(names, refs))
+    stats = arrays.converted("Stats", part.input("Stats"), compute)
     fields, operands, scalars, bound = _fields(part, q.shape[3])
     operands["bias"] = _beside(part, "Bias", dtype, compute)
     sink = _beside(part, "SINK_TOKEN", dtype, compute)
@@ -236,12 +331,13 @@ def _(part):
             if name.startswith("db") or name.startswith("ds"):
                 continue
             target = part.temporary(like.shape, like.dtype)
-        written = part.into(target, (like.dtype,), like.dtype)
+        written = arrays.into(port, target, like.dtype)
         pending.append((written, target))
-        results[name] = written if name != "dsink" else written.view((written.shape[1],), (written.tensor.strides[1],))
-    part.problem(SdpaGradientProblem, {"do": do, "q": q, "k": k, "v": v, "o": o,
-                                       "lse": stats.view(stats.shape[:3], stats.tensor.strides[:3]), **operands}, results, scalars,
-                 bound=bound, names={"dv_out": "dv"}, **fields)
+        results[name] = (arrays.rows(port, written) if port in RAGGED else written if name != "dsink"
+                         else written.view((written.shape[1],), (written.tensor.strides[1],)))
+    given = {RAGGED[port]: arrays.rows(port, r) for port, r in zip(names, (do, q, k, v, o))}
+    part.problem(SdpaGradientProblem, {**given, "lse": arrays.numbers("Stats", stats), **operands, **arrays.offsets}, results, scalars,
+                 bound=bound, names={"dv_out": "dv"}, layout=arrays.layout, **arrays.most(k.shape[2]), **fields)
     for written, target in pending:
         part.done(written, target)
 
