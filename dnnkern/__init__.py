@@ -70,6 +70,7 @@ _NAMES = {
     "max_pool_bwd": "dnnkern.pool",
     "max_pool_fwd": "dnnkern.pool",
     "problem": "dnnkern.sketch",
+    "random_fill": "dnnkern.dropout",
     "recording": "dnnkern.warming",
     "reduce": "dnnkern.reduce",
     "resample_bwd": "dnnkern.transform",

@@ -117,6 +117,8 @@ CALLS = {
                               array(_spec().weight_size), _reserve()], {}),
     "rnn_bwd_weights": lambda: ([_spec(), array(1, 1, 2), None, array(1, 1, 2), _reserve()], {}),
     "rnn_fwd": lambda: ([_spec(), array(1, 1, 2), None, None, array(_spec().weight_size)], {"training": True, "seed": 1, "offset": 1}),
+    "random_fill": lambda: ([array(3)], {"distribution": "uniform", "seed": 1, "offset": 1, "low": 0.0, "high": 1.0, "mean": 0.0,
+                                         "std": 1.0, "p": 0.5}),
     "rope_bwd": lambda: ([array(2, 2), array(2, 1), array(2, 1)], {"interleaved": True}),
     "rope_fwd": lambda: ([array(2, 2), array(2, 1), array(2, 1)], {"interleaved": True}),
     "scale_tensor": lambda: ([array(3)], {"alpha": 1.0}),
@@ -139,15 +141,15 @@ CALLS = {
 }
 WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 
-NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "k", "label_smoothing", "lr", "lr_decay", "max_norm",
-           "momentum", "p", "scale", "softcap", "value", "weight_decay")
+NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "high", "k", "label_smoothing", "low", "lr", "lr_decay",
+           "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
 INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "offset", "seed", "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "has_beta",
          "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "sink_gradient", "slope_gradient",
          "training", "transpose_a", "transpose_b", "zero_infinity")
 INTS = ("axes", "dilation", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride", "w_shape",
         "window", "x_shape")
-WORDS = ("activation", "align", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")
+WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")
 DTYPES = ("dtype", "out_dtype")
 _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integer"), **dict.fromkeys(FLAGS, "flag"),
             **dict.fromkeys(INTS, "ints"), **dict.fromkeys(WORDS, "word"), **dict.fromkeys(DTYPES, "dtype")}

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from graphs import DTYPE, T, channels_last, close, like, new_graph, run
 
+import dnnkern
 import dnnkern.graph as cudnn
 
 R, P = cudnn.resampling_mode, cudnn.padding_mode
@@ -88,23 +89,33 @@ def test_mixture_of_experts(io):
     close(got[0], np.concatenate([rows[:4] @ weight[0].astype(float), rows[4:] @ weight[2].astype(float)]), factor=8, scale=8)
 
 
-def test_random_numbers():
+D = cudnn.rng_distribution
+
+
+@pytest.mark.parametrize("distribution, numbers, mean, deviation", [
+    (D.BERNOULLI, {"bernoulli_probability": 0.75}, 0.75, 0.1875 ** 0.5),
+    (D.UNIFORM, {"uniform_minimum": -1.0, "uniform_maximum": 3.0}, 1.0, 4 / 12 ** 0.5),
+    (D.NORMAL, {"normal_mean": 2.0, "normal_standard_deviation": 0.5}, 2.0, 0.5)])
+def test_random_numbers(distribution, numbers, mean, deviation):
+    """The numbers of `random_fill`, in one step, of a seed by value or on the device."""
     graph = new_graph()
-    words = [graph.tensor([1], [1], T.INT64, is_pass_by_value=True) for _ in range(2)]
-    y = graph.rng([40, 100], *words, cudnn.rng_distribution.BERNOULLI, bernoulli_probability=0.75).set_output(True)
-    first, = run(graph, {words[0]: np.array([5]), words[1]: np.array([0])}, [y])
-    again, = run(graph, {words[0]: np.array([5]), words[1]: np.array([0])}, [y])
-    other, = run(graph, {words[0]: np.array([6]), words[1]: np.array([0])}, [y])
-    assert set(np.unique(first)) == {0, 1} and abs(first.mean() - 0.75) < 0.03
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    seed, offset = graph.tensor([1], [1], T.INT64, is_pass_by_value=True), graph.tensor([1], [1], T.INT64)
+    y = graph.rng([40, 100], seed, offset, distribution, **numbers).set_output(True)
+    made = [run(graph, {seed: np.array([word]), offset: np.array([3])}, [y])[0] for word in (5, 5, 6)]
+    assert abs(made[0].mean() - mean) < 4 * deviation / 4000 ** 0.5 and abs(made[0].std() - deviation) < 0.05 * deviation
+    np.testing.assert_array_equal(made[0], made[1])
+    assert (made[0] != made[2]).any() and len(graph.explain().parts) == 1
+    names = {"bernoulli_probability": "p", "uniform_minimum": "low", "uniform_maximum": "high", "normal_mean": "mean",
+             "normal_standard_deviation": "std"}
+    filled = dnnkern.random_fill(np.empty((40, 100), np.float32), distribution.name.lower(), 5, offset=3,
+                                 **{names[name]: value for name, value in numbers.items()})
+    np.testing.assert_array_equal(made[0], filled)
 
 
 @pytest.mark.parametrize("make, message", [
     (lambda g, x: g.resample(x, R.MAXPOOL, P.ZERO_PAD, [2, 2], [2, 2], [1, 1], [1, 1]), "MAXPOOL with ZERO_PAD; expected NEG_INF_PAD"),
     (lambda g, x: g.resample(x, R.MAXPOOL, P.NEG_INF_PAD, [9, 2]), r"windows \(9, 2\)"),
     (lambda g, x: g.resample(x, R.BILINEAR, P.ZERO_PAD), "ATTRIBUTE_NOT_SET.*set_dim"),
-    (lambda g, x: [g.rng([4], x, x, cudnn.rng_distribution.NORMAL)], "distribution NORMAL; expected BERNOULLI"),
     (lambda g, x: [g.moe_grouped_matmul(x, x, x)], "moe_grouped_matmul node '0': port TOKEN.*expected 3 of them"),
     (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
                                         mode=cudnn.moe_grouped_matmul_mode.GATHER)], "mode GATHER; expected NONE")])
@@ -113,3 +124,14 @@ def test_refusals(make, message):
     make(graph, graph.tensor([1, 4, 4, 4], [64, 1, 16, 4], name="x"))[0].set_output(True)
     with pytest.raises((ValueError, RuntimeError), match=message):
         graph.validate()
+
+
+@pytest.mark.parametrize("numbers, message", [
+    ({"bernoulli_probability": 1.5}, "bernoulli_probability is 1.5; expected 0 to 1"),
+    ({"uniform_minimum": 2.0}, "uniform_maximum is 1.0; expected uniform_minimum, 2.0"),
+    ({"normal_standard_deviation": -1.0}, "normal_standard_deviation is -1.0; expected 0 at least")])
+def test_distributions_are_checked(numbers, message):
+    graph = new_graph()
+    x = graph.tensor([1], [1], T.INT64)
+    with pytest.raises(RuntimeError, match=message):
+        graph.rng([4], x, x, D.UNIFORM, **numbers)

@@ -1,11 +1,13 @@
-"""Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
+"""Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each; arrays of random numbers."""
 from ..engine.dropout_bits import drawn
 from ..host import seeds
+from ..host.choices import one_of
 from ..host.front import Operation, public
-from ..host.scalars import shares
+from ..host.scalars import number, shares
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
+from ._random_problem import DISTRIBUTIONS, RandomProblem, make_random
 
-__all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
+__all__ = ["DropoutGradientProblem", "DropoutProblem", "RandomProblem", "dropout_bwd", "dropout_fwd", "random_fill"]
 
 FORWARD = Operation("dropout_fwd", operands=("x", *seeds.ARRAYS), outputs=("y", "mask"), labels=("x", "seed", "offset"),
                     scalars=("seed", "offset", "threshold", "factor"), problem=make_forward, in_place=frozenset({"x"}))
@@ -13,6 +15,9 @@ _forward = FORWARD.call
 BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), scalars=("factor",), problem=make_backward,
                      in_place=frozenset({"dy"}))
 _backward = BACKWARD.call
+RANDOM = Operation("random_fill", operands=("x", *seeds.ARRAYS), outputs=("y",), labels=("x", "seed", "offset"),
+                   scalars=("seed", "offset", "first", "second"), problem=make_random, in_place=frozenset({"x"}))
+_random = RANDOM.call
 
 
 @public
@@ -113,3 +118,73 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, **choice)
     """
     _, factor = drawn(*shares("dropout_bwd", p=p))
     return _backward((dy, mask), out, (), (factor,), workspace, stream, choice)
+
+
+@public
+def random_fill(x, distribution, seed, *, offset=0, low=0.0, high=1.0, mean=0.0, std=1.0, p=0.5, out=None, workspace=None, stream=None,
+                **choice):
+    """Fill an array with random numbers, in place.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16; at most eight dimensions, arbitrary strides but 0.
+    distribution : "uniform", "normal" or "bernoulli"
+        Uniform in (low, high]; normal, of mean `mean` and standard deviation `std`; or 1 with probability `p`, else 0.
+    seed, offset : int, or int64 array of one element
+        As in `dropout_fwd`: a number is a function of seed, offset and the element's position in x, in the order of its dimensions.
+    low, high, mean, std, p : float
+        Of the distribution that has them; p is met to a multiple of 2**-24 below it.
+    out : array
+        Written and returned in place of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As in `dnnkern.matmul`.
+
+    Returns
+    -------
+    x : array
+        The same object, or `out`. Computed in float32, from 24 random bits, and rounded once: of a uniform number `low` may be the result
+        of that rounding.
+
+    Raises
+    ------
+    ValueError
+        An unknown distribution, a `high` below `low`, a negative `std`, a probability outside [0, 1], a seed or an offset of more than 64
+        bits, elements of x that share an address, an `out` of another shape or that partly overlaps x.
+    TypeError
+        Unsupported dtypes, a seed or offset that is neither an integer nor an int64 array, objects that are not device arrays, an immutable
+        array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic: the same float32 from every algorithm, launch and device, and in the simulator. Element i has word ``i % 4`` of number
+    `offset` of the subsequence ``i // 4`` of `dnnkern.device.philox` under the key `seed`; of normal numbers words 0 and 1, and 2 and 3,
+    make a pair each, by Box and Muller's method. Mirrors the operation RNG of cuDNN's graphs.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.empty(5, np.float32)
+    >>> dnnkern.random_fill(x, "uniform", seed=7).round(4)
+    array([0.9546, 0.7502, 0.1142, 0.0857, 0.495 ], dtype=float32)
+    >>> dnnkern.random_fill(x, "normal", seed=7, mean=10) is x
+    True
+    """
+    name = "random_fill"
+    given = {key: number(name, key, value) for key, value in (("low", low), ("high", high), ("mean", mean), ("std", std), ("p", p))}
+    if not given["high"] >= given["low"]:
+        raise ValueError(f"{name}: high={high} with low={low}; expected it as large at least")
+    if not given["std"] >= 0:
+        raise ValueError(f"{name}: std={std}; expected 0 at least")
+    if not 0 <= given["p"] <= 1:
+        raise ValueError(f"{name}: p={p}; expected 0 to 1")
+    numbers = numbers_of(one_of(name, "distribution", distribution, DISTRIBUTIONS), **given)
+    arrays, words = seeds.split(name, seed, offset)
+    return _random((x, *arrays), x if out is None else out, (distribution,), (*words, *numbers), workspace, stream, choice)
+
+
+def numbers_of(distribution, low=0.0, high=1.0, mean=0.0, std=1.0, p=0.5):
+    """The scalars `first` and `second` of a distribution."""
+    return {"normal": (mean, std), "bernoulli": (p, 0.0)}.get(distribution, (low, high - low))

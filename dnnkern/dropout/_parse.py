@@ -5,6 +5,7 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward, mask_shape
+from ._random_problem import DISTRIBUTIONS, RandomProblem, make_random
 
 
 def add_arguments(parser):
@@ -28,10 +29,30 @@ def from_record(op, record):
     return problem_from_record(DropoutProblem if op == "dropout_fwd" else DropoutGradientProblem, op, record)
 
 
-FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in ("dropout_fwd", "dropout_bwd")}
+def add_random_arguments(parser):
+    """The words that describe an array of random numbers."""
+    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("distribution", choices=DISTRIBUTIONS)
+
+
+def make_random_words(arguments):
+    """The problem that parsed words describe: a packed array, in place."""
+    return make_random((Tensor.packed(arguments.shape, arguments.dtype),), None, arguments.distribution, frozenset({"x"}))
+
+
+def random_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(RandomProblem, "random_fill", record)
+
+
+DROPOUTS = "dropout_fwd", "dropout_bwd"
+FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in DROPOUTS}
+FAMILY["random_fill"] = add_random_arguments, make_random_words, random_from_record
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {op: ("5x101 f32", "3x800 bf16 --in-place", "4x9 f64") for op in FAMILY}
+SMALL = {op: ("5x101 f32", "3x800 bf16 --in-place", "4x9 f64") for op in DROPOUTS}
+SMALL["random_fill"] = "5x101 f32 uniform", "3x800 bf16 normal", "4x9 f64 bernoulli"
 """Problems that ``python -m dnnkern check`` tries."""
 
 
@@ -42,5 +63,6 @@ def parse_problem(words, op):
     dropout_fwd 8192x4096 bfloat16
     """
     parser = WordParser(op, add_help=False)
-    add_arguments(parser)
-    return make(op, parser.parse_args(list(words)))
+    add, make_problem, _ = FAMILY[op]
+    add(parser)
+    return make_problem(parser.parse_args(list(words)))

@@ -1,6 +1,8 @@
 """Grouped products of mixtures of experts, and random numbers."""
 import operator
 
+from ...dropout import RandomProblem, numbers_of
+from ...host.products import FLOATS
 from .._enums import data_type, member, moe_grouped_matmul_mode, rng_distribution
 from .._errors import InvalidValue
 from .._infer import row_major
@@ -59,8 +61,9 @@ def _(part):
 
 
 @operation(tag="RNG")
-def rng(dim, seed, offset, distribution, bernoulli_probability=0.5):
-    """Random numbers by Philox.
+def rng(dim, seed, offset, distribution, bernoulli_probability=0.5, uniform_minimum=0.0, uniform_maximum=1.0, normal_mean=0.0,
+        normal_standard_deviation=1.0):
+    """Random numbers by Philox, as `dnnkern.random_fill` makes them.
 
     Parameters
     ----------
@@ -68,35 +71,38 @@ def rng(dim, seed, offset, distribution, bernoulli_probability=0.5):
     seed, offset : tensor
         One INT64, passed by value or on the device.
     distribution : rng_distribution
-        BERNOULLI: 1 with the probability, else 0. UNIFORM and NORMAL have no kernel.
+        BERNOULLI: 1 with the probability, else 0; UNIFORM: above the minimum, up to the maximum; NORMAL.
     """
-    probability = float(bernoulli_probability)
-    if not 0 < probability <= 1:
-        raise InvalidValue(f"rng: bernoulli_probability is {bernoulli_probability!r}; expected it above 0, up to 1")
+    found = member(rng_distribution, distribution, "rng: distribution").name
+    numbers = {name: float(value) for name, value in (
+        ("p", bernoulli_probability), ("low", uniform_minimum), ("high", uniform_maximum), ("mean", normal_mean),
+        ("std", normal_standard_deviation))}
+    if not 0 <= numbers["p"] <= 1:
+        raise InvalidValue(f"rng: bernoulli_probability is {bernoulli_probability!r}; expected 0 to 1")
+    if not numbers["low"] <= numbers["high"]:
+        raise InvalidValue(f"rng: uniform_maximum is {uniform_maximum!r}; expected uniform_minimum, {uniform_minimum!r}, at least")
+    if not numbers["std"] >= 0:
+        raise InvalidValue(f"rng: normal_standard_deviation is {normal_standard_deviation!r}; expected 0 at least")
+    used = {"BERNOULLI": ("p",), "UNIFORM": ("low", "high"), "NORMAL": ("mean", "std")}[found]
     return ({"Seed": seed, "Offset": offset},
-            {"dim": sizes(dim, "rng: dim", 0), "distribution": member(rng_distribution, distribution, "rng: distribution").name,
-             "bernoulli_probability": probability})
+            {"dim": sizes(dim, "rng: dim", 0), "distribution": found, **{name: numbers[name] for name in used}})
 
 
 @rng.infer
 def _(node):
-    if node.attributes["distribution"] != "BERNOULLI":
-        node.refuse(None, f"distribution {node.attributes['distribution']}; expected BERNOULLI")
     node.result("Y", node.attributes["dim"], row_major)
 
 
 @rng.lower
 def _(part):
-    """Dropout of ones."""
-    y = part.output("Y")
-    dtype = y.dtype if y.dtype in ("float64", "float32", "float16", "bfloat16") else "float32"
-    ones, mask = part.temporary(y.shape, dtype), part.temporary((-(-y.tensor.size // 8),), "uint8")
-    part.fill(ones, 1.0)
-    written, arrays, words = part.into(y, (dtype,), dtype), [], []
+    """In place: of the array that is filled, nothing is read."""
+    y, distribution = part.output("Y"), part.attribute("distribution").lower()
+    written, arrays, words = part.into(y, FLOATS, "float32"), [], []
     for port in ("Seed", "Offset"):
         by_value = part.spec_of(port).by_value
         arrays.append(None if by_value else part.input(port).view((1,), (1,)))
         words.append(part.integer(port) if by_value else 0)
-    threshold = round((1 - part.attribute("bernoulli_probability")) * 2 ** 16) << 16
-    part.call("dropout_fwd", (ones, *arrays), (written, mask), scalars=(*words, min(threshold, 2 ** 32 - 1), 1.0))
+    numbers = numbers_of(distribution, **{k: v for k, v in part.node.attributes if k not in ("dim", "distribution")})
+    part.problem(RandomProblem, dict(zip(("seed_array", "offset_array"), arrays)), {"x": written, "y": written},
+                 dict(zip(("seed", "offset", "first", "second"), (*words, *numbers))), distribution=distribution)
     part.done(written, y)
