@@ -136,7 +136,7 @@ def random_fill(x, distribution, seed, *, offset=0, low=0.0, high=1.0, mean=0.0,
     low, high, mean, std, p : float
         Of the distribution that has them; p is met to a multiple of 2**-24 below it.
     out : array
-        Written and returned in place of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an error.
+        Written and returned instead of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ..host import seeds
 from ..host.canonical import MOST_DIMENSIONS, Dim, check_output, sizes_text
 from ..host.choices import one_of
+from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 
@@ -71,6 +72,11 @@ class RandomProblem:
     @property
     def dtype(self):
         return self.y.dtype
+
+    @property
+    def compute(self):
+        """The widest type in kernels; numbers are made in float32."""
+        return compute_dtype(self.dtype)
 
     @property
     def outputs(self):

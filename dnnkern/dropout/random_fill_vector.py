@@ -7,7 +7,7 @@ four elements: 32-bit elements are bound by memory, 16-bit ones by instructions.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, i64, jit, u32
+from ..device import cuda, f32, jit, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -53,7 +53,8 @@ def supports(problem):
         return f"the last dimension has stride {last.y}; expected 1"
     if len(problem.dims) > 1 and last.size % run:
         return f"rows of {last.size} elements are apart; expected a multiple of {run}"
-    return None if _count(problem) + 2 ** 20 < LIMIT else f"{_count(problem)} runs; expected fewer than 2**31 - 2**20"
+    groups = _count(problem) * (run // GROUP)
+    return None if groups + 2 ** 20 < LIMIT else f"{groups} groups of four elements; expected fewer than 2**31 - 2**20"
 
 
 def workspace(problem, device, config):
@@ -94,25 +95,24 @@ def kernel(config):
     RUN, GROUPS, ROWS = config.run, config.run // GROUP, config.dims > 1
 
     @jit(launch_bounds=(THREADS, 4))
-    def random_fill_vector(y, count, row, runs, divisors, strides, seed, offset, first, second):
+    def random_fill_vector(y, count, whole, rest, runs, divisors, strides, seed, offset, first, second):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             words, values, results = cuda.local.array(4, u32), cuda.local.array(RUN, f32), cuda.local.array(RUN, T)
             for g in range(GROUPS):
-                draw(words, 0, seed_of(seed), offset_of(offset), i64(index) * GROUPS + g)
+                draw(words, 0, seed_of(seed), offset_of(offset), index * GROUPS + g)
                 fill(values, g * GROUP, words, first, second)
             for k in range(RUN):
                 results[k] = values[k]
             _, at = offsets(index, divisors, strides)
-            y, run = advance(y, i64(at)), index
+            y, run = advance(y, at), index
             if ROWS:
                 _, run = divide_remainder(index, runs)
-            left = row - i64(run) * RUN
-            if left >= RUN:
+            if run < whole:
                 put(y, 0, results, 0)
             else:
                 for k in range(RUN):
-                    if k < left:
+                    if k < rest:
                         store(y, k, results[k])
     return random_fill_vector
 
@@ -122,9 +122,10 @@ def build(problem, device, config):
     config = _config(problem)
     *outer, last = problem.dims
     runs = (*outer, Dim(ceil_div(last.size, config.run), config.run, config.run))
-    arguments = (Argument(element(problem.dtype).pointer, "y"), Argument("int32", _count(problem)), Argument("int64", last.size),
-                 Argument("uint32x3", divisor(runs[-1].size)), *offset_arguments(runs, config.wide), *seeds.arguments(problem),
-                 *(Argument("float32", name) for name in ("first", "second")))
+    extents = (Argument("int32", n) for n in (_count(problem), *divmod(last.size, config.run)))
+    numbers = (Argument("float32", name) for name in ("first", "second"))
+    arguments = (Argument(element(problem.dtype).pointer, "y"), *extents, Argument("uint32x3", divisor(runs[-1].size)),
+                 *offset_arguments(runs, config.wide), *seeds.arguments(problem), *numbers)
     return (Launch(kernel(config), (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

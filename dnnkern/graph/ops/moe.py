@@ -95,7 +95,7 @@ def _(node):
 
 @rng.lower
 def _(part):
-    """In place: of the array that is filled, nothing is read."""
+    """The array that is filled is not read."""
     y, distribution = part.output("Y"), part.attribute("distribution").lower()
     written, arrays, words = part.into(y, FLOATS, "float32"), [], []
     for port in ("Seed", "Offset"):
