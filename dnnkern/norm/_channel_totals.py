@@ -157,10 +157,10 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, next_mean_dtype, ne
             mean[image * mean_strides.image + group * mean_strides.group] = a
             rstd[image * rstd_strides.image + group * rstd_strides.group] = inverse_root(b * inverse(n) + eps)
             if RUNNING_MEAN:
-                old = Real(load_mean(running_mean, group * running_mean_step))
+                old = load_mean(running_mean, group * running_mean_step)
                 store_mean(next_mean, group * next_mean_step, (Real(1) - momentum) * old + momentum * a)
             if RUNNING_VAR:
-                old, var = Real(load_var(running_var, group * running_var_step)), b * inverse(n - Real(1)) if n > Real(1) else Real(0)
+                old, var = load_var(running_var, group * running_var_step), b * inverse(n - Real(1)) if n > Real(1) else Real(0)
                 store_var(next_var, group * next_var_step, (Real(1) - momentum) * old + momentum * var)
     return channel_norm_statistics
 
