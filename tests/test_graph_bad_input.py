@@ -82,9 +82,63 @@ def test_a_duplicate_uid():
     graph.validate()
 
 
+def test_an_empty_graph():
+    graph = cudnn.pygraph("nothing")
+    graph.tensor([4], [1], T.FLOAT)
+    for call in (graph.validate, graph.build_operation_graph, graph.key, lambda: graph.build(A)):
+        with pytest.raises(RuntimeError, match="INVALID_VALUE: graph 'nothing' has no operations"):
+            call()
+    assert "nodes" in repr(graph)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda g, x: g.relu(x, negative_slope="a", name="act"), "relu node 'act': negative_slope is 'a'; expected a number"),
+    (lambda g, x: g.gen_index(x, axis=1.5, name="where"), "gen_index node 'where': .*float"),
+    (lambda g, x: g.transpose(x, 3, name="turn"), "transpose node 'turn': permutation is 3"),
+    (lambda g, x: g.conv_fprop(x, x, padding=[0.5], name="conv"), "conv_fprop node 'conv': pre_padding is"),
+    (lambda g, x: g.reduction(x, "SUMMARY", name="sum"), "reduction node 'sum': mode: got 'SUMMARY'"),
+    (lambda g, x: g.concatenate(7, 0, name="both"), "concatenate node 'both': "),
+    (lambda g, x: g.slice(x, [2], name="part"), "slice node 'part': slices has 2"),
+    (lambda g, x: g.neg(name="minus"), "neg node 'minus': missing a required argument: 'input'; it takes input"),
+    (lambda g, x: g.neg(x, 1, 2, 3), "neg node '0': too many positional arguments; it takes input"),
+    (lambda g, x: g.neg(x, compute_data_type="SHORT", name="minus"), "neg node 'minus': .*SHORT")])
+def test_arguments_are_refused_with_the_name_of_the_node(call, message):
+    graph = new_graph()
+    x = graph.tensor([4, 8], [8, 1])
+    with pytest.raises(TypeError, match=message):
+        call(graph, x)
+    assert not graph.nodes
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda g, x: g.matmul(x, x, padding=1.0, name="mm"), RuntimeError, "INVALID_VALUE: matmul node 'mm': padding is 1.0"),
+    (lambda g, x: g.concatenate([], 0, name="none"), RuntimeError, "INVALID_VALUE: concatenate node 'none': inputs is empty"),
+    (lambda g, x: g.relu(x, upper_clip=float("nan"), name="act"), RuntimeError, "INVALID_VALUE: relu node 'act': upper_clip is nan")])
+def test_values_are_refused_with_the_name_of_the_node(call, error, message):
+    graph = new_graph()
+    with pytest.raises(error, match=message):
+        call(graph, graph.tensor([4, 8], [8, 1]))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda g: g.matmul(g.tensor([1, 4, 8], [32, 8, 1]), g.tensor([1, 7, 4], [28, 4, 1], name="w"), name="mm"),
+     r"SHAPE_DEDUCTION_FAILED: matmul node 'mm': port B \(tensor 'w'\): got K = 7 .*expected 8"),
+    (lambda g: g.add(g.tensor([4, 8], [8, 1]), g.tensor([3, 8], [8, 1]), name="sum"), "SHAPE_DEDUCTION_FAILED: add node 'sum'"),
+    (lambda g: g.conv_fprop(g.tensor([1, 8, 4, 4], [128, 1, 32, 8]), g.tensor([8, 8, 5, 5], [200, 1, 40, 8]), name="conv"),
+     "SHAPE_DEDUCTION_FAILED: conv_fprop node 'conv'.*1 at least"),
+    (lambda g: g.conv_dgrad(g.tensor([1, 8, 4, 4], [128, 1, 32, 8]), g.tensor([8, 8, 1, 1], [8, 1, 8, 8]), name="back"),
+     "ATTRIBUTE_NOT_SET: conv_dgrad node 'back': port DX.*set_dim"),
+    (lambda g: g.neg(g.tensor([4], [1]).set_dim([4, 2]), name="minus"), "got 1 strides .1,. of 2 dims")])
+def test_dims_that_do_not_fit_or_are_unset(make, message):
+    graph = new_graph()
+    make(graph).set_output(True)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        graph.validate()
+
+
 def test_arguments():
     graph = new_graph()
-    with pytest.raises(TypeError, match="neg: .*it takes input, compute_data_type, name"):
+    with pytest.raises(TypeError, match="neg node '0': .*it takes input, compute_data_type, name"):
         graph.neg()
     with pytest.raises(TypeError, match="neg node '0': port IN_0: got int"):
         graph.neg(3)
@@ -155,9 +209,41 @@ def test_a_destroyed_handle():
     handle = cudnn.create_handle()
     cudnn.destroy_handle(handle)
     for call in (lambda: graph.execute({}, None, handle=handle), lambda: cudnn.destroy_handle(handle),
-                 lambda: cudnn.set_stream(handle, 0)):
-        with pytest.raises((RuntimeError, ValueError), match="HANDLE_ERROR|INVALID_VARIANT_PACK"):
+                 lambda: cudnn.set_stream(handle, 0), lambda: cudnn.pygraph().deserialize(handle, graph.serialize())):
+        with pytest.raises(RuntimeError, match=f"HANDLE_ERROR: handle {handle} does not exist, or was destroyed"):
             call()
+
+
+def test_a_handle_destroyed_after_the_build():
+    handle = cudnn.create_handle()
+    graph = cudnn.pygraph(io_data_type=T.FLOAT, handle=handle)
+    x = graph.tensor([4, 8], [8, 1])
+    y = graph.neg(x).set_output(True)
+    graph.build(A)
+    cudnn.destroy_handle(handle)
+    a, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
+    with pytest.raises(RuntimeError, match=f"HANDLE_ERROR: handle {handle} does not exist"):
+        graph.execute({x: a, y: out}, None)
+    assert not out.any()
+    if HOST_MEMORY:
+        graph.execute({x: a, y: out}, None, handle=cudnn.create_handle())
+        assert (out == -1).all()
+
+
+def test_another_device(monkeypatch):
+    """Buffers and a workspace that are on another device than the plan is for."""
+    from dataclasses import replace
+    if not HOST_MEMORY:
+        pytest.skip("buffers of the host")
+    graph, x, y = built()
+    plan = graph._candidate
+    a, out, workspace = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32), np.empty(graph.get_workspace_size(), np.uint8)
+    monkeypatch.setattr(plan, "device", replace(plan.device, index=1))
+    with pytest.raises(ValueError, match=r"INVALID_VARIANT_PACK: tensor 'x' \(uid 11\): its buffer is on device 0; expected device 1"):
+        graph.execute({x: a, y: out}, workspace)
+    with pytest.raises(RuntimeError, match="INVALID_VALUE: execute: the workspace is on device 0; the plan is for 1"):
+        graph.execute({x: a.ctypes.data, y: out.ctypes.data}, workspace)
+    assert not out.any()
 
 
 def test_a_name_of_two_tensors_is_no_key():
@@ -185,7 +271,7 @@ def test_between_each_other_and_one_element_too_far():
     memory = np.arange(36, dtype=np.float32)
     before, workspace = memory.copy(), np.empty(graph.get_workspace_size(), np.uint8)
     for first in (1, 3):
-        with pytest.raises(ValueError, match="tensor 'y'.*tensor 'x'.*overlap"):
+        with pytest.raises(RuntimeError, match="copies of tensor 'x' .uid 1., of which a result overlaps"):
             graph.execute({x: memory, y: memory[first:]}, workspace)
     assert (memory == before).all()
     graph.execute({x: memory, y: memory[4:]}, workspace)

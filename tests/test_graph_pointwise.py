@@ -244,5 +244,5 @@ def test_refusals():
     graph.neg(wide, name="minus").set_output(True)
     with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="neg node 'minus'.*int64"):
         graph.build([cudnn.heur_mode.A])
-    with pytest.raises(TypeError, match="leaky_relu: negative_slope"):
+    with pytest.raises(TypeError, match="leaky_relu node '1': negative_slope"):
         graph.leaky_relu(wide, "half")

@@ -37,6 +37,14 @@ class InvalidValue(_Coded, RuntimeError):
     code = "INVALID_VALUE"
 
 
+class WorkspaceTooSmall(InvalidValue):
+    """`need` is how many bytes of workspace the call needs."""
+
+    def __init__(self, message, need):
+        super().__init__(message)
+        self.need = need
+
+
 class HandleError(_Coded, RuntimeError):
     """A handle that does not exist, or was destroyed."""
     code = "HANDLE_ERROR"
@@ -50,6 +58,12 @@ class ExecutionFailed(_Coded, RuntimeError):
 class UnsupportedGraphFormat(_Coded, RuntimeError):
     """A serialized graph that is damaged, or was made by another version or for another device."""
     code = "UNSUPPORTED_GRAPH_FORMAT"
+
+
+def of_node(error, function, node):
+    """The same error with the node in place of the function whose arguments were wrong."""
+    text = str(error).removeprefix(f"{getattr(error, 'code', '')}: ").removeprefix(f"{function}: ")
+    return type(error)(f"{node}: {text}")
 
 
 class cudnnGraphNotSupportedError(RuntimeError):

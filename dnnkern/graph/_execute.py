@@ -4,7 +4,8 @@ from ..host.arrays import KIND_OF_TYPE, kind_of
 from ..host.tensor import Tensor, share_memory
 from ._arrays import number
 from ._enums import DTYPE, ITEMSIZE
-from ._errors import InvalidValue, InvalidVariantPack
+from ._copies import Copying, bytes_of
+from ._errors import InvalidValue, InvalidVariantPack, WorkspaceTooSmall
 from ._tensor import tensor
 
 NOTHING = frozenset()
@@ -27,6 +28,7 @@ class Runner:
         index = {uid: k for k, uid in enumerate(self.pointers)}
         self.apart = [(index[out], index[other], -self.needs[out][0], self.needs[other][0]) for out, other, _ in self.hazards]
         self.shared = {}  # {(uid, uid, bytes from one to the other): whether they have an element in common}
+        self.copying = {}  # {uids of tensors that are copied first: the runner of that plan}
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
 
     def _is_result(self, uid):
@@ -35,7 +37,7 @@ class Runner:
     def _need(self, uid):
         """(bytes that a buffer has to have, alignment of its address); ragged ones hold fewer than their dims say."""
         t = self.spec.tensor(uid)
-        return 0 if t.ragged is not None else t.elements * ITEMSIZE[t.dtype], min(t.alignment, 16)
+        return 0 if t.ragged is not None else bytes_of(t), min(t.alignment, 16)
 
     def label(self, uid):
         """What messages call a tensor."""
@@ -83,7 +85,9 @@ class Runner:
         aliases, bound = NOTHING, None
         for out, other, below, above in self.apart:
             if below < addresses[out] - addresses[other] < above:
-                aliases = self._aliases(dict(zip(self.pointers, addresses)))
+                aliases, copied = self._aliases(dict(zip(self.pointers, addresses)))
+                if copied:
+                    return self._with_copies(copied).run(pack, workspace, stream)
                 break
         if self.plan.bound:
             bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound])
@@ -132,10 +136,17 @@ class Runner:
         return kind_of(buffer).host_view(buffer)
 
     def _workspace(self, workspace):
-        need = self.plan.workspace
+        need, copied = self.plan.workspace, getattr(self.plan, "copied", ())
+        why = "get_workspace_size"
+        if copied:
+            why = (f"{need - self.plan.base.workspace} of them for copies of {', '.join(map(self.label, copied))}, of which a result "
+                   "overlaps the buffer; get_workspace_size_with_copies is enough for all such calls")
         if workspace is None or type(workspace) is int and not workspace:
-            raise InvalidValue(f"execute: got no workspace; the plan needs {need} bytes (get_workspace_size)")
+            raise WorkspaceTooSmall(f"execute: got no workspace; the plan needs {need} bytes ({why})", need)
         if type(workspace) is int:
+            if copied:  # which a program need not know of that has the bytes of get_workspace_size
+                raise WorkspaceTooSmall(f"execute: the workspace is an address, of unknown size; expected an array of {need} bytes ({why})",
+                                        need)
             if HOST_MEMORY:
                 from ..device.host_memory import bytes_at
                 return bytes_at(workspace, need, None)
@@ -143,7 +154,8 @@ class Runner:
         kind = kind_of(workspace)
         t, address = kind.tensor(workspace), kind.describe(workspace)[1]
         if t.nbytes < need or not t.is_packed:
-            raise InvalidValue(f"execute: the workspace has {t.nbytes} bytes{' with gaps' * (not t.is_packed)}; the plan needs {need}")
+            raise WorkspaceTooSmall(f"execute: the workspace has {t.nbytes} bytes{' with gaps' * (not t.is_packed)}; the plan needs {need} "
+                                    f"bytes ({why})", need)
         if address & 15:
             raise InvalidValue(f"execute: the workspace begins at {address:#x}; expected a multiple of 16")
         if kind.device(workspace) != self.plan.device.index:
@@ -164,17 +176,31 @@ class Runner:
         return float(found) if kind.startswith("float") else int(found)
 
     def _aliases(self, addresses):
-        """Pairs (input, output) that are exactly the same memory; `InvalidVariantPack` where buffers overlap that must not."""
-        found = []
+        """(pairs (input, output) that are exactly the same memory, uids of inputs that overlap an output which is written too early);
+        `InvalidVariantPack` where buffers overlap that must not."""
+        found, copied = [], set()
         for out, other, same in self.hazards:
             a, b = addresses[out], addresses[other]
             if a == b and same:
                 found.append((other, out))
             elif a < b + self.needs[other][0] and b < a + self.needs[out][0] and self._share(out, other, b - a):
-                expected = "buffers that are exactly the same, or apart" if same else "buffers that are apart"
-                raise InvalidVariantPack(f"{self.label(out)} is written while {self.label(other)} is still needed, and their buffers "
-                                         f"overlap; expected {expected}")
-        return frozenset(found)
+                if other in self.written or not self.needs[other][0]:
+                    raise InvalidVariantPack(f"{self.label(out)} is written while {self.label(other)} is still needed, and their buffers "
+                                             "overlap; expected buffers that are apart")
+                copied.add(other)
+        return frozenset(found), frozenset(copied)
+
+    def _with_copies(self, uids):
+        """The runner of the plan that copies these tensors first."""
+        if uids not in self.copying:
+            self.copying[uids] = Runner(Copying(self.plan, uids))
+        return self.copying[uids]
+
+    @property
+    def most_workspace(self):
+        """Bytes that are enough for whatever overlaps."""
+        inputs = {other for _, other, _ in self.hazards if other not in self.written and self.needs[other][0]}
+        return self._with_copies(frozenset(inputs)).plan.workspace
 
     def _share(self, uid, other, distance):
         """Whether two tensors, `distance` bytes apart, have memory in common: halves of rows, say, lie between each other and have none."""

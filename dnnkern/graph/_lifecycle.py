@@ -171,6 +171,14 @@ class Lifecycle:
         """Bytes of workspace that a plan needs, exactly."""
         return self._at(index, "get_workspace_size_plan_at_index").workspace
 
+    def get_workspace_size_with_copies(self) -> int:
+        """Bytes of workspace that are enough for `execute` whatever buffers of results overlap those of operands. Not in cuDNN.
+
+        Where a result is written over an operand that is still needed, and no kernel allows that, the operand is copied to the workspace
+        first: the call needs more than `get_workspace_size()`, and says how much if it has less.
+        """
+        return self._runner(self._chosen("get_workspace_size_with_copies")).most_workspace
+
     def get_behavior_notes(self) -> list:
         """Behavior notes of the plan that `execute` runs, or would."""
         return self._chosen("get_behavior_notes").behavior_notes
@@ -216,7 +224,7 @@ class Lifecycle:
             {tensor, uid or name: array, DLPack object or address}; for a tensor passed by value a number in host memory, which is read
             now.
         workspace : array or address
-            `get_workspace_size()` bytes on the device; may be None if that is 0.
+            `get_workspace_size()` bytes on the device; may be None if that is 0. See `get_workspace_size_with_copies`.
         handle : int, optional
             Whose stream is used; default: the graph's, else the current stream of the arrays' framework.
         """

@@ -50,6 +50,12 @@ class Ref:
         return self.view(self.shape, self.tensor.strides, dtype=dtype)
 
 
+def known_alignment(t) -> int:
+    """What a `Tensor` may say of a buffer's alignment. The library takes 4 for a multiple of 4 that is none of 8, and two arrays of 4 for
+    addresses that differ by a multiple of 8; a graph knows but that addresses are multiples of a tensor's alignment: half of it is safe."""
+    return 16 if t.alignment >= 16 else max(1, t.alignment // 2)
+
+
 @dataclass(frozen=True)
 class Value:
     """A number that is read at each execution: the by-value tensor of a uid, times a factor."""
@@ -126,7 +132,7 @@ class Part:
         if t.uid in self.views:
             view = self.views[t.uid]
             return self.memory(self.spec.tensor(view.source)).view(view.dim, view.stride, view.first)
-        return Ref(Tensor(t.dim, t.stride, self.dtype(t), min(t.alignment, 16)), ("tensor", t.uid))
+        return Ref(Tensor(t.dim, t.stride, self.dtype(t), known_alignment(t)), ("tensor", t.uid))
 
     def dtype(self, t):
         """The library's dtype of a tensor; refused where it has none."""

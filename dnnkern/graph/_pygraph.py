@@ -5,7 +5,7 @@ Operations are methods, one for each entry of `ops.OPERATIONS`. What happens aft
 import operator
 
 from ._enums import as_data_type, data_type, member, scalar_type, tensor_reordering
-from ._errors import AttributeNotSet, InvalidValue
+from ._errors import AttributeNotSet, InvalidValue, of_node
 from ._infer import GraphNode, overlaps
 from ._ir import GraphSpec
 from ._lifecycle import Lifecycle
@@ -141,12 +141,15 @@ class pygraph(Lifecycle):
 
     def _call(self, operation, arguments):
         """Add a node; its results as the operation's method returns them."""
-        compute = as_data_type(arguments["compute_data_type"], operation.name) if "compute_data_type" in arguments else data_type.NOT_SET
         name = arguments["name"] or str(len(self.nodes))
-        given = operation.arguments(**{key: value for key, value in arguments.items() if key in operation.own})
-        inputs, attributes, *made = given  # the third is {port: tensor the caller made, or None for a result that does not exist}
+        node = GraphNode(self, operation, name, {}, {}, {}, data_type.NOT_SET)
+        node.compute = as_data_type(arguments.get("compute_data_type", data_type.NOT_SET), str(node))
+        try:
+            given = operation.arguments(**{key: value for key, value in arguments.items() if key in operation.own})
+        except (TypeError, ValueError, InvalidValue) as error:
+            raise of_node(error, operation.name, node) from None
+        inputs, node.attributes, *made = given  # the third is {port: tensor the caller made, or None for a result that does not exist}
         made = made[0] if made else {}
-        node = GraphNode(self, operation, name, {}, {}, attributes, compute)
         for port, t in inputs.items():
             if t is None:
                 continue
@@ -179,10 +182,14 @@ class pygraph(Lifecycle):
         Raises
         ------
         ValueError
-            What is neither set nor can be inferred, dims that do not fit, a cycle.
+            What is neither set nor can be inferred, dims that do not fit.
+        RuntimeError
+            No operations, a cycle, a uid of two tensors.
         cudnnGraphNotSupportedError
             What no plan can do.
         """
+        if not self.nodes:
+            raise InvalidValue(f"graph {self.name!r} has no operations; expected one at least")
         for t in self.tensors:
             t._forget()
         order = self._sorted()
@@ -291,7 +298,8 @@ def _method(operation):
         try:
             bound = signature.bind(self, *args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{operation.name}: {error}; it takes {', '.join(list(signature.parameters)[1:])}") from None
+            raise TypeError(f"{operation.name} node {(kwargs.get('name') or str(len(self.nodes)))!r}: {error}; it takes "
+                            f"{', '.join(list(signature.parameters)[1:])}") from None
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         del arguments["self"]

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 
 from ._enums import DTYPE, data_type, heur_mode
-from ._errors import InvalidTensorName, InvalidValue, InvalidVariantPack
+from ._errors import InvalidTensorName, InvalidValue, InvalidVariantPack, WorkspaceTooSmall
 from ._pygraph import pygraph
 from ._tensor import tensor
 
@@ -184,7 +184,13 @@ class Graph:
             if known is None or known.shape[0] < size or kind_of(known).device(known) != index:  # of another plan, or another device
                 self._workspace = known = kind.empty((size,), "uint8", index, stream)
             workspace = known
-        self._graph.execute(pack, workspace, handle=handle)
+        try:
+            self._graph.execute(pack, workspace, handle=handle)
+        except WorkspaceTooSmall as error:  # for copies of what overlaps
+            if not self._workspace_alloc or workspace is not None and workspace is not self._workspace:
+                raise
+            self._workspace = kind.empty((error.need,), "uint8", index, stream)
+            self._graph.execute(pack, self._workspace, handle=handle)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _results(self):
