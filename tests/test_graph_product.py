@@ -153,5 +153,5 @@ def test_refusals():
         graph.build([cudnn.heur_mode.A])
     with pytest.raises(TypeError, match="padding and pre_padding"):
         graph.conv_fprop(x, x, padding=[0, 0], pre_padding=[0, 0])
-    with pytest.raises(RuntimeError, match="matmul: padding is 1.0"):
+    with pytest.raises(RuntimeError, match="matmul node '1': padding is 1.0"):
         graph.matmul(x, x, padding=1.0)

@@ -123,7 +123,7 @@ def test_refusals():
         graph.validate()
     with pytest.raises(RuntimeError, match="mode is NOT_SET"):
         graph.reduction(x, M.NOT_SET)
-    with pytest.raises(TypeError, match="reduction: mode.*reduction_mode.ADD"):
+    with pytest.raises(TypeError, match="reduction node .*: mode.*reduction_mode.ADD"):
         graph.reduction(x, "SUM")
     with pytest.raises(RuntimeError, match="together, or none"):
         graph.bn_finalize(x, x, x, x, x, x, x)
