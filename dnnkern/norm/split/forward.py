@@ -91,16 +91,16 @@ def moments_kernel(config):
                         b, n = b + edges[k] * edges[k], n + Real(1)
         for first in range(piece * size, min(vectors, piece * size + size), TURN):
             left = vectors - first
-            vec.load(words, advance(x, i64(first) * E * x_step), prologue, left, lane, x_step)
+            vec.load(words, advance(x, first * E * x_step), prologue, left, lane, x_step)
             if RESIDUAL:
-                vec.load(more, advance(residual, i64(first) * E * residual_step), prologue, left, lane, residual_step)
+                vec.load(more, advance(residual, first * E * residual_step), prologue, left, lane, residual_step)
                 for c in range(REGISTERS):
                     vec.unpack(values, words, c)
                     vec.unpack(others, more, c)
                     for e in range(E):
                         values[e] += others[e]
                     vec.pack(words, c, values)
-                    vec.store(advance(summed, i64(first) * E * summed_step), words, c, prologue, left, lane, summed_step)
+                    vec.store(advance(summed, first * E * summed_step), words, c, prologue, left, lane, summed_step)
                 hold(words)
             a2, b2, n2 = Real(0), Real(0), Real(0)
             for c in range(REGISTERS):
@@ -183,7 +183,7 @@ def apply_kernel(config):
             vec.write_edges(y, edges, prologue, vectors, length, lane)
         for first in range(piece * size, min(vectors, piece * size + size), TURN):
             left = vectors - first
-            vec.load(words, advance(source, i64(first) * E * x_step), prologue, left, lane, x_step)
+            vec.load(words, advance(source, first * E * x_step), prologue, left, lane, x_step)
             for c in range(REGISTERS):
                 i = lane + c * THREADS
                 j = prologue + (first + i) * E
@@ -201,7 +201,7 @@ def apply_kernel(config):
                     if SHIFTED:
                         value += shifts[e]
                     values[e] = value
-                vec.write(advance(y, i64(first) * E * y_step), words, c, values, prologue, left, lane, y_step)
+                vec.write(advance(y, first * E * y_step), words, c, values, prologue, left, lane, y_step)
     return norm_fwd_apply
 
 
