@@ -48,6 +48,8 @@ _NAMES = {
     "depth_to_space": "dnnkern.transform",
     "dropout_bwd": "dnnkern.dropout",
     "dropout_fwd": "dnnkern.dropout",
+    "embedding_bwd": "dnnkern.embedding",
+    "embedding_fwd": "dnnkern.embedding",
     "fused_pointwise": "dnnkern.fused",
     "glu_bwd": "dnnkern.act",
     "glu_fwd": "dnnkern.act",

@@ -79,6 +79,8 @@ CALLS = {
     "depth_to_space": lambda: ([array(1, 1, 2, 2)], {"block": 1}),
     "dropout_bwd": lambda: ([array(3), array(1, dtype="uint8")], {"p": 0.0}),
     "dropout_fwd": lambda: ([array(3)], {"p": 0.0, "seed": 1, "offset": 1}),
+    "embedding_bwd": lambda: ([array(2, 3), array(2, dtype="int32")], {"num_embeddings": 2, "padding_idx": 1, "scale_grad_by_freq": True}),
+    "embedding_fwd": lambda: ([array(2, 3), array(2, dtype="int32")], {}),
     "fused_pointwise": lambda: ([[array(2, 3), array(3)]], {"program": _program(), "axes": 1}),
     "glu_bwd": lambda: ([array(2, 1), array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
     "glu_fwd": lambda: ([array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
@@ -143,14 +145,14 @@ WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 
 NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "high", "k", "label_smoothing", "low", "lr", "lr_decay",
            "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
-INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "offset", "seed", "step")
+INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "seed", "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "has_beta",
-         "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "sink_gradient", "slope_gradient",
-         "training", "transpose_a", "transpose_b", "zero_infinity")
+         "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "scale_grad_by_freq", "sink_gradient",
+         "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
 INTS = ("axes", "dilation", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride", "w_shape",
         "window", "x_shape")
 WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")
-DTYPES = ("dtype", "out_dtype")
+DTYPES = ("dtype", "index_dtype", "out_dtype")
 _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integer"), **dict.fromkeys(FLAGS, "flag"),
             **dict.fromkeys(INTS, "ints"), **dict.fromkeys(WORDS, "word"), **dict.fromkeys(DTYPES, "dtype")}
 _OWN = {"batch_norm_bwd": {"residual": "flag", "beta": "array"}, "lrn_fwd": {"size": "integer"}, "lrn_bwd": {"size": "integer"},

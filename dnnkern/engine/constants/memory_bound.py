@@ -220,6 +220,22 @@ row("loss/mse_vector", h200("h200-training.md"),
     "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
     few=0.95, enough=512, element=8, blocks=8)
 
+# ---- embedding
+
+row("embedding/naive", GUESSED,
+    "instructions of an element, of a dimension's division, of a position; s that a thread waits at first, for a position",
+    element=60, dimension=90, position=10, start=1.5e-6, wait=20e-9)
+row("embedding/fwd_rows", GUESSED,
+    "instructions of a unit; s that a thread waits for its index and its row",
+    unit=40, wait=1.2e-6)
+row("embedding/sorted_list", GUESSED,
+    "cycles of an index in a block, both times; s of a chunk of indices beside them",
+    index=0.4, chunk=0.8e-6)
+row("embedding/bwd_sorted", GUESSED,
+    "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions; threads that are "
+    "enough",
+    thread=40, position=12, column=3, wait=0.8e-6, enough=1024)
+
 # ---- transform
 
 row("transform/naive", GUESSED,

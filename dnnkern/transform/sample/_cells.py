@@ -11,12 +11,13 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, jit, u32
+from ...device import cuda, device_function, i32, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
+from ...device.warp import broadcast, lane_id, scan_sum, warp_id
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.ranks import before, count_lanes, make_peers
 from ...engine.strides import extents, grid_strides
 from ...engine.values import COMPUTE
 from ...host.dtypes import ITEMSIZE
@@ -134,25 +135,6 @@ def make_cell(kind):
 
 
 @functools.cache
-def make_peers(bits):
-    """Device function ``peers(value, valid)``: the valid lanes of the warp that have this lane's value, of so many bits."""
-    @device_function
-    def peers(value, valid):
-        found = ballot(valid)
-        for b in range(bits):
-            bit = (value >> b) & 1
-            found = found & (ballot(bit) ^ (u32(0) if bit else u32(0xFFFFFFFF)))
-        return found
-    return peers
-
-
-@device_function
-def before(mask):
-    """How many lanes of a mask come before this one."""
-    return i32(cuda.popc(mask & ((1 << u32(lane_id())) - 1)))
-
-
-@functools.cache
 def locate_kernel(kind, shift, bits):
     """Where positions lie, and how many of a part of the grid lie in each bucket."""
     where, cell, HELD, DIMS = make_corners(kind).where, make_cell(kind), 1 << bits, kind.dims
@@ -260,7 +242,7 @@ def spread_kernel(kind, shift, bits):
                     counted = counters[mine + bucket]
                 cuda.syncwarp()
                 if bucket >= 0 and rank == 0:
-                    counters[mine + bucket] = counted + i32(cuda.popc(same))
+                    counters[mine + bucket] = counted + count_lanes(same)
                 cuda.syncwarp()
                 found[k], ranks[k] = bucket, counted + rank
             cuda.syncthreads()
@@ -343,7 +325,7 @@ def order_kernel(kind, shift):
                         to = counters[mine + lows[k]]
                     cuda.syncwarp()
                     if lows[k] >= 0 and rank == 0:
-                        counters[mine + lows[k]] = to + i32(cuda.popc(same))
+                        counters[mine + lows[k]] = to + count_lanes(same)
                     cuda.syncwarp()
                     if lows[k] >= 0:
                         to = to + rank

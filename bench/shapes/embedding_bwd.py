@@ -1,0 +1,5 @@
+"""Gradients of embeddings to measure."""
+from ._embedding import DTYPES, shapes  # noqa: F401
+
+_SHAPES = shapes("embedding_bwd")
+SETS, cases, parse = _SHAPES.SETS, _SHAPES.cases, _SHAPES.parse

@@ -1,0 +1,132 @@
+"""Rows of contiguous columns, copied in units of up to 16 bytes: neighbouring threads have neighbouring units of a row.
+
+A thread has four units, a block's width apart: it loads their four indices, then the four units, then stores them, so that four loads are
+in flight at either step. Rows are copied as words, whatever they hold; the words of an index that is no row become all ones, which is NaN
+in every type. What is read of the table more than once comes from the L2.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64, jit, u32
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, overlap
+from ..engine.offsets import LIMIT
+from ..engine.vectors import make_unit_moves, unit_of, word_of
+from ..host.launch import Argument, Launch
+
+COST = constants("embedding/fwd_rows")
+
+THREADS, FLIGHT = 256, 4
+
+
+@dataclass(frozen=True)
+class Config:
+    """Bytes of a unit, bytes of an element."""
+    unit: int
+    itemsize: int
+
+    def __str__(self):
+        return f"units of {self.unit} bytes"
+
+
+def refusal(problem):
+    """Why rows cannot be taken in units."""
+    p = problem
+    for name, tensor in (("the table", p.table), ("the rows of the positions", p.each)):
+        if p.columns > 1 and tensor.strides[-1] != 1:
+            return f"columns of {name} are {tensor.strides[-1]} elements apart; expected contiguous columns"
+    if p.steps is None:
+        return f"indices of shape {p.indices.shape} and their rows differ in {len(p.outer)} dimensions; expected even steps"
+    if not p.columns or not p.positions:
+        return f"{p.positions} positions of {p.columns} columns; expected one at least"
+    return None
+
+
+def unit_bytes(problem):
+    """Of the units in which all rows can be accessed."""
+    p = problem
+    steps = [s for n, s in ((p.table.shape[0], p.table.strides[0]), (p.positions, p.steps[1])) if n > 1]
+    return unit_of(min(p.table.alignment, p.each.alignment), p.columns, *steps, itemsize=p.table.itemsize)
+
+
+def _config(problem):
+    return Config(unit_bytes(problem), problem.table.itemsize)
+
+
+def _units(problem, config):
+    return problem.positions * (problem.columns * config.itemsize // config.unit)
+
+
+def supports(problem):
+    """Contiguous columns, positions at even steps."""
+    if reason := refusal(problem):
+        return reason
+    units = _units(problem, _config(problem))
+    if max(units, problem.table.shape[0]) >= LIMIT - 2 ** 20:
+        return f"{units} units of {problem.table.shape[0]} rows; expected fewer than 2**31 - 2**20"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Bytes, at a lower rate for short accesses; instructions of a unit; two loads, one after the other, at least."""
+    config = _config(problem)
+    units = _units(problem, config)
+    rate = narrow_rate(config.unit, config.unit)
+    return LAUNCH + overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device),
+                            waits=COST.wait)
+
+
+@functools.cache
+def kernel(config, index_dtype):
+    """y[p, u] = weight[indices[p], u] for the units u of a row."""
+    load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
+    ELEMENTS, BUFFER = config.unit // config.itemsize * word_of(config.itemsize)[2], FLIGHT * WORDS
+    ONES, Index = 2 ** (8 * min(4, config.unit)) - 1, i64 if index_dtype == "int64" else i32
+
+    @jit(launch_bounds=(THREADS, 6))
+    def embedding_fwd_rows(weight, indices, y, units, per_row, rows, index_step, row_step, y_step):
+        words, found = cuda.local.array(BUFFER, u32), cuda.local.array(FLIGHT, Index)
+        first = cuda.blockIdx.x * (FLIGHT * THREADS) + cuda.threadIdx.x
+        for u in range(FLIGHT):
+            i = first + u * THREADS
+            position, _ = divide_remainder(i, per_row)
+            found[u] = Index(-1)
+            if i < units:
+                found[u] = indices[position * index_step]
+        for u in range(FLIGHT):
+            _, unit = divide_remainder(first + u * THREADS, per_row)
+            ok = 1 if found[u] >= 0 and found[u] < rows else 0
+            row = found[u] if ok else Index(0)
+            load(words, u * WORDS, advance(weight, row * row_step + unit * ELEMENTS), ok)
+        for u in range(FLIGHT):
+            i = first + u * THREADS
+            position, unit = divide_remainder(i, per_row)
+            if found[u] < 0 or found[u] >= rows:
+                for k in range(WORDS):
+                    words[u * WORDS + k] = ONES
+            if i < units:
+                store(advance(y, position * y_step + unit * ELEMENTS), words, u * WORDS)
+    return embedding_fwd_rows
+
+
+def build(problem, device, config):
+    """One launch. Steps of rows are counted in words."""
+    p, config = problem, _config(problem)
+    _, name, per = word_of(config.itemsize)
+    units, (index_step, y_step) = _units(p, config), p.steps
+    arguments = (Argument(f"{name}*", "weight"), Argument(f"{p.indices.dtype}*", "indices"), Argument(f"{name}*", "y"),
+                 Argument("int32", units), Argument("uint32x3", divisor(p.columns * config.itemsize // config.unit)),
+                 Argument("int32", p.table.shape[0]), Argument("int64", index_step), Argument("int64", p.table.strides[0] * per),
+                 Argument("int64", y_step * per))
+    return (Launch(kernel(config, p.indices.dtype), (ceil_div(units, FLIGHT * THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="embedding_fwd", name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,0 +1,4 @@
+"""Cases of embedding_bwd."""
+from ._embedding import Backward, large, table
+
+CASES, LARGE = table(Backward), large(Backward)
