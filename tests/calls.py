@@ -155,9 +155,11 @@ WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode"
 DTYPES = ("dtype", "index_dtype", "out_dtype")
 _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integer"), **dict.fromkeys(FLAGS, "flag"),
             **dict.fromkeys(INTS, "ints"), **dict.fromkeys(WORDS, "word"), **dict.fromkeys(DTYPES, "dtype")}
-_OWN = {"batch_norm_bwd": {"residual": "flag", "beta": "array"}, "lrn_fwd": {"size": "integer"}, "lrn_bwd": {"size": "integer"},
-        **{name: {"beta": "array"} for name in ("batch_norm_infer", "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd",
-                                                "instance_norm_bwd", "instance_norm_fwd", "layer_norm_fwd", "rms_norm_fwd")},
+_OWN = {**{name: {"beta": "array", "mean": "array"} for name in (
+            "batch_norm_infer", "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd", "instance_norm_bwd", "instance_norm_fwd",
+            "layer_norm_bwd", "layer_norm_fwd", "rms_norm_fwd")},
+        "batch_norm_bwd": {"residual": "flag", "beta": "array", "mean": "array"}, "lrn_fwd": {"size": "integer"},
+        "lrn_bwd": {"size": "integer"},
         "sdpa_fwd": {"k": "array"}, "sdpa_bwd": {"k": "array"},
         "unary": {"axis": "ints"}, "mse_loss_fwd": {"target": "array"}, "mse_loss_bwd": {"target": "array"}}
 
