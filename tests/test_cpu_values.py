@@ -9,7 +9,7 @@ from kit import sized
 
 globals().update(sized(test_rnn))
 # In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_torch_overrides.py.
-ELSEWHERE = {"test_demo", "test_torch_optim", "test_torch_overrides", "test_torch_run", "test_torch_table"}
+ELSEWHERE = {"test_demo", "test_torch_above", "test_torch_optim", "test_torch_overrides", "test_torch_run", "test_torch_table"}
 
 
 def test_nothing_that_is_marked_is_left_out():

@@ -73,6 +73,10 @@ MAX_POOL = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 MAX_POOL_3D = tuple(name.replace("2d", "3d") for name in MAX_POOL)
 
 
+CROSS_ENTROPY, ATTENTION, RMS_NORM = ((name, f"{name} backward") for name in (
+    "cross_entropy_loss", "scaled_dot_product_attention", "rms_norm"))
+ATTEND = F.scaled_dot_product_attention
+
 CALLS = (
     *(Call(f"conv{n}d-{name}", *conv(n, **how), CONV, PLAIN if n == 1 else EVERY) for n, name, how in (
         (1, "plain", {}), (2, "padded", {"padding": 1}), (2, "strided", {"stride": 2, "padding": (1, 0)}), (2, "grouped", {"groups": 2}),
@@ -148,6 +152,24 @@ CALLS = (
     Call("nll_loss-sum", lambda x: F.nll_loss(x, labels(classes=5), reduction="sum"), ((5,),), NLL, ("contiguous",)),
     Call("nll_loss2d", lambda x: F.nll_loss(x, labels(2, 3, 4, classes=5)), ((2, 5, 3, 4),), ("nll_loss2d_forward", "nll_loss2d_backward"),
          ("contiguous",)),
+    Call("cross_entropy", lambda x: F.cross_entropy(x, labels(6, classes=5)), ((6, 5),), CROSS_ENTROPY, PLAIN),
+    Call("cross_entropy-smoothed", lambda x, w: F.cross_entropy(
+        x, labels(6, classes=5), w.detach().abs(), ignore_index=2, label_smoothing=0.1, reduction="none"), ((6, 5), (5,)), CROSS_ENTROPY,
+         PLAIN),
+    Call("cross_entropy-images", lambda x: F.cross_entropy(x, labels(2, 3, 4, classes=5), reduction="sum"), ((2, 5, 3, 4),), CROSS_ENTROPY),
+    Call("cross_entropy-one", lambda x: F.cross_entropy(x, labels(classes=5)), ((5,),), CROSS_ENTROPY, ("contiguous",), ()),
+    Call("attention", ATTEND, ((2, 4, 6, 8),) * 3, ATTENTION),
+    Call("attention-causal", lambda q, k, v: ATTEND(q, k, v, is_causal=True, scale=0.3), ((2, 4, 6, 8),) * 3, ATTENTION, ("contiguous",)),
+    Call("attention-rows-first", lambda q, k, v: ATTEND(*(t.transpose(1, 2) for t in (q, k, v))), ((2, 6, 4, 8),) * 3, ATTENTION, PLAIN,
+         ()),
+    Call("attention-mask", lambda q, k, v: ATTEND(q, k, v, attn_mask=labels(6, 3, classes=3) > 0),
+         ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 5)), ATTENTION, ("contiguous",), ()),
+    Call("attention-bias", lambda q, k, v: ATTEND(q, k, v, attn_mask=labels(2, 1, 6, 3, classes=3).to(q)),
+         ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 8)), ATTENTION, ("contiguous",), ()),
+    Call("attention-groups", lambda q, k, v: ATTEND(q, k, v, enable_gqa=True), ((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8)), ATTENTION,
+         PLAIN, ()),
+    Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, ("contiguous",)),
+    Call("rms_norm-2d", lambda x: F.rms_norm(x, (6, 8), eps=0.1), ((3, 6, 8),), RMS_NORM, ("contiguous",), ()),
     Call("relu", F.relu, ((2, 3, 4, 5),), ("relu", "threshold_backward")),
     Call("relu_", lambda x: F.relu(x.sin(), inplace=True), ((2, 3, 4, 5),), ("relu_", "threshold_backward")),
     Call("gelu", F.gelu, ((2, 3, 4, 5),), ("gelu", "gelu_backward")),
@@ -159,7 +181,8 @@ CALLS = (
 )
 
 
-ELSEWHERE = {"_fused_adam_", "_fused_adamw_", "_fused_sgd_"}  # test_torch_optim.py
+ELSEWHERE = {"_fused_adam_", "_fused_adamw_", "_fused_sgd_",  # test_torch_optim.py
+             "dropout"}  # test_torch_above.py, since it draws other numbers
 
 
 def lying(x, way):

@@ -7,17 +7,21 @@ from collections import deque
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from .. import NotSupported
-from ..device import HOST_MEMORY
 from ..device._fork import in_forked_child
-from ._compiled import compiled_graphs
+from ._above import is_pytorchs
+from ._compiled import compiled_graphs, forget_kernel
 from ._status import record
 from ._table import HEAVY, Refused, selected, table
+from ._tensors import KEY
 
-KEY = "CPU" if HOST_MEMORY else "CUDA"
 OLDEST = (2, 9)
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, list, tuple, int, float, bool, str, type(None), torch.dtype, torch.device})
+# Above autograd compilers trace: a tensor may be one of theirs, without values.
+_TRACED = _PLAIN | {FakeTensor, FunctionalTensor}
 _clock = time.perf_counter_ns
 
 
@@ -154,6 +158,9 @@ def _install():
     request = _blocks[-1] if _blocks else _base
     overrides = [table()[name] for name in sorted(request.names)] if request else []
     compiled_graphs(o.name for o in overrides if o.composite)
+    for override in table().values():
+        if override.composite:
+            forget_kernel(override.name)
     if not overrides:
         return
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
@@ -191,9 +198,12 @@ def _exists(name, key):
 
 def _caller(override, original, strict):
     """What PyTorch calls for an operator."""
-    function, counts, plain, back = override.function, record(override.name), _PLAIN.issuperset, original.call_boxed
+    function, counts, back, above = override.function, record(override.name), original.call_boxed, override.composite
+    plain = (_TRACED if above else _PLAIN).issuperset
 
     def call(keyset, *args, **kwargs):
+        if above and is_pytorchs():
+            return back(keyset, *args, **kwargs)
         start = _clock()
         try:
             if not plain(map(type, args)):
@@ -206,8 +216,9 @@ def _caller(override, original, strict):
             if strict:
                 raise NotSupported(f"{override.name}: PyTorch's kernel ran: {error}") from error
             return result
-        counts.calls += 1
-        counts.nanoseconds += _clock() - start
+        if not above:  # there the operators that it calls count
+            counts.calls += 1
+            counts.nanoseconds += _clock() - start
         return result
     return call
 

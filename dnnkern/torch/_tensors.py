@@ -6,6 +6,8 @@ import torch
 from ..device import HOST_MEMORY
 from ._table import Refused
 
+KEY = "CPU" if HOST_MEMORY else "CUDA"
+"""The backend key of tensors that this library's kernels take."""
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
 _fp32 = torch._C._get_fp32_precision_getter
 

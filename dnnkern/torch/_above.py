@@ -1,0 +1,65 @@
+"""What overrides above autograd are made of: operators of this library's own, `torch.ops.dnnkern.*`, which compiled graphs call, and
+second derivatives by PyTorch's formulas."""
+import contextlib
+import threading
+import time
+
+import torch
+from torch.autograd import forward_ad
+
+from ._status import record
+from ._tensors import KEY
+
+_library = torch.library.Library("dnnkern", "DEF")
+_TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
+_thread = threading.local()
+_in_functorch = torch._C._functorch.peek_interpreter_stack
+_clock = time.perf_counter_ns
+
+
+def define(schema, kernel, fake, counted):
+    """An operator of this library; it counts as calls of `counted`. `fake` makes results without values, with the right strides."""
+    name, counts = schema.partition("(")[0], record(counted)
+
+    def run(*args):
+        start = _clock()
+        result = kernel(*args)
+        counts.calls += 1
+        counts.nanoseconds += _clock() - start
+        return result
+    _library.define(schema, tags=_TAGS)
+    _library.impl(name, run, KEY)
+    torch.library.register_fake(f"dnnkern::{name}", fake, lib=_library)
+    return getattr(torch.ops.dnnkern, name).default
+
+
+def is_pytorchs():
+    """Whether a call has to go to PyTorch: inside functorch's transforms and forward derivatives, which take no autograd.Function, and
+    inside `pytorchs`. Its parts are overridden then."""
+    return _in_functorch() is not None or forward_ad._current_level >= 0 or getattr(_thread, "off", False)
+
+
+@contextlib.contextmanager
+def pytorchs():
+    """In the block operators above autograd are this thread's PyTorch's."""
+    before, _thread.off = getattr(_thread, "off", False), True
+    try:
+        yield
+    finally:
+        _thread.off = before
+
+
+def needs_gradient(*tensors):
+    """Whether autograd will ask for a gradient."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def gradients(function, tensors, dys):
+    """Gradients that can be derived again, by PyTorch's formulas; None for tensors that need none."""
+    needed = [i for i, t in enumerate(tensors) if t is not None and t.requires_grad]
+    with torch.enable_grad(), pytorchs():
+        found = torch.autograd.grad(function(*tensors), [tensors[i] for i in needed], dys, create_graph=True, allow_unused=True)
+    result = [None] * len(tensors)
+    for i, gradient in zip(needed, found):
+        result[i] = gradient
+    return result

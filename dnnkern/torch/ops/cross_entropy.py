@@ -1,0 +1,77 @@
+"""Cross-entropy of logits: one kernel each way."""
+import torch
+
+from ... import cross_entropy_bwd, cross_entropy_fwd
+from ...device import HOST_MEMORY
+from .._above import define, gradients, needs_gradient
+from .._table import Refused, aten
+from .._tensors import one_dtype
+from .loss import REDUCTIONS, computed
+
+
+def _options(weight, reduction, ignore_index, smoothing):
+    return {"weight": weight, "reduction": REDUCTIONS[reduction], "ignore_index": ignore_index, "label_smoothing": smoothing}
+
+
+def _forward(x, target, weight, reduction, ignore_index, smoothing):
+    loss, lse = cross_entropy_fwd(x, target, **_options(weight, reduction, ignore_index, smoothing))
+    return loss.to(x.dtype), lse
+
+
+def _fake(x, target, weight, reduction, ignore_index, smoothing):
+    rows = x.shape[:1] + x.shape[2:] if x.dim() > 1 else ()
+    return x.new_empty(() if reduction else rows), x.new_empty(rows, dtype=computed(x))
+
+
+def _backward(dy, x, target, lse, weight, reduction, ignore_index, smoothing):
+    return cross_entropy_bwd(dy.to(computed(x)), x, target, lse, **_options(weight, reduction, ignore_index, smoothing))
+
+
+_MORE = "Tensor? weight, int reduction, int ignore_index, float smoothing"
+forward = define(f"cross_entropy(Tensor x, Tensor target, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "cross_entropy_loss")
+backward = define(f"cross_entropy_backward(Tensor dy, Tensor x, Tensor target, Tensor lse, {_MORE}) -> Tensor", _backward,
+                  lambda dy, x, *_: x.new_empty(x.shape), "cross_entropy_loss backward")
+
+
+class CrossEntropy(torch.autograd.Function):
+    """The loss and its gradient by the logits."""
+
+    @staticmethod
+    def forward(x, target, weight, *options):
+        return forward(x, target, weight, *options)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:3], output[1])
+        ctx.options = inputs[3:]
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, dy, _):
+        x, target, weight, lse = ctx.saved_tensors
+        if dy is None:
+            return (None,) * 6
+        if torch.is_grad_enabled():
+            reduction, ignore_index, smoothing = ctx.options
+            dx, = gradients(lambda x: torch.ops.aten.cross_entropy_loss(x, target, weight, reduction, ignore_index, smoothing), [x], dy)
+        else:
+            dx = backward(dy, x, target, lse, weight, *ctx.options)
+        return dx, *(None,) * 5
+
+
+@aten("cross_entropy_loss", composite=True)
+def cross_entropy(x, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
+    """``cross_entropy_fwd`` and ``cross_entropy_bwd``."""
+    one_dtype(x, weight)
+    if target.dtype is not torch.int64:
+        raise Refused("targets that are probabilities")
+    if not x.dim() or tuple(target.shape) != ((*x.shape[:1], *x.shape[2:]) if x.dim() > 1 else ()) or x.numel() == 0:
+        raise Refused(f"targets of shape {tuple(target.shape)} with logits of shape {tuple(x.shape)}")
+    if weight is not None and needs_gradient(weight):
+        raise Refused("weights that need a gradient")
+    given = x, target, weight, reduction, ignore_index, label_smoothing
+    loss = CrossEntropy.apply(*given)[0] if needs_gradient(x) else forward(*given)[0]
+    if HOST_MEMORY and type(loss) is torch.Tensor and bool(loss.isnan().any()):
+        raise Refused("the loss is NaN, as it is where a target is no class")  # which PyTorch's kernels for the CPU report
+    return loss

@@ -1,0 +1,186 @@
+"""Operators that are replaced above autograd: compiled, in inference, under functorch, derived twice."""
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from test_torch_table import alone, assert_same, ran  # noqa: E402, F401 (a fixture)
+from torch_calls import ATTENTION, CROSS_ENTROPY, DEVICE, RMS_NORM, labels  # noqa: E402
+
+import dnnkern.torch  # noqa: E402
+from dnnkern import NotSupported  # noqa: E402
+
+pytestmark = pytest.mark.sized
+
+
+def made(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype).to(DEVICE).requires_grad_()
+
+
+def loss(x, q, k, v):
+    """All of them."""
+    o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.cross_entropy(x, labels(6, classes=5)) + F.rms_norm(o, (8,)).square().sum()
+
+
+GIVEN = (6, 5), (2, 4, 6, 8), (2, 4, 6, 8), (2, 4, 6, 8)
+OPS = {*CROSS_ENTROPY, *ATTENTION, *RMS_NORM}
+
+
+def derived(function, given):
+    y = function(*given)
+    return [y, *torch.autograd.grad(y, given)]
+
+
+def test_compiled():
+    """With and without overrides in turn; each graph has what it was traced with."""
+    given = [made(*shape) for shape in GIVEN]
+    function = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    theirs = derived(function, given)
+    assert not ran()
+    for _ in range(2):
+        with dnnkern.torch.enabled(strict=True):
+            ours = derived(function, given)
+        assert ran() >= OPS
+        for x, y in zip(ours, theirs):
+            assert_same(x, y, "compiled")
+        derived(function, given)
+        assert not ran()
+
+
+def test_inference():
+    given = [made(*shape).detach() for shape in GIVEN]
+    theirs = loss(*given)
+    with dnnkern.torch.enabled(strict=True), torch.inference_mode():
+        ours = loss(*given)
+    assert ran() == {CROSS_ENTROPY[0], ATTENTION[0], RMS_NORM[0]}
+    assert_same(ours, theirs, "loss")
+
+
+def test_vmap_and_gradients_per_sample_run_on_their_parts():
+    x = made(3, 5).detach()
+    f = torch.func.vmap(torch.func.grad(lambda x, t: F.cross_entropy(x[None], t[None])))
+    theirs = f(x, labels(3, classes=5))
+    with dnnkern.torch.enabled():
+        ours = f(x, labels(3, classes=5))
+    assert ran() >= {"_log_softmax", "_log_softmax_backward_data"}
+    assert_same(ours, theirs, "per sample")
+
+
+def test_forward_derivatives_are_pytorchs():
+    x = made(3, 5).detach()
+    with dnnkern.torch.enabled(), torch.autograd.forward_ad.dual_level():
+        y = F.cross_entropy(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)), labels(3, classes=5))
+        assert torch.autograd.forward_ad.unpack_dual(y).tangent.abs().item() < 1e-6
+    assert not ran() & OPS
+
+
+@pytest.mark.parametrize("function, shape", [
+    (lambda x: F.cross_entropy(x, labels(3, classes=5), label_smoothing=0.2), (3, 5)), (lambda x: F.rms_norm(x, (5,), x[0]), (3, 5)),
+    (lambda x: F.dropout(x, 0.5) ** 2, (3, 5))])
+def test_second_derivatives(function, shape):
+    x = made(*shape, dtype=torch.float64)
+
+    def same_draws(x):
+        torch.manual_seed(0)
+        return function(x)
+    with dnnkern.torch.enabled("all", strict=True):
+        assert torch.autograd.gradcheck(same_draws, x)
+        assert torch.autograd.gradgradcheck(same_draws, x)
+
+
+def test_dropout():
+    x = torch.full((100, 100), 2.0, device=DEVICE, requires_grad=True)
+    with dnnkern.torch.enabled("dropout", strict=True):
+        torch.manual_seed(3)
+        y = F.dropout(x, 0.25)
+        y.sum().backward()
+        other = F.dropout(x, 0.25)
+        torch.manual_seed(3)
+        assert torch.equal(F.dropout(x, 0.25), y) and not torch.equal(other, y)
+    assert ran() == {"dropout", "dropout backward"}
+    assert 0.22 < (y == 0).float().mean().item() < 0.28 and torch.equal(y[y != 0], torch.full_like(y[y != 0], 2 / 0.75))
+    assert torch.equal(x.grad, y / 2)
+    with dnnkern.torch.enabled("dropout"):
+        assert torch.equal(F.dropout(x, 0.25, training=False), x)
+
+
+def test_attention_with_dropout():
+    q, k, v = (made(2, 4, 64, 8) for _ in range(3))
+    with dnnkern.torch.enabled(strict=True):
+        torch.manual_seed(3)
+        y, *dqkv = derived(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.5).sum(), [q, k, v])
+        torch.manual_seed(3)
+        again, *_ = derived(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.5).sum(), [q, k, v])
+        with pytest.raises(RuntimeError, match="no second derivatives with dropout"):
+            torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).sum(), q, create_graph=True)
+    assert torch.equal(y, again) and all(g.abs().sum() > 0 for g in dqkv)
+
+
+@pytest.mark.parametrize("call, why", [
+    (lambda: F.cross_entropy(made(2, 3), made(2, 3).detach().softmax(1)), "targets that are probabilities"),
+    (lambda: F.scaled_dot_product_attention(*(made(4, 6, 8),) * 3), "3-D queries"),
+    (lambda: F.scaled_dot_product_attention(*(made(1, 4, 6, 8),) * 3, attn_mask=made(6, 6)), "a mask that needs a gradient"),
+    (lambda: F.rms_norm(made(4, 6).t(), (4,)), "x is not packed")])
+def test_what_goes_back(call, why):
+    theirs = call()
+    with dnnkern.torch.enabled("cross_entropy,attention,rms_norm"):
+        ours = call()
+    assert why in dnnkern.torch.status()[0].why
+    assert_same(ours, theirs, why)
+    with dnnkern.torch.enabled("cross_entropy,attention,rms_norm", strict=True), pytest.raises(NotSupported, match=why):
+        call()
+
+
+@pytest.mark.parametrize("call", [
+    lambda: F.cross_entropy(made(2, 3), labels(3, classes=3)), lambda: F.rms_norm(made(4, 6), (4,)),
+    lambda: F.scaled_dot_product_attention(made(1, 4, 6, 8), *(made(1, 2, 6, 8),) * 2)])
+def test_errors_are_pytorchs(call):
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        call()
+    with dnnkern.torch.enabled(strict=True), pytest.raises(theirs.type) as ours:
+        call()
+    assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0] and not isinstance(ours.value, NotSupported)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a kernel's assertion ends the program")
+def test_a_target_that_is_no_class_is_pytorchs_error():
+    with dnnkern.torch.enabled(), pytest.raises(IndexError, match="Target 7 is out of bounds"):
+        F.cross_entropy(made(2, 3), torch.tensor([0, 7]))
+
+
+def test_the_tag_of_graphs_on_disk():
+    config, before = torch.compiler.config, torch.compiler.config.cache_key_tag
+    config.cache_key_tag = "mine"
+    try:
+        with dnnkern.torch.enabled("mm"):
+            assert config.cache_key_tag == "mine"
+            with dnnkern.torch.enabled("rms_norm"):
+                assert config.cache_key_tag.startswith("minednnkern-") and config.cache_key_tag.endswith("-rms_norm")
+                with dnnkern.torch.enabled("rms_norm,attention"):
+                    assert config.cache_key_tag.endswith("-rms_norm,scaled_dot_product_attention")
+            assert config.cache_key_tag == "mine"
+    finally:
+        config.cache_key_tag = before
+
+
+PROGRAM = """import sys, torch, torch.nn.functional as F, dnnkern.torch
+if sys.argv[1] == "on":
+    dnnkern.torch.enable("cross_entropy")
+function = torch.compile(lambda x, t: F.cross_entropy(x * 2, t), fullgraph=True)
+print(float(function(torch.ones(3, 5), torch.tensor([1, 0, 4]))), sum(row.calls for row in dnnkern.torch.status() if row.ours))
+"""
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
+def test_inductors_graph_on_disk_is_of_its_own_overrides(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("Inductor has no compiler")
+    said = [subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM, word], capture_output=True, text=True, check=True,
+                           env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}).stdout.split() for word in ("off", "on", "off")]
+    assert [calls for _, calls in said] == ["0", "1", "0"] and len({number[:7] for number, _ in said}) == 1
