@@ -1,4 +1,4 @@
-"""Ragged sequences and pages of attention: bad input, offsets and pages out of range, and what is left alone."""
+"""Ragged sequences, pages, block masks and dropout masks of attention: bad input, offsets and pages out of range, what is left alone."""
 import labs
 import numpy as np
 import pytest
@@ -59,6 +59,20 @@ def test_pages(how, error, words):
     tables = {name: ones(2, 3, dtype="int32") for name in ("page_table_k", "page_table_v")}
     pages = ones(5, G, 4, D)
     refused(error, words, FWD, ones(2, H, 6, D), pages, pages, **{**tables, "seq_len_kv": ones(2, dtype="int32"), **how})
+
+
+@pytest.mark.parametrize("how, error, words", [
+    ({"block_mask": ("uint8", (2, 4, 1, 2))}, ValueError, ["block_mask has shape (2, 4, 1, 2)", "(2, 4, 1, 1)"]),
+    ({"block_mask": ("int32", (2, 4, 1, 1))}, TypeError, ["block_mask is int32", "uint8"]),
+    ({"dropout_mask": ("float32", (6, 8))}, ValueError, ["dropout_mask has shape (6, 8)", "(2, 4, 6, 7)"]),
+    ({"dropout_mask": ("bool", (6, 7))}, TypeError, ["dropout_mask is bool", "float32"]),
+    ({"dropout_mask": ("float32", (6, 7)), "dropout": 0.5}, ValueError, ["dropout_mask with dropout=0.5"]),
+    ({"dropout_mask": ("float32", (6, 7)), "dropout_scale": "2"}, TypeError, ["dropout_scale='2'"]),
+    ({"return_stats": 1}, TypeError, ["return_stats=1"]),
+    ({"block_mask": ("uint8", (2, 4, 1, 1)), "algo": "flash_wgmma"}, dnnkern.NotSupported, ["flash_wgmma"])])
+def test_masks(how, error, words):
+    how = {name: ones(*value[1], dtype=value[0]) if isinstance(value, tuple) else value for name, value in how.items()}
+    refused(error, words, FWD, ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 7, 8), **how)
 
 
 def test_values_are_checked_on_demand(monkeypatch):

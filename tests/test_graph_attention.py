@@ -136,6 +136,65 @@ def test_dropout_is_the_same_forward_and_backward():
     close(got[1].sum((2, 3)), got[0].reshape(B, G, H // G, S, E).sum((2, 3, 4)), factor=256, scale=100)
 
 
+@pytest.mark.parametrize("stats", [False, True])
+def test_the_largest_score_and_the_sum_of_exponentials(stats):
+    q, k, v = operands()
+    sink = draw((1, H, 1, 1), 5)
+    graph = new_graph()
+    tq, tk, tv, ts = (like(graph, array) for array in (q, k, v, sink))
+    largest, total = (graph.tensor([B, H, S, 1], [H * S, S, 1, 1], T.FLOAT).set_output(True) for _ in range(2))
+    o, lse = graph.sdpa(tq, tk, tv, generate_stats=stats, attn_scale=0.5, use_causal_mask=True, sink_token=ts, score_max=largest,
+                        score_sum_exp=total)
+    results = [o.set_output(True), largest, total, *([lse.set_output(True)] if stats else ())]
+    assert (lse is not None) == stats
+    got = run(graph, {tq: q, tk: k, tv: v, ts: sink}, results)
+    expected, sums, _ = reference(q, k, v, 0.5, allowed=COLUMN <= ROW, sink=sink)
+    wide = np.repeat(k.astype(float), H // G, axis=1)
+    scores = np.where(COLUMN <= ROW, 0.5 * q.astype(float) @ wide.transpose(0, 1, 3, 2), -np.inf)
+    top = np.maximum(scores.max(-1, keepdims=True), sink)
+    for have, want in zip(got, (expected, top, np.exp(scores - top).sum(-1, keepdims=True) + np.exp(sink - top), sums)):
+        close(have, want, factor=64, scale=4)
+
+
+def test_block_mask():
+    rows, keys = 130, 260
+    q, k, v = draw((1, 2, rows, D), 1), draw((1, 1, keys, D), 2), draw((1, 1, keys, D), 3)
+    bits = np.array([[[[0b101], [0b110]], [[0b011], [0b000]]]], np.uint8)
+    graph = new_graph()
+    tq, tk, tv, tm = (like(graph, array) for array in (q, k, v, bits))
+    o, _ = graph.sdpa(tq, tk, tv, is_inference=True, attn_scale=0.5, block_mask=tm)
+    got, = run(graph, {tq: q, tk: k, tv: v, tm: bits}, [o.set_output(True)])
+    i, j = np.arange(rows)[:, None] // 128, np.arange(keys)[None] // 128
+    allowed = (bits[0, :, :, 0][:, i] >> j & 1).astype(bool)
+    close(got, reference(q, k, v, 0.5, allowed=allowed)[0], factor=64, scale=2)
+    assert not got[0, 1, 128:].any() and got[0, 0, 128:].any()
+
+
+@pytest.mark.parametrize("by_value", [True, False])
+def test_dropout_by_a_mask(by_value):
+    q, k, v = operands()
+    keep, scale = (np.random.default_rng(4).random((B, H, S, N)) < 0.7).astype(np.float32), np.full((1, 1, 1, 1), 1.5, np.float32)
+    do = draw((B, H, S, E), 6)
+    _, _, p = reference(q, k, v, 0.5)
+    used, wide = 1.5 * keep * p, [np.repeat(t.astype(float), H // G, axis=1) for t in (k, v)]
+    expected = used @ wide[1]
+    _, lse, _ = reference(q, k, v, 0.5)
+    o, stats = expected.astype(np.float32), lse.astype(np.float32)
+    graph = new_graph()
+    tq, tk, tv, to, tdo, tl, tm = (like(graph, array) for array in (q, k, v, o, do, stats, keep))
+    factor = graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.FLOAT, is_pass_by_value=by_value)
+    made, _ = graph.sdpa(tq, tk, tv, is_inference=True, attn_scale=0.5, dropout=(tm, factor))
+    results = graph.sdpa_backward(tq, tk, tv, to, tdo, tl, attn_scale=0.5, dropout=(tm, factor, factor))
+    for t in (made, *results):
+        t.set_output(True)
+    got = run(graph, {tq: q, tk: k, tv: v, to: o, tdo: do, tl: stats, tm: keep, factor: scale}, [made, *results])
+    ds = p * (1.5 * keep * (do.astype(float) @ wide[1].transpose(0, 1, 3, 2)) - (do * expected).sum(-1, keepdims=True))
+    dk, dv = 0.5 * ds.transpose(0, 1, 3, 2) @ q, used.transpose(0, 1, 3, 2) @ do
+    shared = [t.reshape(B, G, H // G, N, -1).sum(2) for t in (dk, dv)]
+    for have, want in zip(got, (expected, 0.5 * ds @ wide[0], *shared)):
+        close(have, want, factor=64, scale=10)
+
+
 @pytest.mark.parametrize("partial", [False, True])
 def test_rope(partial):
     x = draw((B, H, S, D), 1)
@@ -158,13 +217,19 @@ def test_refusals():
     graph = new_graph()
     q = graph.tensor([B, H, S, D], [H * S * D, S * D, D, 1], name="q")
     k = graph.tensor([B, 3, S, D], [3 * S * D, S * D, D, 1], name="k")
+    short = graph.tensor([B, H, S, 2], [H * S * 2, S * 2, 2, 1], T.FLOAT)
     for both in ({}, {"generate_stats": True, "is_inference": False}):
         with pytest.raises(RuntimeError, match="expected exactly one of them"):
             graph.sdpa(q, q, q, **both)
     with pytest.raises(RuntimeError, match="use_padding_mask without seq_len_q"):
         graph.sdpa(q, q, q, is_inference=True, use_padding_mask=True)
+    with pytest.raises(RuntimeError, match=r"dropout=.*expected \(probability, seed, offset\) or \(mask, scale\)"):
+        graph.sdpa(q, q, q, is_inference=True, dropout=(0.5, 1, 2))
     for options, message in (({"k": k, "v": k}, "port K.*'k'.*3 heads; expected a divisor of Q's 4"),
-                             ({"score_max": q}, "score_max: no kernel has it")):
+                             ({"block_mask": q}, r"port Block_mask.*dims.*; expected \(2, 4, 1, 1\)"),
+                             ({"score_max": short}, r"port Max.*dims.*; expected \(2, 4, 9, 1\)"),
+                             ({"dropout": (k, q)}, "port Dropout_mask.*some that broadcast to"),
+                             ({"rng_dump": q}, "rng_dump: no kernel has it")):
         graph.nodes.clear()
         graph.sdpa(**{"q": q, "k": q, "v": q, "is_inference": True, **options})[0].set_output(True)
         with pytest.raises((ValueError, RuntimeError), match=message):

@@ -4,8 +4,9 @@ import functools
 from ..host import seeds
 from ..host.front import Operation, public
 from ..host.scalars import flag, ints, number
+from ._calls import BACKWARD_MORE, FORWARD_MORE, STATS, make_backward, make_forward
 from ._checks import SCALES, check_lengths
-from ._problem import BACKWARD_MORE, FORWARD_MORE, OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
+from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, check_cache, make_decode
 from .rope._problem import RopeProblem, make_rope
 
@@ -24,9 +25,10 @@ _FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES, *seeds.ARRAYS, *FORW
             "scalars": ("seed", "offset"), "check_values": check_lengths}
 _BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, *seeds.ARRAYS, *BACKWARD_MORE),
              "labels": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *BACKWARD_MORE)}
-SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
-_with_lse = SDPA_FWD.call
-_alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
+SDPA_FWD, *_others = (
+    Operation("sdpa_fwd", outputs=("o", *("lse",) * lse, *STATS * stats), problem=_bound(make_forward, with_lse=lse, with_stats=stats),
+              **_FORWARD) for lse, stats in ((True, True), (True, False), (False, True), (False, False)))
+_with_all, _with_lse, _with_stats, _alone = (operation.call for operation in (SDPA_FWD, *_others))
 SDPA_BWD, *_others = (
     Operation("sdpa_bwd", outputs=("dq", "dk", "dv", *("dbias",) * of_bias, *("dsink",) * of_sink),
               problem=_bound(make_backward, with_dbias=of_bias, with_dsink=of_sink), **_BACKWARD)
@@ -50,7 +52,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
              layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, ragged_q=None,
              ragged_k=None, ragged_v=None, ragged_o=None, ragged_lse=None, page_table_k=None, page_table_v=None, max_seq_len_q=0,
-             max_seq_len_kv=0, out=None, workspace=None, stream=None, **choice):
+             max_seq_len_kv=0, block_mask=None, dropout_mask=None, dropout_scale=1.0, return_stats=False, out=None, workspace=None,
+             stream=None, **choice):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` per head; scores stay on chip.
 
     Parameters
@@ -109,7 +112,16 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
         keys of a sequence. k is then (pages, G, n, D), with "BSHD" and "THD" (pages, n, G, D).
     max_seq_len_q, max_seq_len_kv : int
         S and N with ragged arrays and with pages: bounds of the lengths. 0: as many rows as the arrays have room for.
-    out : array, or with `return_lse` a tuple (o, lse)
+    block_mask : uint8 array (B, H, ceil(S / 128), ceil(N / 1024)), optional
+        A bit for each block of 128 queries and 128 keys, lowest first: 1 where its queries may attend to its keys. Not with packed
+        sequences.
+    dropout_mask : array, optional
+        Instead of `dropout`: probabilities are multiplied by it and by `dropout_scale`. Shapes and dtypes as of a bias.
+    dropout_scale : float
+    return_stats : bool
+        Also return the largest score of each row, the sink among them, and the sum of exponentials relative to it; `ragged_lse` is theirs,
+        too.
+    out : array, or with `return_lse` or `return_stats` a tuple (o[, lse][, score_max, score_sum_exp])
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As in `dnnkern.matmul`.
@@ -119,6 +131,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     o : array (B, H, S, E), in q's layout, of q's framework, and of its dtype or `out_dtype`
     lse : array (B, H, S), with "THD" (H, T), with `return_lse`
         float32 (float64 for float64), in every layout; includes the sink.
+    score_max, score_sum_exp : arrays as lse, with `return_stats`
+        lse is ``score_max + log(score_sum_exp)``; -inf and 0 of a row that attends to no key.
 
     Raises
     ------
@@ -151,7 +165,10 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     """
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_fwd", seed, offset, stream=True)
-    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, page_table_k, page_table_v
+    with_lse, with_stats = flag("sdpa_fwd", "return_lse", return_lse), flag("sdpa_fwd", "return_stats", return_stats)
+    of_stats = (ragged_lse if with_stats else None,) * 2
+    more = (ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse if with_lse or not with_stats else None, page_table_k, page_table_v,
+            block_mask, dropout_mask, *of_stats)
     if any(x is not None for x in more):
         operands += mask, scale_q, scale_k, scale_v, *(arrays or (None, None)), *more
     elif arrays or scale_q is not None or scale_k is not None or scale_v is not None:
@@ -159,9 +176,9 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     elif mask is not None:
         operands += mask,
     parameters = out_dtype, *_score_parameters("sdpa_fwd", scale, causal, align, window, alibi, dropout, softcap), layout
-    if max_seq_len_q or max_seq_len_kv:
-        parameters += max_seq_len_q, max_seq_len_kv
-    call = _with_lse if flag("sdpa_fwd", "return_lse", return_lse) else _alone
+    if max_seq_len_q or max_seq_len_kv or dropout_mask is not None:
+        parameters += max_seq_len_q, max_seq_len_kv, number("sdpa_fwd", "dropout_scale", dropout_scale)
+    call = (_alone, _with_stats, _with_lse, _with_all)[2 * with_lse + with_stats]
     return call(operands, out, parameters, words, workspace, stream, choice)
 
 
@@ -169,7 +186,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
              sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, ragged_q=None, ragged_k=None, ragged_v=None,
-             ragged_o=None, ragged_lse=None, max_seq_len_q=0, max_seq_len_kv=0, out=None, workspace=None, stream=None, **choice):
+             ragged_o=None, ragged_lse=None, max_seq_len_q=0, max_seq_len_kv=0, dropout_mask=None, dropout_scale=1.0, out=None,
+             workspace=None, stream=None, **choice):
     """The gradients of `sdpa_fwd` with respect to q, k, v, the bias and the sink.
 
     Parameters
@@ -177,9 +195,9 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     do : array of o's shape and dtype
         Gradient of o.
     q, k, v
-        As passed to `sdpa_fwd`, like scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink, mask,
-        layout and offset. A seed or offset in memory must still hold the value that forward read. Gradients begin where their arrays do:
-        ``ragged_o`` is do's too, ``ragged_q`` dq's.
+        As passed to `sdpa_fwd`, like scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, its mask, seed, softcap,
+        sink, mask, layout and offset. A seed or offset in memory must still hold the value that forward read. Gradients begin where their
+        arrays do: ``ragged_o`` is do's too, ``ragged_q`` dq's.
     o, lse : array
         As returned by `sdpa_fwd`.
     bias_gradient : bool
@@ -229,14 +247,14 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     """
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_bwd", seed, offset, stream=True)
-    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_o, ragged_q, ragged_k, ragged_v
+    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_o, ragged_q, ragged_k, ragged_v, dropout_mask
     if any(x is not None for x in more):
         operands += mask, *(arrays or (None, None)), *more
     elif arrays or mask is not None:
         operands += mask, *arrays
     parameters = *_score_parameters("sdpa_bwd", scale, causal, align, window, alibi, dropout, softcap), layout
-    if max_seq_len_q or max_seq_len_kv:
-        parameters += max_seq_len_q, max_seq_len_kv
+    if max_seq_len_q or max_seq_len_kv or dropout_mask is not None:
+        parameters += max_seq_len_q, max_seq_len_kv, number("sdpa_bwd", "dropout_scale", dropout_scale)
     with_dbias = flag("sdpa_bwd", "bias_gradient", bias_gradient) and bias is not None
     with_dsink = flag("sdpa_bwd", "sink_gradient", sink_gradient)
     call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * with_dbias + with_dsink]

@@ -49,13 +49,27 @@ def strides_argument(problem, name):
     return _ragged(p, name, t, p.strides(t)) if p.ragged else Argument(Strides, p.strides(t))
 
 
-def row_strides_argument(problem, name="lse", of="lse"):
-    """Those of an array with a number for each row, which begins where `ragged_<of>` says."""
+def row_strides_argument(problem, name="lse"):
+    """Those of an array with a number for each row."""
     t = getattr(problem, name)
     strides = problem.row_strides(t)
     if not problem.ragged:
         return Argument(RowStrides, strides)
     if t is None:
         kind = ragged_strides(problem.ragged)
-        return Argument(kind, kind(*strides, 0, Argument(f"{problem.ragged}*", "ragged_lse"), 0, NOT_RAGGED))
-    return _ragged(problem, of, t, (*strides, 0))
+        return Argument(kind, kind(*strides, 0, Argument(f"{problem.ragged}*", f"ragged_{name}"), 0, NOT_RAGGED))
+    return _ragged(problem, name, t, (*strides, 0))
+
+
+def stats_arguments(problem):
+    """Kernel parameters `score_max`, `max_strides`, `score_sum`, `sum_strides`."""
+    found = ()
+    for name in ("score_max", "score_sum_exp"):
+        there = getattr(problem, name) is not None
+        found += Argument(f"{problem.compute}*", name if there else "o"), row_strides_argument(problem, name)
+    return found
+
+
+def stats_of(problem):
+    """Which of these there are."""
+    return problem.score_max is not None, problem.score_sum_exp is not None

@@ -5,6 +5,8 @@ import numpy as np
 
 from ..host.products import FP8, OUTPUTS
 
+BLOCK = 128
+"""Queries, and keys, of a block of a block mask."""
 SCALES = ("scale_q", "scale_k", "scale_v")
 """Factors of 8-bit floating operands, forward."""
 
@@ -51,6 +53,17 @@ def check_bias(problem, full):
         raise TypeError(f"{p.op}: bias is bool; expected {p.compute}, or a boolean array as mask=")
     check_beside(p, "bias", t)
     check_broadcast(p.op, "bias", t, full)
+
+
+def check_block_mask(problem):
+    """Raise unless a block mask, if it is there, has a bit for each block of each head."""
+    p, t = problem, getattr(problem, "block_mask", None)
+    if t is None:
+        return
+    if p.packed:
+        raise ValueError(f"{p.op}: block_mask with packed sequences; expected it with padded or ragged ones")
+    blocks = (p.batch, p.heads, -(-p.rows // BLOCK), -(-p.keys // (8 * BLOCK)))
+    expect(p.op, "block_mask", t, ("uint8",), blocks)
 
 
 def broadcast_strides(t):

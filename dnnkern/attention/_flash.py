@@ -95,3 +95,11 @@ def fits(problem, height, widest=WIDEST):
     if max(p.d, p.dv) > widest:
         return f"heads of {p.d} and {p.dv} elements; expected {widest} at most"
     return None if blocks < LIMIT else f"{blocks} tiles of {height} rows; expected fewer than 2**31"
+
+
+def refusal(problem, *known):
+    """Which option only `naive`, and who knows it, has, or None."""
+    for name in ("block_mask", "dropout_mask", "score_max", "score_sum_exp"):
+        if name not in known and getattr(problem, name, None) is not None:
+            return f"{name}; expected none"
+    return None

@@ -5,6 +5,9 @@ LAYOUTS = ("BHSD", "BSHD", "THD")
 OFFSETS = ("int32", "int64")
 RAGGED = ("ragged_q", "ragged_k", "ragged_v", "ragged_o", "ragged_lse")
 """Operands with the element at which each sequence begins in an array."""
+RAGGED_STATS = ("ragged_score_max", "ragged_score_sum_exp")
+ROW_NUMBERS = ("ragged_lse", *RAGGED_STATS)
+"""Those of arrays with a number for each row."""
 RAGGED_GRADIENTS = ("ragged_do", "ragged_dq", "ragged_dk", "ragged_dv")
 PAGES = ("page_table_k", "page_table_v")
 
@@ -33,7 +36,7 @@ class Layout:
     @property
     def ragged_names(self):
         """Operands with offsets that the problem can have."""
-        return RAGGED if self.is_forward else RAGGED + RAGGED_GRADIENTS
+        return RAGGED + (RAGGED_STATS if self.is_forward else RAGGED_GRADIENTS)
 
     def offsets(self, name):
         """The tensor of an operand with offsets, or None; forward there are no pages of gradients, and backward no pages."""
@@ -46,7 +49,7 @@ class Layout:
 
     @property
     def packed(self):
-        """Whether sequences lie one behind the other."""
+        """Whether sequences lie one after the other."""
         return self.layout == "THD" and not self.ragged
 
     def layout_of(self, t):
@@ -166,7 +169,7 @@ class Layout:
                 raise TypeError(f"{self.op}: {name} is {t.dtype}; expected int32 or int64, the same of all offsets")
             if t.shape != (self.batch + 1,):
                 raise ValueError(f"{self.op}: {name} has shape {t.shape}; expected {(self.batch + 1,)}")
-            if name == "ragged_lse":
+            if name in ROW_NUMBERS:
                 rows, wanted = array.shape[-1], 2
             else:
                 rows, wanted = array.shape[0], 3

@@ -51,8 +51,10 @@ class Kind:
         Whether dropout's seed and offset are read from memory.
     ragged : str
         dtype of the offsets of ragged arrays; "" for none.
-    paged : bool
-        Whether keys or values lie in pages.
+    paged, block_mask : bool
+        Whether keys or values lie in pages; whether blocks of queries and keys are masked.
+    dropout_mask : str
+        dtype of what probabilities are multiplied by; "" for none.
     """
     dtype: str
     bias: str = ""
@@ -69,6 +71,8 @@ class Kind:
     offset_array: bool = False
     ragged: str = ""
     paged: bool = False
+    block_mask: bool = False
+    dropout_mask: str = ""
 
     @property
     def compute(self):
@@ -85,7 +89,8 @@ def kind_of(problem) -> Kind:
     p = problem
     return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
-                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False))
+                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False),
+                getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "")
 
 
 def sequence_arguments(problem):
@@ -123,3 +128,15 @@ def added_arguments(problem):
     return (Argument(pointer(p.bias), "bias"), Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
             Argument(Strides, broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
             Argument("int64", p.sink.strides[0] if p.sink is not None else 0))
+
+
+def block_mask_arguments(problem):
+    """Kernel parameters `block_mask` and `block_strides`."""
+    t = problem.block_mask
+    return Argument("uint8*", "block_mask"), Argument(Strides, (0, 0, 0, 0) if t is None else t.strides)
+
+
+def dropout_mask_arguments(problem):
+    """Kernel parameters `keep` and `keep_strides`."""
+    t = problem.dropout_mask
+    return Argument(element((t or problem.q).dtype).pointer, "dropout_mask"), Argument(Strides, broadcast_strides(t))

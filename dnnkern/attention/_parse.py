@@ -8,7 +8,9 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._checks import SCALES
-from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
+from ._calls import make_backward, make_forward
+from ._layout import LAYOUTS
+from ._problem import SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, make_decode
 from .rope._problem import ROPES, RopeProblem, make_rope
 

@@ -1,27 +1,23 @@
 """The problems of scaled dot-product attention and its gradient: validation, shapes, and what algorithms ask."""
 import functools
 import math
-import operator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..host import seeds
-from ..host.choices import dtype_of, one_of
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS, FP8, OUTPUTS, default_output
+from ..host.products import FLOATS, FP8, OUTPUTS
 from ..host.tensor import Tensor
-from ._checks import SCALES, check_bias, check_broadcast, check_factors, check_number, check_sink, expect, present
-from ._layout import LAYOUTS, PAGES, RAGGED, RAGGED_GRADIENTS, Layout, sizes_of
+from ._checks import (SCALES, check_beside, check_bias, check_block_mask, check_broadcast, check_factors, check_number, check_sink, expect)
+from ._layout import LAYOUTS, PAGES, ROW_NUMBERS, Layout
 
 ALIGNMENTS = ("top_left", "bottom_right")
 UNBOUNDED = 1 << 30
 STEPS = 1 << 16
 """Probabilities of dropout are multiples of one over this: an element is kept or not by 16 random bits."""
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
-FORWARD_MORE = (*RAGGED, *PAGES)
-BACKWARD_MORE = (*RAGGED, *RAGGED_GRADIENTS)
-"""Operands that come last in a call, of those that few calls have."""
 
 
 class _Attention(Layout):
@@ -92,6 +88,13 @@ class _Attention(Layout):
                             "scores is a bias")
         check_broadcast(self.op, "mask", self.mask, full)
         check_sink(self)
+        check_block_mask(self)
+        if (t := self.dropout_mask) is not None:
+            if self.packed or self.dropout:
+                raise ValueError(f"{self.op}: dropout_mask with {'packed sequences' if self.packed else f'dropout={self.dropout}'}; "
+                                 "expected it alone, with padded or ragged ones")
+            check_beside(self, "dropout_mask", t)
+            check_broadcast(self.op, "dropout_mask", t, full)
 
     def _check_numbers(self):
         op = self.op
@@ -102,6 +105,7 @@ class _Attention(Layout):
         check_number(op, "scale", self.scale)
         check_number(op, "softcap", self.softcap)
         check_number(op, "dropout", self.dropout)
+        check_number(op, "dropout_scale", self.dropout_scale)
         if self.softcap < 0:
             raise ValueError(f"{op}: softcap={self.softcap}; expected 0 for none, or a positive number")
         if not 0 <= self.dropout < 1:
@@ -153,7 +157,7 @@ class _Attention(Layout):
     @property
     def factor(self):
         """What elements that are kept are multiplied by."""
-        return 1 / (1 - self.dropout)
+        return self.dropout_scale if self.dropout_mask is not None else 1 / (1 - self.dropout)
 
     @property
     def is_empty(self):
@@ -178,7 +182,7 @@ class _Attention(Layout):
     @property
     def bytes(self):
         """Bytes that must move: each distinct element read, each written."""
-        given = (self.q, self.k, self.v, self.bias, self.mask, *(() if self.is_forward else (self.do, self.o, self.lse)))
+        given = (self.q, self.k, self.v, self.bias, self.mask, self.dropout_mask, *(() if self.is_forward else (self.do, self.o, self.lse)))
         return sum(self._nbytes(t) for t in (*given, *self.outputs) if t is not None)
 
     def _nbytes(self, t):
@@ -198,7 +202,7 @@ class _Attention(Layout):
             return np.linspace(0, self.rows if name.endswith("_q") else self.keys, self.batch + 1).astype(np.int64)
         if name.startswith("ragged"):
             array = self.array(name.removeprefix("ragged_"))
-            rows, step = (array.shape[-1], array.strides[-1]) if name == "ragged_lse" else (array.shape[0], array.strides[0])
+            rows, step = (array.shape[-1], array.strides[-1]) if name in ROW_NUMBERS else (array.shape[0], array.strides[0])
             return np.minimum(np.arange(self.batch + 1) * (self.keys if name[-1] in "kv" else self.rows), rows) * step
         if name in PAGES:
             table, pages = getattr(self, name), getattr(self, name[-1]).shape[0]
@@ -213,8 +217,8 @@ class _Attention(Layout):
         found = f" causal {self.align}" if (self.left, self.right) == (-1, 0) else ""
         if (self.left, self.right) != (-1, -1) and not found:
             found = f" window {self.left},{self.right} {self.align}"
-        for name in OPTIONAL:
-            t = getattr(self, name)
+        for name in (*OPTIONAL, "block_mask", "dropout_mask", "score_max", "score_sum_exp"):
+            t = getattr(self, name, None)
             if t is not None and not name.startswith("cu"):
                 found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
         found += "".join(f" {name}" for name in (*SCALES, *self.ragged_names, *PAGES) if getattr(self, name, None) is not None)
@@ -257,6 +261,13 @@ class SdpaProblem(_Attention):
         Pages of each sequence's keys and values.
     max_seq_len_q, max_seq_len_kv : int
         Queries and keys of the longest sequence where arrays are ragged or have pages; 0: as many as there is room for.
+    block_mask : Tensor or None
+        A bit for each block of 128 queries and 128 keys.
+    dropout_mask : Tensor or None
+        What probabilities are multiplied by, with `dropout_scale`.
+    score_max, score_sum_exp : Tensor or None
+        Results: the largest score of a row, and the sum of exponentials relative to it.
+    ragged_score_max, ragged_score_sum_exp : Tensor or None
     """
     q: Tensor
     k: Tensor
@@ -292,15 +303,33 @@ class SdpaProblem(_Attention):
     page_table_v: Tensor | None = None
     max_seq_len_q: int = 0
     max_seq_len_kv: int = 0
+    block_mask: Tensor | None = None
+    dropout_mask: Tensor | None = None
+    ragged_score_max: Tensor | None = None
+    ragged_score_sum_exp: Tensor | None = None
+    score_max: Tensor | None = None
+    score_sum_exp: Tensor | None = None
+    dropout_scale: float = 1.0
     op = "sdpa_fwd"
 
     def __post_init__(self):
         self._check()
         check_factors(self, zip(SCALES, (self.q, self.k, self.v)))
+        for name in ("score_max", "score_sum_exp"):
+            self.expect_row_numbers(f"out ({name})", getattr(self, name), self.offsets(f"ragged_{name}") is not None, self.heads, self.rows)
+
+    @property
+    def _results(self):
+        return {"o": self.o, "lse": self.lse, "score_max": self.score_max, "score_sum_exp": self.score_sum_exp}
 
     @property
     def outputs(self):
-        return (self.o,) if self.lse is None else (self.o, self.lse)
+        return tuple(t for t in self._results.values() if t is not None)
+
+    @property
+    def output_names(self):
+        """Of those of the operation that there are."""
+        return tuple(name for name, t in self._results.items() if t is not None)
 
     @property
     def loose(self):
@@ -323,6 +352,8 @@ class SdpaGradientProblem(_Attention):
         As the forward problem's.
     ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_do, ragged_dq, ragged_dk, ragged_dv : Tensor or None
         As the forward problem's; gradients begin where they say.
+    dropout_mask : Tensor or None
+    dropout_scale : float
     """
     do: Tensor
     q: Tensor
@@ -363,6 +394,8 @@ class SdpaGradientProblem(_Attention):
     ragged_dv: Tensor | None = None
     max_seq_len_q: int = 0
     max_seq_len_kv: int = 0
+    dropout_mask: Tensor | None = None
+    dropout_scale: float = 1.0
     op = "sdpa_bwd"
 
     def __post_init__(self):
@@ -387,97 +420,3 @@ class SdpaGradientProblem(_Attention):
     def output_names(self):
         """Of those of the operation that there are."""
         return tuple(name for name, t in self._gradients.items() if t is not None)
-
-
-# ---- problems from calls
-
-def normal_window(op, window, causal):
-    """(left, right) with the bound that causal is."""
-    if not isinstance(causal, bool):
-        raise TypeError(f"{op}: causal={causal!r}; expected True or False")
-    try:
-        left, right = (operator.index(w) for w in window)
-    except (TypeError, ValueError):
-        raise TypeError(f"{op}: window={window!r}; expected a pair of integers, -1 for no bound") from None
-    if min(left, right) < -1:
-        raise ValueError(f"{op}: window={window!r}; expected -1 for no bound, or how many keys")
-    return left, 0 if causal else right
-
-
-def normal_options(op, q, k, more, scale, causal, align, window, alibi, dropout, softcap, layout, max_seq_len_q=0, max_seq_len_kv=0):
-    """The options of a call as the fields of a problem; `more` are the operands by name that say how arrays lie."""
-    one_of(op, "layout", layout, LAYOUTS)
-    one_of(op, "align", align, ALIGNMENTS)
-    ragged = any(more.get(name) is not None for name in RAGGED)
-    for name, t in (("q", q), ("k", k)):
-        its = "BSHD" if ragged and more.get(f"ragged_{name}") is None else layout
-        if t.ndim != len(its):
-            raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(its)} dimensions, {its}")
-    left, right = normal_window(op, window, causal)
-    matters = left >= 0 or right >= 0 or alibi is True
-    given = {"scale": scale, "dropout": dropout, "softcap": softcap}
-    for name, value in given.items():
-        if value is not None or name != "scale":
-            check_number(op, name, value)
-    return {"scale": float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1)), "left": left, "right": right,
-            "align": align if matters else "top_left", "alibi": alibi, "dropout": float(dropout),
-            "softcap": float(softcap), "layout": layout, "max_seq_len_q": max_seq_len_q, "max_seq_len_kv": max_seq_len_kv}
-
-
-def result_shapes(q, v, layout, seq_len_q, more, most):
-    """Shapes of o and of lse of a forward call that is given neither; `most` are the queries of the longest ragged sequence."""
-    ragged = [more.get(f"ragged_{name}") is not None for name in ("q", "o", "lse")]
-    if layout != "THD" or not any(more.get(name) is not None for name in RAGGED):
-        batch, heads, rows, _ = sizes_of(q.shape, layout)
-        return (*q.shape[:-1], *v.shape[-1:]), (heads, rows) if layout == "THD" else (batch, heads, rows)
-    batch, heads, rows, _ = sizes_of(q.shape, "THD" if ragged[0] else "BSHD")
-    if ragged[0]:
-        batch, all_rows, rows = seq_len_q.shape[0] if seq_len_q is not None and seq_len_q.ndim else 0, rows, most or rows
-    else:
-        all_rows = batch * rows
-    return ((all_rows, heads, v.shape[-1]) if ragged[1] else (batch, rows, heads, v.shape[-1]),
-            (heads, all_rows) if ragged[2] else (batch, heads, rows))
-
-
-def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
-    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL`, of `SCALES`, of `seeds.ARRAYS` and of `FORWARD_MORE`, the
-    last of which may be left out; `out` is o, or (o, lse)."""
-    op, count = "sdpa_fwd", 3 + len(OPTIONAL)
-    q, k, v = tensors[:3]
-    present(op, ("q", "k", "v"), (q, k, v))
-    more = dict(zip((*SCALES, *seeds.ARRAYS, *FORWARD_MORE), tensors[count:]))
-    fields = {**normal_options(op, q, k, more, *options), **more}
-    wanted = None if out_dtype is None else dtype_of(op, "out_dtype", out_dtype)
-    if out is not None:
-        o, lse = out if with_lse else (out, None)
-        if wanted is not None and o.dtype != wanted:
-            raise TypeError(f"{op}: out (o) is {o.dtype}, out_dtype asks for {wanted}")
-    else:
-        of_o, of_lse = result_shapes(q, v, fields["layout"], tensors[4], more, fields["max_seq_len_q"])
-        o, lse = Tensor.packed(of_o, wanted or default_output(q.dtype)), None
-        if with_lse:
-            lse = Tensor.packed(of_lse, compute_dtype(q.dtype) if q.dtype in (*FLOATS, *FP8) else "float32")
-    return SdpaProblem(*tensors[:count], o, lse, **fields)
-
-
-def make_backward(tensors, out, *options, with_dbias, with_dsink, aliases):
-    """The problem of a backward call, of `tensors` do, q, k, v, o, lse, those of `OPTIONAL` and, if given, of `seeds.ARRAYS` and of
-    `BACKWARD_MORE`; `out` is (dq, dk, dv[, dbias][, dsink])."""
-    op, count = "sdpa_bwd", 6 + len(OPTIONAL)
-    present(op, ("do", "q", "k", "v", "o", "lse"), tensors)
-    _, q, k, v, *_ = tensors
-    more = dict(zip((*seeds.ARRAYS, *BACKWARD_MORE), tensors[count:]))
-    fields = {**normal_options(op, q, k, more, *options), **more}
-    wanted = True, True, True, with_dbias, with_dsink
-    if with_dsink and tensors[11] is None:
-        raise ValueError(f"{op}: sink_gradient=True without a sink; expected one")
-    if out is None:
-        out = (Tensor.packed(t.shape, t.dtype) for t, there in zip((q, k, v, tensors[6], tensors[11]), wanted) if there)
-    given = iter(out)
-    found = SdpaGradientProblem(*tensors[:count], *(next(given) if there else None for there in wanted), **fields)
-    for name, of in (("do", "o"), ("dq", "q"), ("dk", "k"), ("dv", "v")):
-        t, like = found.array(name), getattr(found, of)
-        if found.offsets(f"ragged_{of}") is not None and t.strides[0] != like.strides[0]:
-            raise ValueError(f"{op}: {name} has a stride of rows of {t.strides[0]}, {of} of {like.strides[0]}; expected the same, since "
-                             f"ragged_{of} is of both")
-    return found

@@ -264,6 +264,30 @@ def make_attends(kind):
     return attends
 
 
+# ---- block masks
+
+LOG_BLOCK = 7  # of queries, and keys, of a block, which has a bit
+
+
+@device_function
+def is_block_there(block_mask, at, j, strides):
+    """Whether the block of key j, of those whose bytes begin at `at`, takes part."""
+    return (block_mask[at + (j >> LOG_BLOCK + 3) * strides.column] >> ((j >> LOG_BLOCK) & 7)) & 1 != 0
+
+
+@functools.cache
+def make_next_tile(masked):
+    """Device function ``next_tile(j, end, block_mask, at, strides)``: the first tile of keys from j on that takes part; `end` or more where
+    there is none. Tiles are parts of blocks."""
+    @device_function
+    def next_tile(j, end, block_mask, at, strides):
+        if masked:
+            while j < end and not is_block_there(block_mask, at, j, strides):
+                j = ((j >> LOG_BLOCK) + 1) << LOG_BLOCK
+        return j
+    return next_tile
+
+
 # ---- addresses
 
 class PageSteps(NamedTuple):

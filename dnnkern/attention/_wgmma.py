@@ -14,6 +14,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._flash import WIDEST, tiles_of
+from ._flash import refusal as refusal_of_options
 from ._parameters import Kind
 
 COST = constants("attention/wgmma")
@@ -198,6 +199,8 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), pac
         return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
     if p.packed and not packed:
         return "packed sequences: a box of TMA reaches into the next one"
+    if reason := refusal_of_options(p):
+        return reason
     if p.ragged or p.paged != (False, False):
         return f"{'ragged sequences' if p.ragged else 'keys in pages'}: TMA takes a stride of batches"
     if p.mask is not None:

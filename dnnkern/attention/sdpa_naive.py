@@ -11,7 +11,7 @@ order. It wins for results of a few rows, and is what the other algorithms are c
 import functools
 from typing import NamedTuple
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div, divided
@@ -20,11 +20,12 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._addresses import row_strides_argument, strides_argument
+from ._addresses import row_strides_argument, stats_arguments, stats_of, strides_argument
 from ._checks import broadcast_strides
-from ._naive import CHUNK, THREADS, Vector, chunks_of, make_dot
-from ._parameters import (Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled, sequence_arguments)
-from ._scores import NEG_INF, between, make_memory, make_terms
+from ._naive import CHUNK, THREADS, Dropout, Element, Pair, Scoring, Vector, chunks_of, make_dot, make_gradients
+from ._parameters import (Sequences, Strides, added_arguments, block_mask_arguments, dropout_mask_arguments, kind_of, number_arguments,
+                          scale_arguments, scaled, sequence_arguments)
+from ._scores import LOG_BLOCK, NEG_INF, between, is_block_there, make_memory, make_terms
 from .backward._delta import RowStats
 from .backward._dsink import dsink_launches, dsink_seconds
 
@@ -76,34 +77,6 @@ class BiasShape(NamedTuple):
     keys: i64
 
 
-class Element(NamedTuple):
-    """An element in memory."""
-    data: object
-    at: i64
-
-
-class Pair(NamedTuple):
-    """A query and a key: their head of all sequences', their indices in their sequence, and the key's distance after the query."""
-    head: i32
-    i: i32
-    j: i32
-    distance: i32
-
-
-class Scoring(NamedTuple):
-    """What products become scores with: the scale, the cap, the head's ALiBi slope."""
-    scale: object
-    softcap: object
-    slope: object
-
-
-class Dropout(NamedTuple):
-    """The seed of the random words, the threshold that they are compared with, the factor of what is kept."""
-    seed: object
-    threshold: u32
-    factor: object
-
-
 @functools.cache
 def make_sequence_of(kind, of_keys=False):
     """Device function ``sequence_of(image, t, sequences, sizes)`` -> (sequence, first row, rows, first key, keys) of row, or key, t."""
@@ -122,17 +95,20 @@ def make_sequence_of(kind, of_keys=False):
 
 
 @functools.cache
-def forward_kernel(kind, out, with_lse, scaled):
-    """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse. `scaled`: which of q, k and v have a factor."""
+def forward_kernel(kind, out, with_lse, scaled, stats):
+    """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse and, where `stats` says so, the largest score and
+    the sum of exponentials. `scaled`: which of q, k and v have a factor."""
     terms, sequence_of, T, memory = make_terms(kind), make_sequence_of(kind), kind.real, make_memory(kind.ragged, kind.paged)
     dot, load, store, RAGGED = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store, bool(kind.ragged)
     SCALED_Q, SCALED_K, SCALED_V = scaled
-    load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
+    load_sink, SINK, (WITH_MAX, WITH_SUM) = element(kind.sink or kind.dtype).load, bool(kind.sink), stats
+    load_keep, KEEP, BLOCKS = element(kind.dropout_mask or kind.dtype).load, bool(kind.dropout_mask), kind.block_mask
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
                        key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
-                       threshold, factor, scale_q, scale_k, scale_v):
+                       threshold, factor, scale_q, scale_k, scale_v, block_mask, block_strides, keep, keep_strides, score_max,
+                       max_strides, score_sum, sum_strides):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
@@ -157,11 +133,16 @@ def forward_kernel(kind, out, with_lse, scaled):
             k_steps, v_steps = memory.steps(k_strides, image), memory.steps(v_strides, image)
             bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
             mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
+            keep_at = image * keep_strides.batch + h * keep_strides.head + i * keep_strides.row
+            blocks_at = image * block_strides.batch + h * block_strides.head + (i >> LOG_BLOCK) * block_strides.row
 
             # the largest score
             row_max = T(NEG_INF)
             for j in range(begin, end):
-                if terms.permits(mask, mask_at + j * mask_strides.column):
+                permitted = terms.permits(mask, mask_at + j * mask_strides.column)
+                if BLOCKS:
+                    permitted = permitted and is_block_there(block_mask, blocks_at, j, block_strides)
+                if permitted:
                     product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
                     x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
                     row_max = maximum(row_max, x)
@@ -179,12 +160,17 @@ def forward_kernel(kind, out, with_lse, scaled):
                 acc[c] = T(0)
             column = chunk * CHUNK
             for j in range(begin, end):
-                if terms.permits(mask, mask_at + j * mask_strides.column):
+                permitted = terms.permits(mask, mask_at + j * mask_strides.column)
+                if BLOCKS:
+                    permitted = permitted and is_block_there(block_mask, blocks_at, j, block_strides)
+                if permitted:
                     product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
                     x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
                     p = exp(T(x - ref_max))
                     row_sum = T(row_sum + p)
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
+                    if KEEP:
+                        p = T(p * T(factor * T(load_keep(keep, keep_at + j * keep_strides.column))))
                     value_at = v_at + memory.key_at(j, v_steps)
                     for c in range(CHUNK):
                         if column + c < sizes.dv:
@@ -204,6 +190,13 @@ def forward_kernel(kind, out, with_lse, scaled):
                 if row_sum != T(0):
                     value = T(ref_max + log(row_sum))
                 lse[memory.rows_at(lse_strides, image, rows) + h * lse_strides.head + t * lse_strides.row] = value
+            if WITH_MAX:
+                if chunk == 0 and (not RAGGED or t < memory.written(max_strides, rows, sizes.rows)):
+                    value = T(NEG_INF) if row_sum == T(0) else ref_max
+                    score_max[memory.rows_at(max_strides, image, rows) + h * max_strides.head + t * max_strides.row] = value
+            if WITH_SUM:
+                if chunk == 0 and (not RAGGED or t < memory.written(sum_strides, rows, sizes.rows)):
+                    score_sum[memory.rows_at(sum_strides, image, rows) + h * sum_strides.head + t * sum_strides.row] = row_sum
     return sdpa_fwd_naive
 
 
@@ -229,29 +222,6 @@ def delta_kernel(kind):
 
 
 @functools.cache
-def make_gradients(kind):
-    """Device function ``gradients(pair, q, k, do, v, bias, mask, lse, delta, sizes, scoring, dropout)`` -> (the derivative of the loss by
-    the product of q and k but for `scale`, dS, the derivative by the score, and the probability after dropout) of a `Pair`. q, k, do and v
-    are `Vector`s, bias and mask `Element`s."""
-    terms, T = make_terms(kind), kind.real
-    dot = make_dot(kind.dtype, T)
-
-    @device_function
-    def gradients(pair, q, k, do, v, bias, mask, lse, delta, sizes, scoring, dropout):
-        product = dot(q, k, sizes.d)
-        x, derivative = terms.score_and_derivative(product, pair.distance, scoring.slope, bias.data, bias.at, scoring.scale,
-                                                   scoring.softcap)
-        p, ds, kept = T(0), T(0), T(0)
-        if lse != T(NEG_INF) and terms.permits(mask.data, mask.at):
-            p = exp(T(x - lse))
-            kept = terms.kept(p, dropout.seed, pair.head, pair.i, pair.j, dropout.threshold, dropout.factor)
-            dp = terms.kept(dot(do, v, sizes.dv), dropout.seed, pair.head, pair.i, pair.j, dropout.threshold, dropout.factor)
-            ds = T(p * T(dp - delta))
-        return T(ds * derivative), ds, kept
-    return gradients
-
-
-@functools.cache
 def rows_kernel(kind):
     """`CHUNK` elements of a row of dq per thread."""
     terms, sequence_of, gradients, T = make_terms(kind), make_sequence_of(kind), make_gradients(kind), kind.real
@@ -262,9 +232,9 @@ def rows_kernel(kind):
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
-                      seed, offset, threshold, factor):
+                      seed, offset, threshold, factor, keep, keep_strides):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor, keep, keep_strides)
         if index < threads:
             line, chunk = divided(index, sizes.chunks)
             rest, t = divided(line, sizes.rows)
@@ -317,9 +287,9 @@ def keys_kernel(kind):
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
-                       scale, softcap, seed, offset, threshold, factor):
+                       scale, softcap, seed, offset, threshold, factor, keep, keep_strides):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor, keep, keep_strides)
         if index < threads:
             rest, chunk = divided(index, sizes.chunks)
             rest, t = divided(rest, sizes.keys)
@@ -372,9 +342,9 @@ def bias_kernel(kind):
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
-                         scale, softcap, seed, offset, threshold, factor):
+                         scale, softcap, seed, offset, threshold, factor, keep, keep_strides):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor)
+        dropout = Dropout(terms.seed_of(seed, offset), threshold, factor, keep, keep_strides)
         if index < threads:
             rest, j0 = divided(index, shape.keys)
             rest, i0 = divided(rest, shape.rows)
@@ -441,7 +411,7 @@ def bias_launch(problem):
     shape = (1,) * (4 - t.ndim) + t.shape
     arguments = (*_operands(p), Argument(element(t.dtype).pointer, "dbias"), *_saved(p), Argument("int64", t.size), sizes_argument(p, 1),
                  *stride_arguments(p, "q", "k", "v", "do"), Argument(Strides, broadcast_strides(t)), Argument(BiasShape, shape),
-                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p), *dropout_mask_arguments(p))
     return launch(bias_kernel(kind_of(p)), t.size, arguments)
 
 
@@ -462,8 +432,10 @@ def build(problem, device, config):
         threads = rows_of(p) * chunks
         arguments = (*(Argument(pointer, name) for name in ("q", "k", "v")), Argument(element(p.o.dtype).pointer, "o"),
                      Argument(f"{p.compute}*", "lse" if p.lse else "o"), Argument("int64", threads), sizes_argument(p, chunks),
-                     *stride_arguments(p, "q", "k", "v", "o"), *common, *scale_arguments())
-        return (launch(forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p)), threads, arguments),)
+                     *stride_arguments(p, "q", "k", "v", "o"), *common, *scale_arguments(),
+                     *block_mask_arguments(p), *dropout_mask_arguments(p), *stats_arguments(p))
+        return (launch(forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p), stats_of(p)), threads, arguments),)
+    common += dropout_mask_arguments(p)
     launches = (delta_launch(p),) if rows_of(p) else ()
     if p.dq.size:
         threads = rows_of(p) * chunks_of(p.d)

@@ -151,7 +151,7 @@ class Decode(Case):
         given = {n: x * values.get("scale_" + n, 1) for n, x in given.items()}
         given["q"] = self.apart(q) if self.order == "THD" else canonical(q, self.order)
         given.update({name: values.get(name) for name in ("sink", "bias")})
-        (o, error), (lse, lse_error) = self.whole.forward(given, tensor_cores)
+        (o, error), (lse, lse_error), *_ = self.whole.forward(given, tensor_cores)
         if self.order == "THD":
             o, error, lse, lse_error = (self.together(y, nothing) for y, nothing in ((o, 0), (error, 0), (lse, -np.inf), (lse_error, 0)))
             o, error = (y.transpose(1, 0, 2) for y in (o, error))

@@ -48,7 +48,8 @@ def keeps(shape, batch, p, seed, offset):
 class Sdpa(Case):
     """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand; `scales`
     are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory; `ragged` is the dtype of offsets of
-    ragged arrays, all but the `dense` ones; `page` are the keys of a page, of which there are `pages`, and `table` in a row of a table."""
+    ragged arrays, all but the `dense` ones; `page` are the keys of a page, of which there are `pages`, and `table` in a row of a table;
+    `blocks`: there is a block mask; `keep` is the shape of a dropout mask; `stats`: the largest score and the sum are results, too."""
     id: str
     batch: int
     heads: int
@@ -87,6 +88,10 @@ class Sdpa(Case):
     page: int = 0
     pages: int = 0
     table: int = 0
+    blocks: bool = False
+    keep: tuple | None = None
+    keep_scale: float = 1.0
+    stats: bool = False
     exact = False
 
     @property
@@ -219,6 +224,10 @@ class Sdpa(Case):
             found["mask"] = self.place("mask", self.mask, "bool")
         found.update({name: self.place(name, (1,), "float32") for name in self.scales})
         found.update({name: self.place(name, (1,), "int64") for name in self.read})
+        if self.blocks:
+            found["block_mask"] = self.place("block_mask", (self.batch, self.heads, -(-self.rows // 128), -(-self.keys // 1024)), "uint8")
+        if self.keep is not None:
+            found["dropout_mask"] = self.place("dropout_mask", self.keep, self.bias_dtype or self.dtype)
         return {**found, **self.memory()}
 
     def tensors(self):
@@ -228,7 +237,8 @@ class Sdpa(Case):
 
     @property
     def options(self):
-        return (self.scale, self.causal, self.align, self.window, self.alibi, self.dropout, self.softcap, self.order, *self.most)
+        return (self.scale, self.causal, self.align, self.window, self.alibi, self.dropout, self.softcap, self.order, *self.most,
+                self.keep_scale)
 
     @property
     def most(self):
@@ -241,7 +251,8 @@ class Sdpa(Case):
                 "dropout": self.dropout, "softcap": self.softcap, "layout": self.order, "out": out,
                 "seed": arrays.get("seed", self.seed), "offset": arrays.get("offset", self.offset),
                 "max_seq_len_q": self.most[0], "max_seq_len_kv": self.most[1], **{name: arrays[name] for name in OPTIONAL},
-                **{name: arrays[name] for name in self.memory()}, **tail}
+                **{name: arrays[name] for name in (*self.memory(), "block_mask", "dropout_mask") if name in arrays},
+                "dropout_scale": self.keep_scale, **tail}
 
     def common_values(self):
         """Normal numbers."""
@@ -255,6 +266,12 @@ class Sdpa(Case):
                 continue
             if name in RAGGED or name in PAGES:
                 found[name] = self.memory_values(name, p)
+                continue
+            if name == "block_mask":
+                found[name] = rng.integers(0, 256, p.shape).astype(float)
+                continue
+            if name == "dropout_mask":
+                found[name] = coherent(rounded((rng.random(p.shape) < 0.7) * rng.uniform(0.5, 1.5, p.shape), p.dtype), p)
                 continue
             if name in self.read:
                 found[name] = np.array([getattr(self, name)], float)
@@ -305,6 +322,9 @@ class Sdpa(Case):
         hidden = (distance > right if right >= 0 else False) | (distance < -left if left >= 0 else False)
         if mask is not None:
             hidden = hidden | ~mask.astype(bool)
+        if self.blocks:
+            bits = np.unpackbits(values["block_mask"][b].astype(np.uint8), axis=-1, bitorder="little").astype(bool)
+            hidden = hidden | ~bits.repeat(128, 1).repeat(128, 2)[:, :rows, :keys]
         return np.where(hidden, -np.inf, x), derivative * self.factor, np.where(np.isfinite(x), error, 0)
 
     def operands(self, values, b, image, rows, keys):
@@ -313,8 +333,11 @@ class Sdpa(Case):
         share = self.heads // max(self.kv_heads, 1)
         return q[:, rows], np.repeat(k[:, keys], share, 0), np.repeat(v[:, keys], share, 0)
 
-    def kept(self, x, b):
+    def kept(self, x, b, values):
         """What probabilities are multiplied by in dropout."""
+        if self.keep is not None:
+            full = np.broadcast_to(values["dropout_mask"], (self.batch, self.heads, self.rows, self.keys))
+            return self.keep_scale * full[b, :, :x.shape[1], :x.shape[2]]
         return keeps(x.shape, b, self.dropout, self.seed, self.offset) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
 
     def forward(self, values, tensor_cores=False):
@@ -323,6 +346,7 @@ class Sdpa(Case):
         images = 1 if self.packed else self.batch
         o, o_error = np.zeros((2, images, self.heads, self.rows, self.e))
         lse, lse_error = np.full((images, self.heads, self.rows), -np.inf), np.zeros((images, self.heads, self.rows))
+        tops, sums, top_error, sum_error = lse.copy(), *np.zeros((3, images, self.heads, self.rows))
         unit, half, least, eighth, cut = self.unit, 0, 0, 0, 0
         if tensor_cores and self.dtype in LARGEST:
             eighth, least, cut = ROUNDOFF["float8_e4m3fn"], 2.0 ** -17 / (1 - self.dropout), 2.0 ** -13
@@ -342,7 +366,7 @@ class Sdpa(Case):
             p, many = np.exp(x - level), growth(max(x.shape[2], 1)) + 16
             total = p.sum(2) + (seen * np.exp(values["sink"][:, None] - level[..., 0]) if self.sink else 0)
             p = p / np.where(total > 0, total, 1)[..., None]
-            used = p * self.kept(x, b)
+            used = p * self.kept(x, b, values)
             o[image, :, rows] = used @ v
             error = error + unit * (12 + 4 * np.where(np.isfinite(x), np.abs(x - level) + np.abs(x), 0))
             o_error[image, :, rows] = ((used * error) @ np.abs(v) + (p * error).sum(2)[..., None] * np.abs(used @ v)
@@ -354,8 +378,12 @@ class Sdpa(Case):
             with np.errstate(divide="ignore"):
                 lse[image, :, rows] = np.where(seen, np.log(total) + level[..., 0], -np.inf)
             most = np.where(seen, np.abs(top), 0)
+            tops[image, :, rows], sums[image, :, rows] = np.where(seen, top, -np.inf), total
+            top_error[image, :, rows] = np.where(seen, error.max(2, initial=0), 0) + unit * most
+            sum_error[image, :, rows] = total * ((p * error).sum(2) + 2 * top_error[image, :, rows] + unit * (many + 4 * most))
             lse_error[image, :, rows] = (p * error).sum(2) + unit * (many + 4 * most + 4 * np.abs(np.where(seen, np.log(total + ~seen), 0)))
-        return (tuple(self.together("o", y) for y in (o, o_error)), tuple(self.of_rows_together(y) for y in (lse, lse_error)))
+        return (tuple(self.together("o", y) for y in (o, o_error)),
+                *(tuple(map(self.of_rows_together, pair)) for pair in ((lse, lse_error), (tops, top_error), (sums, sum_error))))
 
 
 class Forward(Sdpa):
@@ -369,27 +397,32 @@ class Forward(Sdpa):
         found = {"o": self.place("o", self.shapes["o"], self.o_dtype)}
         if self.wanted:
             found["lse"] = self.place("lse", self.shapes["lse"], self.compute)
+        if self.stats:
+            found.update({name: self.place(name, self.shapes["lse"], self.compute) for name in ("score_max", "score_sum_exp")})
         return found
 
     def problem(self):
-        from dnnkern.attention._problem import make_forward
+        from dnnkern.attention._calls import make_forward
         t = self.tensors()
-        out = (t["o"], t["lse"]) if self.wanted else t["o"]
-        given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *RAGGED, *PAGES))
-        return make_forward(given, out, self.out_dtype, *self.options, with_lse=self.wanted, aliases=frozenset())
+        out = tuple(t[name] for name in self.outputs())
+        more = *RAGGED, *PAGES, "block_mask", "dropout_mask", *("ragged_lse",) * 2 * self.stats
+        given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *more))
+        return make_forward(given, out if len(out) > 1 else out[0], self.out_dtype, *self.options, with_lse=self.wanted,
+                            with_stats=self.stats, aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
         scales = {name: arrays[name] for name in self.scales}
-        return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, out_dtype=self.out_dtype, **scales,
-                        **self.keywords(arrays, out, tail))
+        return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, return_stats=self.stats,
+                        out_dtype=self.out_dtype, **scales, **self.keywords(arrays, out, tail))
 
     def values(self, mode):
         return in_mode(self.common_values(), mode)
 
     def reference(self, values, tensor_cores=False):
-        (o, error), (lse, lse_error) = self.forward(values, tensor_cores)
-        found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.o_dtype), "lse": lse_error}
+        pairs = dict(zip(("o", "lse", "score_max", "score_sum_exp"), self.forward(values, tensor_cores)))
+        found, bound = ({name: pair[k] for name, pair in pairs.items()} for k in range(2))
+        bound["o"] = bound["o"] + rounding_error(found["o"], self.o_dtype)
         return ({name: y[name] for name in self.outputs()} for y in (found, bound))
 
 
@@ -416,9 +449,9 @@ class Backward(Sdpa):
         return found
 
     def problem(self):
-        from dnnkern.attention._problem import make_backward
+        from dnnkern.attention._calls import make_backward
         t = self.tensors()
-        more = *RAGGED, "ragged_o", "ragged_q", "ragged_k", "ragged_v"
+        more = *RAGGED, "ragged_o", "ragged_q", "ragged_k", "ragged_v", "dropout_mask"
         return make_backward(tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *more)),
                              tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, with_dsink=self.of_sink,
                              aliases=frozenset())
@@ -432,7 +465,7 @@ class Backward(Sdpa):
 
     def values(self, mode):
         found, places = self.common_values(), self.inputs()
-        (o, _), (lse, _) = self.forward(found)
+        (o, _), (lse, _), *_ = self.forward(found)
         rng = np.random.default_rng(12)
         found["do"] = coherent(rounded(rng.standard_normal(o.shape) + 0.25, self.dtype), places["do"])
         found["o"], found["lse"] = coherent(rounded(o, self.dtype), places["o"]), coherent(rounded(lse, self.compute), places["lse"])
@@ -457,7 +490,7 @@ class Backward(Sdpa):
             x, derivative, error = self.scores(q, k, values, b)
             seen = np.isfinite(lse) & np.isfinite(x)
             p = np.where(seen, np.exp(np.where(seen, x - np.where(seen, lse, 0), 0)), 0)
-            kept = self.kept(x, b)
+            kept = self.kept(x, b, values)
             dp, delta = kept * (do @ v.transpose(0, 2, 1)), (do * o).sum(2, keepdims=True)
             of_e = unit * (growth(self.e) + 6)
             dp_error = of_e * (kept * (np.abs(do) @ np.abs(v).transpose(0, 2, 1)) + (np.abs(do) * np.abs(o)).sum(2, keepdims=True))
@@ -513,7 +546,7 @@ class Backward(Sdpa):
 
     def _differences(self, values):
         """d(sum of o * do) along a direction of each operand, by differences in float64."""
-        (o, _), (lse, _) = self.forward(values)
+        (o, _), (lse, _), *_ = self.forward(values)
         found, rng, step = self.gradients({**values, "o": o, "lse": lse}), np.random.default_rng(3), 1e-6
         for name, (analytic, _) in found.items():
             of = name[1:]

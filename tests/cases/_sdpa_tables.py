@@ -109,8 +109,20 @@ def table(kind):
     case("rows-apart", 1, 2, 1, 6, 7, 8, dtype="float16", layout={name: {"gap": 8} for name in ("q", "k", "v", "o", "do")})
     case("backwards", 1, 2, 2, 6, 7, 4, layout={"q": {"flip": (2, 3)}, "k": {"flip": (2,)}, "v": {"flip": (1,)}, "o": {"flip": (3,)}})
     case("transposed", 1, 2, 2, 6, 7, 4, dtype="float64", layout={name: {"order": (0, 1, 3, 2)} for name in ("q", "k", "v", "o")})
+    for k, dtype in enumerate(SHORT):
+        case("dropout-mask", 2, 2, 1, 5, 9, 4, dtype=dtype, keep=((2, 2, 5, 9), (5, 9), (2, 1, 1, 9), (1, 2, 5, 1))[k], keep_scale=1.25,
+             bias_dtype=("", "", "float32", "")[k], causal=k == 1)
+    case("dropout-mask-biased", 2, 2, 2, 5, 9, 4, keep=(2, 1, 5, 9), bias=(2, 5, 9), of_keys=(9, 4), sink="float32", of_sink=True)
     if not backward:
         e4m3, e5m2 = LARGEST
+        for k, dtype in enumerate(SHORT):
+            case("stats", 2, 4, 2, 6, 9, 8, dtype=dtype, stats=True, wanted=k % 2 == 0, sink=dtype if k > 1 else "", causal=k != 1,
+                 align="bottom_right", of_rows=(6, 3), of_keys=(9, 5))
+            case("stats-ragged", 2, 2, 1, 6, 9, 8, dtype=dtype, stats=True, of_rows=(6, 2), of_keys=(9, 4), order="THD", ragged="int64")
+            case("blocks", 1, 1, 1, 130, 260, 4, dtype=dtype, blocks=True, causal=k == 0, window=(100, 140) if k == 2 else (-1, -1))
+        case("stats-capped", 1, 2, 2, 6, 9, 4, stats=True, softcap=2.0, alibi=True, bias=(1, 2, 6, 9))
+        case("blocks-and-more", 2, 2, 2, 20, 300, 8, dtype="bfloat16", blocks=True, mask=(20, 300), dropout=0.2, of_keys=(300, 140),
+             sink="float32")
         for k, dtype in enumerate(SHORT):
             case("paged", 2, 4, 2, 5, 11, 8, 16, dtype, of_rows=(5, 3), of_keys=(11, 6), page=4, pages=7, table=3,
                  causal=k % 2 == 0, align="bottom_right", order=("BHSD", "BSHD")[k // 2])

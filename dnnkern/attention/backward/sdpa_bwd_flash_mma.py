@@ -22,7 +22,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._addresses import row_strides_argument, strides_argument
-from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
+from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
 from .._fragments import make_pack, make_store, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
@@ -83,7 +83,7 @@ def supports(problem):
     columns = sum(ceil_div(n, 16) * 16 for n in (p.d, p.dv))
     if columns > MOST_COLUMNS:
         return f"heads of {p.d} and {p.dv} elements; expected {MOST_COLUMNS} together at most, in whole steps of 16"
-    return fits(p, 64)
+    return refusal(problem) or fits(p, 64)
 
 
 def configs(problem, device):

@@ -25,7 +25,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._addresses import row_strides_argument, strides_argument
-from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, tiles_of
+from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, refusal, tiles_of
 from .._modifiers import Dropout, Scoring
 from .._parameters import Kind, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from .._scores import NEG_INF, make_attends, make_extent, make_memory, make_terms, make_tile
@@ -85,7 +85,7 @@ class Config:
 
 def supports(problem):
     """Heads of up to 256 elements, of 128 in float64, whose accumulators take twice the registers."""
-    return fits(problem, SHAPES[-1].height, WIDEST // 2 if problem.compute == "float64" else WIDEST)
+    return refusal(problem) or fits(problem, SHAPES[-1].height, WIDEST // 2 if problem.compute == "float64" else WIDEST)
 
 
 def configs(problem, device):

@@ -10,8 +10,9 @@ from ...host.dtypes import compute_dtype
 from ...host.products import FLOATS, FP8
 from ...host.tensor import Tensor
 from .._checks import check_bias, check_factor_values, check_factors, check_number, check_offsets, check_pages, check_sink, expect, present
+from .._calls import normal_window
 from .._layout import sizes_of
-from .._problem import UNBOUNDED, normal_window
+from .._problem import UNBOUNDED
 
 CACHES = {"BHSD": "BHSD", "BSHD": "BSHD", "THD": "BSHD"}
 """The layout of the caches by that of the queries."""

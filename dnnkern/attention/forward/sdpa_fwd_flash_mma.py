@@ -25,12 +25,12 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._addresses import row_strides_argument, strides_argument
-from .._flash import blocks_seconds, fits, lines_arguments, tiles_of
+from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
 from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_store, scale_rows, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
-from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import LOG2E, NEG_INF, make_memory, make_terms
+from .._parameters import Kind, Sequences, added_arguments, block_mask_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG2E, LOG_BLOCK, NEG_INF, is_block_there, make_memory, make_next_tile, make_terms
 from ._parts import Outputs, Softmax
 from ._tiles import Grid, make_locate
 
@@ -93,7 +93,7 @@ def supports(problem):
     """16-bit heads of up to 256 elements."""
     if problem.dtype not in DTYPES:
         return f"dtype {problem.dtype}; expected float16 or bfloat16"
-    return fits(problem, 64)
+    return refusal(problem, "block_mask") or fits(problem, 64)
 
 
 def configs(problem, device):
@@ -138,7 +138,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """A tile of rows of one head a block."""
     kind, t = config.kind, config.threads
-    terms, (locate, keys_of) = make_terms(kind), make_locate(kind, t.height, 8 if kind.dropout else 1)
+    terms, (locate, keys_of) = make_terms(kind), make_locate(kind, t.height, t.width if kind.block_mask else 8 if kind.dropout else 1)
     WIDTH, HEIGHT, THREADS = t.width, t.height, t.count
     Q_PITCH, V_PITCH, STEPS, E = config.q.pitch, config.v.pitch, config.q.width // 16, config.v.width
     K_AT = HEIGHT * Q_PITCH
@@ -154,6 +154,7 @@ def kernel(config):
     apply_boolean_mask, MASK = make_apply_boolean_mask(WIDTH), kind.mask
     pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
+    BLOCKS, next_tile = kind.block_mask, make_next_tile(kind.block_mask)
 
     @device_function
     def finish(acc, softmax, row, column, outputs, tile, sink, sink_at):
@@ -177,7 +178,7 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
-                           bounds, scale, softcap, seed, offset, threshold, factor):
+                           bounds, scale, softcap, seed, offset, threshold, factor, block_mask, block_strides):
         memory = cuda.shared.array(0, u32)
         base = shared_address(memory, 0)
         thread = cuda.threadIdx.x
@@ -210,21 +211,26 @@ def kernel(config):
                 acc[c] = f32(0)
             for r in range(2):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r] = f32(NEG_INF), f32(0), f32(0)
-            if span.begin < span.end:
+            blocks_at = tile.image * block_strides.batch + tile.h * block_strides.head + (tile.i0 >> LOG_BLOCK) * block_strides.row
+            first = next_tile(span.begin, span.end, block_mask, blocks_at, block_strides)
+            if first < span.end:
                 load_q(base, of_q, tile.i0, rows, q_steps, thread)
-                load_k(base + K_AT, of_k, span.begin, keys, k_steps, thread)
+                load_k(base + K_AT, of_k, first, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(base + V_AT, of_v, span.begin, keys, v_steps, thread)
+                load_v(base + V_AT, of_v, first, keys, v_steps, thread)
                 commit_copies()
-            for key in range(span.begin, span.end, WIDTH):
+            for key in range(first, span.end, WIDTH):
+                if BLOCKS:
+                    if not is_block_there(block_mask, blocks_at, key, block_strides):
+                        continue
                 for c in range(SCORES):
                     x[c] = f32(0)
                 multiply(x, left, right, q_at, k_at)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = key + WIDTH
+                following = next_tile(key + WIDTH, span.end, block_mask, blocks_at, block_strides)
                 if following < span.end:
                     load_k(base + K_AT, of_k, following, keys, k_steps, thread)
                 commit_copies()
@@ -233,7 +239,7 @@ def kernel(config):
                     adjust(x, row, position, key, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
                 if MASK:
                     apply_boolean_mask(x, row, i32(key), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
-                if following > span.full_end or key < span.full_begin:
+                if key + WIDTH > span.full_end or key < span.full_begin:
                     apply_mask(x, position, key, column, keys, bounds)
                 if online_softmax(x, softmax.most, softmax.row_max, softmax.ref_max, softmax.row_sum, softmax.rescale, softmax_scale,
                                   slack):
@@ -261,7 +267,8 @@ def build(problem, device, config):
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
                  Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
-                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others,
+                 *block_mask_arguments(p))
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

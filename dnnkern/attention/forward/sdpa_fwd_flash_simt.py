@@ -31,10 +31,10 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from ...host.products import FLOATS
-from .._addresses import row_strides_argument, strides_argument
-from .._flash import blocks_seconds, fits, lines_arguments, make_powers, tiles_of
-from .._parameters import Kind, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
-from .._scores import NEG_INF, make_attends, make_memory, make_terms
+from .._addresses import row_strides_argument, stats_arguments, stats_of, strides_argument
+from .._flash import blocks_seconds, fits, lines_arguments, make_powers, refusal, tiles_of
+from .._parameters import Kind, Sequences, Strides, added_arguments, block_mask_arguments, kind_of, number_arguments, sequence_arguments
+from .._scores import LOG_BLOCK, NEG_INF, is_block_there, make_attends, make_memory, make_next_tile, make_terms
 from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
 from ._parts import Dropout, Outputs
 from ._tiles import Grid, make_locate
@@ -55,6 +55,7 @@ class Config:
     threads: Threads
     put: int
     lse: bool
+    stats: tuple
 
     @property
     def depth(self):
@@ -95,7 +96,7 @@ def supports(problem):
     """Heads of up to 256 elements, of 16 bits and more."""
     if problem.dtype not in FLOATS:
         return f"dtype {problem.dtype}; expected one of {', '.join(FLOATS)}"
-    return fits(problem, SHAPES[-1].height)
+    return refusal(problem, "block_mask", "score_max", "score_sum_exp") or fits(problem, SHAPES[-1].height)
 
 
 def workspace(problem, device, config):
@@ -109,7 +110,7 @@ def configs(problem, device):
     sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v)]
     put = words_of(p.o, p.strides(p.o))
     for threads in SHAPES:
-        config = Config(kind_of(p), *sources, threads, put, p.lse is not None)
+        config = Config(kind_of(p), *sources, threads, put, p.lse is not None, stats_of(p))
         if config.shared <= device.shared_per_block and config.registers <= 220:
             found.append(config)
     return found
@@ -137,6 +138,14 @@ class Rows(NamedTuple):
     row_sum: object
 
 
+class Stats(NamedTuple):
+    """Where the largest score of a row and its sum of exponentials go."""
+    max: object
+    max_strides: object
+    sum: object
+    sum_strides: object
+
+
 class Scoring(NamedTuple):
     """What products become scores with, and where the head's bias and mask begin."""
     scale: object
@@ -156,14 +165,15 @@ def kernel(config):
     """A tile of rows of one head a block."""
     kind, t, T = config.kind, config.threads, config.kind.real
     terms, powers, attends = make_terms(kind), make_powers(kind.compute), make_attends(kind)
-    locate, keys_of = make_locate(kind, t.height)
+    locate, keys_of = make_locate(kind, t.height, t.width if kind.block_mask else 1)
     ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
     G, ITEM, DEPTH, PITCH, VALUES, P_PITCH = (group_of(kind.dtype), item_of(kind.dtype), config.depth, config.pitch, config.width,
                                               config.p_pitch)
     K_AT, GROUPS, SUMS, SCORES = HEIGHT * PITCH, DEPTH // G, ROWS * VALUES // LANES, ROWS * COLUMNS
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * VALUES
-    OWN, WITH_LSE, BIAS, MASK = VALUES // LANES, config.lse, bool(kind.bias), kind.mask
+    OWN, WITH_LSE, BIAS, MASK, (WITH_MAX, WITH_SUM) = VALUES // LANES, config.lse, bool(kind.bias), kind.mask, config.stats
+    BLOCKS, next_tile = kind.block_mask, make_next_tile(kind.block_mask)
     memory_of = make_memory(kind.ragged, kind.paged)
     load_q = make_loader(config.q, HEIGHT, DEPTH, PITCH, THREADS)
     load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS, memory_of.key_at)
@@ -216,11 +226,12 @@ def kernel(config):
     @device_function
     def finish(r, s):
         """A row of the thread is divided by its sum and stored."""
-        rows, i0, lane, tile, outputs, o, lse, sink, sink_at = s
-        i, ref_max, row_sum = i0 + r, rows.ref_max[r], total(rows.row_sum[r])
+        rows, i0, lane, tile, outputs, o, lse, sink, sink_at, stats = s
+        i, ref_max, row_sum, top = i0 + r, rows.ref_max[r], total(rows.row_sum[r]), rows.row_max[r]
         if SINK and rows.row_max[r] != T(NEG_INF):
             sink_logit = T(load_sink(sink, sink_at))
-            ref_max = powers.level(maximum(rows.row_max[r], sink_logit))
+            top = maximum(top, sink_logit)
+            ref_max = powers.level(top)
             fall = powers.fall(rows.ref_max[r], ref_max)
             row_sum = T(T(row_sum * fall) + powers.rise(sink_logit, ref_max))
             for c in range(OWN):
@@ -234,6 +245,14 @@ def kernel(config):
         if i < tile.written:
             if i < memory_of.written(outputs.o_strides, tile.rows, tile.written):
                 store(advance(o, i * outputs.o_strides.row), outputs.o_strides.column, lane, rows.acc, r * OWN)
+            if WITH_MAX:
+                if lane == 0 and i < memory_of.written(stats.max_strides, tile.rows, tile.written):
+                    at = memory_of.rows_of(stats.max, stats.max_strides, tile.image, tile.h, i, tile.rows)
+                    at[0] = top if exists else T(NEG_INF)
+            if WITH_SUM:
+                if lane == 0 and i < memory_of.written(stats.sum_strides, tile.rows, tile.written):
+                    at = memory_of.rows_of(stats.sum, stats.sum_strides, tile.image, tile.h, i, tile.rows)
+                    at[0] = row_sum if exists else T(0)
             if WITH_LSE and lane == 0 and i < memory_of.written(outputs.lse_strides, tile.rows, tile.written):
                 value = T(NEG_INF)
                 if exists:
@@ -244,7 +263,8 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_simt(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                             lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
-                            bounds, scale, softcap, seed, offset, threshold, factor):
+                            bounds, scale, softcap, seed, offset, threshold, factor, block_mask, block_strides, score_max, max_strides,
+                            score_sum, sum_strides):
         memory = cuda.shared.array(0, T)
         base = shared_address(memory, 0)
         thread = cuda.threadIdx.x
@@ -272,26 +292,31 @@ def kernel(config):
                 rows.acc[c] = T(0)
             for r in range(ROWS):
                 rows.row_max[r], rows.row_sum[r], rows.ref_max[r] = T(NEG_INF), T(0), T(0)
-            if span.begin < span.end:
+            blocks_at = tile.image * block_strides.batch + tile.h * block_strides.head + (tile.i0 >> LOG_BLOCK) * block_strides.row
+            first = next_tile(span.begin, span.end, block_mask, blocks_at, block_strides)
+            if first < span.end:
                 load_q(base, of_q, tile.i0, tile.rows, q_steps, thread)
-                load_k(base + K_AT * ITEM, of_k, span.begin, keys, k_steps, thread)
+                load_k(base + K_AT * ITEM, of_k, first, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(base + V_AT * ITEM, of_v, span.begin, keys, v_steps, thread)
+                load_v(base + V_AT * ITEM, of_v, first, keys, v_steps, thread)
                 commit_copies()
-            for key in range(span.begin, span.end, WIDTH):
+            for key in range(first, span.end, WIDTH):
+                if BLOCKS:
+                    if not is_block_there(block_mask, blocks_at, key, block_strides):
+                        continue
                 for c in range(SCORES):
                     x[c] = T(0)
                 multiply(x, q_at, k_at, PITCH, GROUPS)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = key + WIDTH
+                following = next_tile(key + WIDTH, span.end, block_mask, blocks_at, block_strides)
                 if following < span.end:
                     load_k(base + K_AT * ITEM, of_k, following, keys, k_steps, thread)
                 commit_copies()
 
-                whole = following <= span.full_end and key >= span.full_begin
+                whole = key + WIDTH <= span.full_end and key >= span.full_begin
                 online_softmax_all(0, (x, rows, memory, p_at, i0, key + lane, whole, lane, tile, scoring, dropout))
                 cuda.syncwarp()
                 weigh(rows.acc, base + u32(p_at * ITEM), P_PITCH, v_at, VALUES, WIDTH)
@@ -303,7 +328,8 @@ def kernel(config):
 
             finish_all(0, (rows, i0, lane, tile, Outputs(u64(0), o, o_strides, lse, lse_strides),
                            memory_of.rows_of(o, o_strides, tile.image, tile.h, tile.first_row, tile.rows),
-                           memory_of.rows_of(lse, lse_strides, tile.image, tile.h, tile.first_row, tile.rows), sink, tile.h * sink_step))
+                           memory_of.rows_of(lse, lse_strides, tile.image, tile.h, tile.first_row, tile.rows), sink, tile.h * sink_step,
+                           Stats(score_max, max_strides, score_sum, sum_strides)))
     return sdpa_fwd_flash_simt
 
 
@@ -314,7 +340,8 @@ def build(problem, device, config):
     arguments = (*(Argument(pointer, name) for name in ("q", "k", "v", "o")), Argument(f"{p.compute}*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
                  Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
-                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p),
+                 *block_mask_arguments(p), *stats_arguments(p))
     return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
 
 

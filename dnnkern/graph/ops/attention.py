@@ -8,9 +8,10 @@ from .._infer import ordered_like, row_major
 from .._tensor import tensor
 from ._define import operation
 
-ABSENT = ("block_mask", "rng_dump", "score_mod", "score_mod_bprop", "score_max", "score_sum_exp")
+ABSENT = ("rng_dump", "score_mod", "score_mod_bprop")
 """Options of cuDNN's that no kernel here has."""
-RAGGED = {"Q": "q", "K": "k", "V": "v", "O": "o", "Stats": "lse", "dO": "do", "dQ": "dq", "dK": "dk", "dV": "dv"}
+RAGGED = {"Q": "q", "K": "k", "V": "v", "O": "o", "Stats": "lse", "Max": "score_max", "Sum_exp": "score_sum_exp", "dO": "do", "dQ": "dq",
+          "dK": "dk", "dV": "dv"}
 """Ports whose tensors may be ragged: {port: the array's name in launches}."""
 TABLES = {"K": "Page_table_K", "V": "Page_table_V"}
 ROWS = 2 ** 31 - 1
@@ -46,16 +47,19 @@ def _options(function, a):
         attributes["scale"] = float(a.attn_scale)
     if a.dropout is not None:
         probability, *words = a.dropout
-        if isinstance(probability, tensor) or len(words) != 2:
-            attributes["dropout_mask"] = True
-        else:
+        if isinstance(probability, tensor):
+            ports["Dropout_mask"], ports["Dropout_scale"] = probability, next(iter(words), None)
+        elif len(words) == 2:
             attributes["dropout"] = float(probability)
             ports["Seed"], ports["Offset"] = words
+        if len(words) not in ((1, 2) if isinstance(probability, tensor) else (2,)) or not all(isinstance(t, tensor) for t in words):
+            raise InvalidValue(f"{function}: dropout={a.dropout!r}; expected (probability, seed, offset) or (mask, scale), tensors but for "
+                               "the probability")
     attributes["absent"] = tuple(name for name in ABSENT if getattr(a, name, None) is not None)
     return ports, attributes
 
 
-@operation(outputs="O Stats", tag="SDPA_FWD")
+@operation(outputs="O Stats Max Sum_exp", given="Max Sum_exp", tag="SDPA_FWD")
 def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None, use_alibi_mask=False, use_padding_mask=False,
          seq_len_q=None, seq_len_kv=None, use_causal_mask=False, use_causal_mask_bottom_right=False, sliding_window_length=None,
          diagonal_alignment=diagonal_alignment.TOP_LEFT, diagonal_band_left_bound=None, diagonal_band_right_bound=None, dropout=None,
@@ -79,8 +83,13 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
         N, the bound of `seq_len_kv`; default: what the tables have room for.
     diagonal_band_left_bound, diagonal_band_right_bound, diagonal_alignment
         A query attends to keys less than so many to the left, and at most so many to the right, of its own position.
-    dropout : (float, tensor, tensor)
-        Probability, seed and offset (int64).
+    dropout : (float, tensor, tensor) or (tensor, tensor)
+        Probability, seed and offset (int64); or what probabilities are multiplied by, which broadcasts to (B, H, S, N), and a scale.
+    block_mask : tensor
+        A bit for each block of 128 queries and 128 keys, lowest first, (B, H, ceil(S / 128), ceil(N / 1024)), UINT8.
+    score_max, score_sum_exp : tensor
+        Tensors of the caller's, (B, H, S, 1), FLOAT, that receive the largest score of each row, the sink among them, and the sum of
+        exponentials relative to it.
     sink_token : tensor
         A logit of each head, (1, H, 1, 1), in the softmax without a value.
 
@@ -92,9 +101,11 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     a = SimpleNamespace(**locals())
     ports, attributes = _options("sdpa", a)
     ports[TABLES["K"]], ports[TABLES["V"]] = paged_attention_k_table, paged_attention_v_table
+    ports["Block_mask"] = block_mask
     attributes["max_seq_len_kv"] = int(paged_attention_max_seq_len_kv or 0)
     wanted = generate_stats if generate_stats is not None else not is_inference
-    return {"Q": q, "K": k, "V": v, **ports}, attributes, {} if wanted else {"Stats": None}
+    made = {"Max": score_max, "Sum_exp": score_sum_exp}
+    return {"Q": q, "K": k, "V": v, **ports}, attributes, made if wanted else {"Stats": None, **made}
 
 
 @operation(outputs="dQ dK dV dBias dSINK_TOKEN", given="dBias dSINK_TOKEN", tag="SDPA_BWD")
@@ -153,15 +164,19 @@ def _check(node):
             node.expect_dim(port, (q[0], 1, 1, 1))
     if node.inputs.get("SINK_TOKEN") is not None:
         node.expect_dim("SINK_TOKEN", (1, q[1], 1, 1))
-    if node.inputs.get("Bias") is not None:
-        full = (q[0], q[1], q[2], keys)
-        bias = node.dim("Bias")
-        node.expect(len(bias) == 4 and all(n in (1, m) for n, m in zip(bias, full)), "Bias", f"dims {bias}",
-                    f"some that broadcast to {full}")
+    full = (q[0], q[1], q[2], keys)
+    for port in ("Bias", "Dropout_mask"):
+        if node.inputs.get(port) is not None:
+            dim = node.dim(port)
+            node.expect(len(dim) == 4 and all(n in (1, m) for n, m in zip(dim, full)), port, f"dims {dim}",
+                        f"some that broadcast to {full}")
+    if node.inputs.get("Dropout_scale") is not None:
+        dim = node.dim("Dropout_scale")
+        node.expect(math.prod(dim) == 1, "Dropout_scale", f"dims {dim}", "one element")
+    if node.inputs.get("Block_mask") is not None:
+        node.expect_dim("Block_mask", (q[0], q[1], -(-q[2] // 128), -(-keys // 1024)))
     if node.attributes["absent"]:
         node.refuse(None, f"{', '.join(node.attributes['absent'])}: no kernel has it")
-    if node.attributes.get("dropout_mask"):
-        node.refuse(None, "dropout by a mask: no kernel has it; expected (probability, seed, offset)")
     for port, t in (*node.inputs.items(), *node.outputs.items()):
         if t is not None and t._ragged is not None:
             _check_ragged(node, port, t, q[0])
@@ -185,7 +200,8 @@ def _(node):
     q, v = _check(node)
     o = (*q[:3], v[3])
     node.result("O", o, ordered_like(o, node.stride("Q")))
-    node.result("Stats", (*q[:3], 1), row_major, dtype=data_type.FLOAT)
+    for port in ("Stats", "Max", "Sum_exp"):
+        node.result(port, (*q[:3], 1), row_major, dtype=data_type.FLOAT)
 
 
 @sdpa_backward.infer
@@ -200,6 +216,21 @@ def _(node):
         if port in node.outputs:
             node.expect(of in node.inputs, port, f"a tensor without {of}", of)
             node.result(port, node.dim(of), node.stride(of))
+
+
+def _dropout_mask(part, dtype, compute):
+    """(what probabilities are multiplied by, the scale, values that are read at each execution): a scale on the device is part of the
+    mask."""
+    mask, scale = _beside(part, "Dropout_mask", dtype, compute), part.spec_of("Dropout_scale")
+    if mask is None or scale is None:
+        return mask, 1.0, {}
+    if scale.by_value:
+        number = part.number("Dropout_scale")
+        return (mask, number, {}) if isinstance(number, float) else (mask, 1.0, {"dropout_scale": number})
+    mask, factor = part.converted(mask, compute), part.converted(part.input("Dropout_scale"), compute)
+    scaled = part.temporary(mask.shape, compute)
+    part.call("binary", (mask, factor.view((1,), (1,)).broadcast(mask.shape)), (scaled,), "mul")
+    return scaled, 1.0, {}
 
 
 def _fields(part, d):
@@ -293,20 +324,22 @@ def _(part):
     operands["bias"] = _beside(part, "Bias", dtype, compute)
     sink = _beside(part, "SINK_TOKEN", dtype, compute)
     operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
-    keys = k.shape[2]
+    operands["dropout_mask"], fields["dropout_scale"], more = _dropout_mask(part, dtype, compute)
+    operands["block_mask"], bound, keys = part.input("Block_mask"), {**bound, **more}, k.shape[2]
     for name, port in zip("kv", TABLES.values()):
         table = part.input(port)
         if table is not None:
             operands[f"page_table_{name}"] = table.view(table.shape[0:4:2], table.tensor.strides[0:4:2])
             keys = part.attribute("max_seq_len_kv") or table.shape[2] * part.input(name.upper()).shape[2]
-    written, stats = arrays.into("O", o, dtype), part.output("Stats", always=False)
-    kept = arrays.into("Stats", stats, compute)
+    written, numbers = arrays.into("O", o, dtype), {port: part.output(port, always=False) for port in ("Stats", "Max", "Sum_exp")}
+    kept = {port: arrays.into(port, r, compute) for port, r in numbers.items()}
     given = {name: arrays.rows(port, r) for name, port, r in zip("qkv", "QKV", (q, k, v))}
     part.problem(SdpaProblem, {**given, **operands, **arrays.offsets},
-                 {"o": arrays.rows("O", written), "lse": arrays.numbers("Stats", kept)}, scalars, bound=bound, layout=arrays.layout,
-                 **arrays.most(keys), **fields)
+                 {"o": arrays.rows("O", written), **{RAGGED[port]: arrays.numbers(port, r) for port, r in kept.items()}}, scalars,
+                 bound=bound, layout=arrays.layout, **arrays.most(keys), **fields)
     part.done(written, o)
-    part.done(kept, stats)
+    for port, r in numbers.items():
+        part.done(kept[port], r)
 
 
 @sdpa_backward.lower
@@ -323,6 +356,8 @@ def _(part):
     operands["bias"] = _beside(part, "Bias", dtype, compute)
     sink = _beside(part, "SINK_TOKEN", dtype, compute)
     operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
+    operands["dropout_mask"], fields["dropout_scale"], more = _dropout_mask(part, dtype, compute)
+    bound = {**bound, **more}
     results, pending = {"dbias": None, "dsink": None}, []
     for name, port, like in (("dq", "dQ", q), ("dk", "dK", k), ("dv_out", "dV", v), ("dbias", "dBias", operands["bias"]),
                              ("dsink", "dSINK_TOKEN", operands["sink"])):
