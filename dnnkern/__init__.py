@@ -88,6 +88,7 @@ _NAMES = {
     "mse_loss_fwd": "dnnkern.loss",
     "nll_loss_bwd": "dnnkern.loss",
     "nll_loss_fwd": "dnnkern.loss",
+    "move_rows": "dnnkern.transform",
     "pad": "dnnkern.transform",
     "scale_tensor": "dnnkern.act",
     "set_tensor": "dnnkern.transform",

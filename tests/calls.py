@@ -119,6 +119,7 @@ CALLS = {
                               array(_spec().weight_size), _reserve()], {}),
     "rnn_bwd_weights": lambda: ([_spec(), array(1, 1, 2), None, array(1, 1, 2), _reserve()], {}),
     "rnn_fwd": lambda: ([_spec(), array(1, 1, 2), None, None, array(_spec().weight_size)], {"training": True, "seed": 1, "offset": 1}),
+    "move_rows": lambda: ([array(2, 3), array(1, dtype="int32", value=0), array(1, dtype="int32", value=0)], {"rows": 1}),
     "random_fill": lambda: ([array(3)], {"distribution": "uniform", "seed": 1, "offset": 1, "low": 0.0, "high": 1.0, "mean": 0.0,
                                          "std": 1.0, "p": 0.5}),
     "rope_bwd": lambda: ([array(2, 2), array(2, 1), array(2, 1)], {"interleaved": True}),
@@ -145,7 +146,7 @@ WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 
 NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "high", "k", "label_smoothing", "low", "lr", "lr_decay",
            "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
-INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "seed", "step")
+INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows", "seed", "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "has_beta",
          "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "scale_grad_by_freq", "sink_gradient",
          "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
@@ -160,7 +161,7 @@ _OWN = {**{name: {"beta": "array", "mean": "array"} for name in (
             "layer_norm_bwd", "layer_norm_fwd", "rms_norm_fwd")},
         "batch_norm_bwd": {"residual": "flag", "beta": "array", "mean": "array"}, "lrn_fwd": {"size": "integer"},
         "lrn_bwd": {"size": "integer"},
-        "sdpa_fwd": {"k": "array"}, "sdpa_bwd": {"k": "array"},
+        "move_rows": {"source": "array", "target": "array"}, "sdpa_fwd": {"k": "array"}, "sdpa_bwd": {"k": "array"},
         "unary": {"axis": "ints"}, "mse_loss_fwd": {"target": "array"}, "mse_loss_bwd": {"target": "array"}}
 
 

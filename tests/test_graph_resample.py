@@ -5,6 +5,7 @@ from graphs import DTYPE, T, channels_last, close, like, new_graph, run
 
 import dnnkern
 import dnnkern.graph as cudnn
+from dnnkern.host.dtypes import numpy_dtype
 
 R, P = cudnn.resampling_mode, cudnn.padding_mode
 
@@ -89,6 +90,29 @@ def test_mixture_of_experts(io):
     close(got[0], np.concatenate([rows[:4] @ weight[0].astype(float), rows[4:] @ weight[2].astype(float)]), factor=8, scale=8)
 
 
+@pytest.mark.parametrize("io", [T.FLOAT, T.BFLOAT16])
+@pytest.mark.parametrize("mode", ["GATHER", "SCATTER"])
+def test_grouped_matmul_of_routed_tokens(mode, io):
+    """Six tokens, two experts of three for each: rows are sorted by expert."""
+    dtype, random = numpy_dtype(DTYPE[io]), np.random.default_rng(4)
+    experts = np.array([random.permutation(3)[:2] for _ in range(6)])
+    order = np.argsort(experts.reshape(-1), kind="stable")
+    index, ks = ((order // 2).astype(np.int32).reshape(1, 12, 1), (order % 2).astype(np.int32).reshape(1, 12, 1))
+    first = np.searchsorted(experts.reshape(-1)[order], range(3)).astype(np.int32).reshape(3, 1, 1)
+    token, weight = draw((1, 6 if mode == "GATHER" else 12, 8), 1).astype(dtype), draw((3, 8, 5), 2).astype(dtype)
+    graph = new_graph(io)
+    tt, tw, tf, ti, tk = (like(graph, array) for array in (token, weight, first, index, ks))
+    y = graph.moe_grouped_matmul(tt, tw, tf, ti, tk, mode=cudnn.moe_grouped_matmul_mode[mode], top_k=2).set_output(True)
+    got, = run(graph, {tt: token, tw: weight, tf: first, ti: index, tk: ks}, [y])
+    x, w, want = token[0].astype(float), weight.astype(float), np.zeros((12, 5))
+    for r in range(12):
+        expert = experts.reshape(-1)[order[r]]
+        row = (x[index[0, r, 0]] if mode == "GATHER" else x[r]) @ w[expert]
+        want[r if mode == "GATHER" else index[0, r, 0] * 2 + ks[0, r, 0]] = row
+    assert y.get_dim() == [1, 12, 5]
+    close(got[0], want, factor=8, scale=8)
+
+
 D = cudnn.rng_distribution
 
 
@@ -118,7 +142,10 @@ def test_random_numbers(distribution, numbers, mean, deviation):
     (lambda g, x: g.resample(x, R.BILINEAR, P.ZERO_PAD), "ATTRIBUTE_NOT_SET.*set_dim"),
     (lambda g, x: [g.moe_grouped_matmul(x, x, x)], "moe_grouped_matmul node '0': port TOKEN.*expected 3 of them"),
     (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
-                                        mode=cudnn.moe_grouped_matmul_mode.GATHER)], "mode GATHER; expected NONE")])
+                                        mode=cudnn.moe_grouped_matmul_mode.GATHER)], r"TOKEN_INDEX: got none; expected a tensor \(1, rows"),
+    (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
+                                        *[g.tensor([1, 4, 1], [4, 1, 1], T.INT32)] * 2,
+                                        mode=cudnn.moe_grouped_matmul_mode.SCATTER)], "top_k 0; expected 1 at least")])
 def test_refusals(make, message):
     graph = new_graph()
     make(graph, graph.tensor([1, 4, 4, 4], [64, 1, 16, 4], name="x"))[0].set_output(True)

@@ -25,6 +25,8 @@ class Case(_words.Case):
             return dnnkern.concat([arrays[name] for name, _ in p.boxes], p.axis, out=arrays["y"], **keywords)
         if self.op == "pad":
             return dnnkern.pad(arrays["x"], p.pads, mode=p.mode, value=1.0, out=arrays["y"], **keywords)
+        if self.op == "move_rows":
+            return dnnkern.move_rows(arrays["x"], *(arrays.get(name) for name in ("source", "target")), out=arrays["y"], **keywords)
         if self.op == "set_tensor":
             return dnnkern.set_tensor(arrays["x"], 1.0, **keywords)
         if self.op in BLOCKS:

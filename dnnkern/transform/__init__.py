@@ -1,4 +1,4 @@
-"""Transforms: transpose, layouts, slices, padding, im2col, resampling, grids, casts."""
+"""Transforms: transpose, layouts, slices, padding, rows, im2col, resampling, grids, casts."""
 from ..host.front import Operation, public
 from ..host.scalars import ints, number
 from ..host.window import windows
@@ -10,6 +10,8 @@ from .layout._pad_problem import PadProblem, SetProblem
 from .layout._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
                             space_to_depth, strided_slice)
 from .layout._slice_problem import SliceProblem
+from .rows._rows import MOVE_ROWS, move_rows
+from .rows._rows_problem import RowsProblem
 from .sample._grid_problem import AffineGridProblem, GridSampleGradientProblem, GridSampleProblem
 from .sample._grids import (AFFINE_GRID_BWD, AFFINE_GRID_FWD, GRID_SAMPLE_BWD, GRID_SAMPLE_FWD, affine_grid_bwd, affine_grid_fwd,
                             grid_sample_bwd, grid_sample_fwd)
@@ -17,12 +19,12 @@ from .sample._resample import RESAMPLE_BWD, RESAMPLE_FWD, resample_bwd, resample
 from .sample._resample_problem import ResampleProblem
 from .window._problem import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "PAD", "RESAMPLE_BWD",
-           "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlocksProblem", "CastProblem",
-           "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadProblem", "ResampleProblem", "SetProblem", "SliceProblem",
-           "TransposeProblem", "WindowProblem", "affine_grid_bwd", "affine_grid_fwd", "cast", "col2im", "concat", "convert_layout",
-           "depth_to_space", "grid_sample_bwd", "grid_sample_fwd", "im2col", "pad", "resample_bwd", "resample_fwd", "set_tensor",
-           "space_to_depth", "strided_slice", "transpose"]
+__all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "MOVE_ROWS", "PAD",
+           "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlocksProblem",
+           "CastProblem", "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadProblem", "ResampleProblem",
+           "RowsProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "affine_grid_bwd", "affine_grid_fwd", "cast",
+           "col2im", "concat", "convert_layout", "depth_to_space", "grid_sample_bwd", "grid_sample_fwd", "im2col", "move_rows", "pad",
+           "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

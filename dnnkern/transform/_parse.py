@@ -12,6 +12,7 @@ from .layout._borders import MODES
 from .layout._concat_problem import ConcatProblem, make_concat_problem
 from .layout._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from .layout._slice_problem import SliceProblem, make_slice_problem
+from .rows._rows_problem import RowsProblem, make_rows
 from .sample._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGridProblem, GridSampleGradientProblem,
                                    GridSampleProblem, make_affine, make_affine_gradient, make_sample, make_sample_gradient)
 from .sample._resample_problem import MODES as RESAMPLE_MODES
@@ -282,10 +283,31 @@ def cast_from_record(record):
     return problem_from_record(CastProblem, "cast", record)
 
 
+def add_rows_arguments(parser):
+    """The words that describe rows that are moved."""
+    parser.add_argument("shape", type=sizes_word, help="rows and their elements: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+    parser.add_argument("--source", type=int, metavar="ROWS", help="gather so many rows")
+    parser.add_argument("--target", type=int, metavar="ROWS", help="scatter to so many rows")
+
+
+def make_rows_words(arguments):
+    """The problem that parsed words describe: packed arrays."""
+    x, source, target = Tensor.packed(arguments.shape, arguments.dtype), arguments.source, arguments.target
+    rows = [None if n is None else Tensor.packed((arguments.shape[0] if source is None else source,), "int32") for n in (source, target)]
+    return make_rows((x, *rows), None, target, frozenset())
+
+
+def rows_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(RowsProblem, "move_rows", record)
+
+
 FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_record),
           "cast": (add_cast_arguments, make_cast, cast_from_record),
           "strided_slice": (add_slice_arguments, make_slice, slice_from_record),
           "concat": (add_concat_arguments, make_concat, concat_from_record),
+          "move_rows": (add_rows_arguments, make_rows_words, rows_from_record),
           "pad": (add_pad_arguments, make_pad, pad_from_record),
           "set_tensor": (add_array_arguments, make_set, set_from_record),
           **{op: (add_blocks_arguments, functools.partial(make_blocks, op), functools.partial(blocks_from_record, op)) for op in BLOCKS},
@@ -304,6 +326,7 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "strided_slice": ("9x40x33 f16 1:8,::2,3:30", "5x77 f32 :,::-1", "64x48 i8 8:56,16:"),
          "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
+         "move_rows": ("9x40 f32 --source 20", "20x33 bf16 --target 21", "6x7 i8"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),
          **dict.fromkeys(RESAMPLES, ("2x8x5x6 f32 10x12 bilinear", "1x16x7x9 bf16 4x20 bilinear corners nhwc", "2x3x8 f64 5 nearest",

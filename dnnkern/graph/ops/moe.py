@@ -5,6 +5,7 @@ from ...dropout import RandomProblem, numbers_of
 from ...host.products import FLOATS
 from .._enums import data_type, member, moe_grouped_matmul_mode, rng_distribution
 from .._errors import InvalidValue
+from .._fuse import Arithmetic
 from .._infer import row_major
 from .._tensor import sizes
 from ._define import operation
@@ -19,14 +20,17 @@ def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, toke
     Parameters
     ----------
     first_token_offset : tensor
-        (E, 1, 1) INT32: where each expert's tokens begin; the last expert's end at T.
+        (E, 1, 1) INT32: where each expert's rows begin; the last expert's end with the rows.
+    token_index, token_ks : tensor
+        (1, rows, 1) INT32: the token of a row, and which of its `top_k` experts' it is.
     mode : moe_grouped_matmul_mode
-        NONE. GATHER and SCATTER have no kernel.
+        NONE: rows are the tokens. GATHER: row r is token ``token_index[r]``. SCATTER: the product of row r is row ``token_index[r] * top_k
+        + token_ks[r]`` of the result.
 
     Returns
     -------
     tensor
-        (1, T, N)
+        (1, rows, N)
     """
     return ({"TOKEN": token, "WEIGHT": weight, "FIRST_TOKEN_OFFSET": first_token_offset, "TOKEN_INDEX": token_index, "TOKEN_KS": token_ks},
             {"mode": member(moe_grouped_matmul_mode, mode, "moe_grouped_matmul: mode").name, "top_k": operator.index(top_k)})
@@ -36,27 +40,47 @@ def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, toke
 def _(node):
     for port in ("TOKEN", "WEIGHT", "FIRST_TOKEN_OFFSET"):
         node.expect_rank(port, 3)
-    token, weight = node.dim("TOKEN"), node.dim("WEIGHT")
-    if node.attributes["mode"] != "NONE":
-        node.refuse(None, f"mode {node.attributes['mode']}; expected NONE")
+    token, weight, mode = node.dim("TOKEN"), node.dim("WEIGHT"), node.attributes["mode"]
     node.expect(token[0] == 1 and token[2] == weight[1], "TOKEN", f"dims {token}", f"(1, T, {weight[1]}), K as WEIGHT's {weight}")
     node.expect_dim("FIRST_TOKEN_OFFSET", (weight[0], 1, 1))
-    node.result("Y", (1, token[1], weight[2]), row_major)
+    needed = {"NONE": (), "GATHER": ("TOKEN_INDEX",), "SCATTER": ("TOKEN_INDEX", "TOKEN_KS")}[mode]
+    for port in needed:
+        node.expect(node.inputs.get(port) is not None, port, "none", f"a tensor (1, rows, 1) with mode {mode}")
+        node.expect_rank(port, 3)
+    rows = node.dim("TOKEN_INDEX")[1] if mode == "GATHER" else token[1]
+    for port in needed:
+        node.expect_dim(port, (1, rows, 1))
+        node.expect(node.inputs[port]._type is data_type.INT32, port, f"data type {node.inputs[port]._type.name}", "INT32")
+    if mode == "SCATTER":
+        node.expect(node.attributes["top_k"] >= 1, "TOKEN_KS", f"top_k {node.attributes['top_k']}", "1 at least with mode SCATTER")
+    node.result("Y", (1, rows, weight[2]), row_major)
 
 
 @moe_grouped_matmul.lower
 def _(part):
-    """The offsets get the entry that closes them."""
+    """The offsets get the entry that closes them; rows are gathered before the product, or scattered after it."""
     token, weight = alike(part, part.input("TOKEN"), part.input("WEIGHT"))
     written, out = target(part, "Y", token.dtype)
-    first, experts = part.input("FIRST_TOKEN_OFFSET"), weight.shape[0]
+    first, experts, mode = part.input("FIRST_TOKEN_OFFSET"), weight.shape[0], part.attribute("mode")
     if first.dtype != "int32":
         part.refuse("FIRST_TOKEN_OFFSET", first.dtype, "int32")
+    rows, results = (r.view(r.shape[1:], r.tensor.strides[1:]) for r in (token, written))
+    if mode == "GATHER":
+        index = part.input("TOKEN_INDEX")
+        gathered = part.temporary((results.shape[0], rows.shape[1]), rows.dtype)
+        part.call("move_rows", (rows, index.view(index.shape[1:2], index.tensor.strides[1:2]), None), (gathered,), None)
+        rows = gathered
+    made = part.temporary(results.shape, results.dtype) if mode == "SCATTER" else results
     offsets = part.temporary((experts + 1,), "int32")
     part.copy(first.view((experts,), (first.tensor.strides[0],)), offsets.view((experts,), (1,)))
-    part.fill(offsets.view((1,), (1,), experts), float(token.shape[1]))
-    rows, results = (r.view(r.shape[1:], r.tensor.strides[1:]) for r in (token, written))
-    part.call("grouped_matmul", (rows, weight, offsets, None, None, None), (results,), False, None, None, None, False, scalars=(1.0,))
+    part.fill(offsets.view((1,), (1,), experts), float(rows.shape[0]))
+    part.call("grouped_matmul", (rows, weight, offsets, None, None, None), (made,), False, None, None, None, False, scalars=(1.0,))
+    if mode == "SCATTER":
+        to = part.temporary((1, rows.shape[0], 1), "int32")
+        do = Arithmetic(part, "float64", to.shape)  # exact
+        do.store(to, do("add", do("mul", do.of("TOKEN_INDEX"), do.constant(part.attribute("top_k"))), do.of("TOKEN_KS")))
+        do.done()
+        part.call("move_rows", (made, None, to.view(to.shape[1:2], (1,))), (results,), None)
     part.done(written, out)
 
 

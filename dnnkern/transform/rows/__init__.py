@@ -1,0 +1,1 @@
+"""Rows of matrices, by their numbers in arrays: gather and scatter."""
