@@ -146,7 +146,8 @@ def make_store(output, run):
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
             first = i64(group_of) * to.group + row * to.channel
-            residual = advance(s.epilogue[7], i64(group_of) * also.group + row * also.channel)
+            _, _, _, _, _, _, _, residual, _, _, _ = s.epilogue
+            residual = advance(residual, i64(group_of) * also.group + row * also.channel)
             store_all(0, (acc, e, group_of * s.rows + row, column, first, residual, s))
     else:
         @device_function
