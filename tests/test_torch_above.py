@@ -122,6 +122,28 @@ def test_attention_with_dropout():
     assert torch.equal(y, again) and all(g.abs().sum() > 0 for g in dqkv)
 
 
+def test_recurrent_networks():
+    """Derived twice, with dropout, in inference, of packed sequences, and where the states have the wrong shape."""
+    net, x = torch.nn.LSTM(2, 3, dtype=torch.float64).to(DEVICE), made(2, 1, 2, dtype=torch.float64)
+    drops = torch.nn.GRU(4, 5, num_layers=2, dropout=0.5).to(DEVICE)
+    with dnnkern.torch.enabled("rnn", strict=True):
+        assert torch.autograd.gradgradcheck(lambda x: net(x)[0], x) and torch.autograd.gradgradcheck(lambda x: net(x)[1][1], x)
+        torch.manual_seed(3)
+        y = drops(made(3, 2, 4))[0]
+        y.sum().backward()
+        torch.manual_seed(3)
+        assert torch.equal(drops(made(3, 2, 4))[0], y) and not torch.equal(drops(made(3, 2, 4))[0], y)
+        with pytest.raises(RuntimeError, match="no second derivatives of a recurrent network with dropout"):
+            torch.autograd.grad(drops(made(3, 2, 4))[0].sum(), drops.weight_ih_l0, create_graph=True)
+        with torch.inference_mode():
+            assert not drops.eval()(made(3, 2, 4))[0].isnan().any()
+        with pytest.raises(RuntimeError, match="Expected hidden"):
+            net(x, (torch.zeros(1, 2, 3, device=DEVICE), torch.zeros(1, 2, 3, device=DEVICE)))
+        packed = torch.nn.utils.rnn.pack_sequence([made(3, 4).detach(), made(2, 4).detach()])
+        assert drops(packed)[0].data.shape == (5, 5)
+    assert ran() >= {"lstm.input", "gru.input", "gru.input backward"}
+
+
 @pytest.mark.parametrize("call, why", [
     (lambda: F.cross_entropy(made(2, 3), made(2, 3).detach().softmax(1)), "targets that are probabilities"),
     (lambda: F.scaled_dot_product_attention(*(made(4, 6, 8),) * 3), "3-D queries"),

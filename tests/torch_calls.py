@@ -73,6 +73,22 @@ MAX_POOL = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 MAX_POOL_3D = tuple(name.replace("2d", "3d") for name in MAX_POOL)
 
 
+def network(cell, layers=1, directions=1, biases=True, batch_first=False, projection=0):
+    """A recurrent network of 3 steps of 2 samples, 4 numbers to 5, and shapes of x, the states and the weights."""
+    gates, states = {"lstm": (4, 2), "gru": (3, 1)}.get(cell, (1, 1))
+    state = projection or 5
+    weights = []
+    for layer in range(layers):
+        weights += directions * [(gates * 5, directions * state if layer else 4), (gates * 5, state),
+                                 *([(gates * 5,)] * 2 if biases else []), *([(projection, 5)] if projection else [])]
+
+    def run(x, *given):
+        hx = given[:states] if cell == "lstm" else given[0]
+        return getattr(torch, cell)(x, hx, given[states:], biases, layers, 0.0, False, directions == 2, batch_first)
+    shapes = (layers * directions, 2, state), *[(layers * directions, 2, 5)] * (states - 1), *weights
+    return run, ((2, 3, 4) if batch_first else (3, 2, 4), *shapes), (f"{cell}.input", f"{cell}.input backward")
+
+
 CROSS_ENTROPY, ATTENTION, RMS_NORM = ((name, f"{name} backward") for name in (
     "cross_entropy_loss", "scaled_dot_product_attention", "rms_norm"))
 ATTEND = F.scaled_dot_product_attention
@@ -170,6 +186,12 @@ CALLS = (
          PLAIN, ()),
     Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, ("contiguous",)),
     Call("rms_norm-2d", lambda x: F.rms_norm(x, (6, 8), eps=0.1), ((3, 6, 8),), RMS_NORM, ("contiguous",), ()),
+    Call("lstm", *network("lstm"), PLAIN, WITHOUT_HALVES),
+    Call("lstm-bidirectional", *network("lstm", 2, 2, batch_first=True), ("contiguous", "sliced"), ()),
+    Call("lstm-projection", *network("lstm", biases=False, projection=3), ("contiguous",), ()),
+    Call("gru", *network("gru", 2), ("contiguous",), WITHOUT_HALVES),
+    Call("rnn_tanh", *network("rnn_tanh"), ("contiguous",), ()),
+    Call("rnn_relu", *network("rnn_relu"), ("contiguous",), ()),
     Call("relu", F.relu, ((2, 3, 4, 5),), ("relu", "threshold_backward")),
     Call("relu_", lambda x: F.relu(x.sin(), inplace=True), ((2, 3, 4, 5),), ("relu_", "threshold_backward")),
     Call("gelu", F.gelu, ((2, 3, 4, 5),), ("gelu", "gelu_backward")),

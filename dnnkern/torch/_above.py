@@ -17,18 +17,24 @@ _in_functorch = torch._C._functorch.peek_interpreter_stack
 _clock = time.perf_counter_ns
 
 
-def define(schema, kernel, fake, counted):
-    """An operator of this library; it counts as calls of `counted`. `fake` makes results without values, with the right strides."""
-    name, counts = schema.partition("(")[0], record(counted)
+def counted(function, op):
+    """The function, whose calls are counted as those of an operator."""
+    counts = record(op)
 
     def run(*args):
         start = _clock()
-        result = kernel(*args)
+        result = function(*args)
         counts.calls += 1
         counts.nanoseconds += _clock() - start
         return result
+    return run
+
+
+def define(schema, kernel, fake, op):
+    """An operator of this library, whose calls count as those of `op`. `fake` makes results without values, with the right strides."""
+    name = schema.partition("(")[0]
     _library.define(schema, tags=_TAGS)
-    _library.impl(name, run, KEY)
+    _library.impl(name, counted(kernel, op), KEY)
     torch.library.register_fake(f"dnnkern::{name}", fake, lib=_library)
     return getattr(torch.ops.dnnkern, name).default
 

@@ -69,11 +69,15 @@ def is_channels_last(x):
     return x.dim() in (4, 5) and _is_channels_last(x.shape, x.stride())
 
 
+_TO_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
+_TO_FIRST = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
+
+
 def to_last(x):
     """The view with channels last."""
-    return x.movedim(1, -1)
+    return x.permute(_TO_LAST[x.dim()])
 
 
 def to_first(x):
     """The view with channels first."""
-    return x.movedim(-1, 1)
+    return x.permute(_TO_FIRST[x.dim()])

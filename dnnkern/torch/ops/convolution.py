@@ -6,14 +6,22 @@ from .._table import Refused, aten
 from .._tensors import is_channels_last, math_of, one_dtype, to_first, to_last
 
 _LAST = torch.channels_last, torch.channels_last_3d
-_backend, _format = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format
+_backend, _format, _has_cudnn = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format, torch._C._get_cudnn_enabled
+_LIMIT = 1 << 12
+_known = {}
 
 
 def _is_last(x, w, bias, window, transposed, output_padding, groups):
     """Whether PyTorch's kernel would give channels last, which some of its backends do not."""
     if not (is_channels_last(x) or is_channels_last(w)):
         return False
-    return _format(x, w, _backend(x, w, bias, *window, transposed, output_padding, groups)) in _LAST
+    key = (x.shape, x.stride(), w.shape, w.stride(), x.dtype, bias is None, window, transposed, tuple(output_padding), groups, _has_cudnn())
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _LIMIT:
+            _known.clear()
+        found = _known[key] = _format(x, w, _backend(x, w, bias, *window, transposed, output_padding, groups)) in _LAST
+    return found
 
 
 def _steps(x, stride, padding, dilation):

@@ -1,4 +1,4 @@
-"""Dropout: one kernel each way, and a mask of one bit an element."""
+"""Dropout: one kernel each way, and a mask of one bit per element."""
 import torch
 
 from ... import dropout_bwd, dropout_fwd
