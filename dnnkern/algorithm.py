@@ -203,41 +203,9 @@ def cheapest(algorithms, problem, device, workspace_limit=None, count=1, choosin
     return [(bound_to[k], seconds) for seconds, k in found[:count]]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace.
-
-    `why` it was chosen: "preferred", "quick to simulate", "measured" or "predicted". The predicted time is the sum of `terms`, in
-    milliseconds by name (`engine.cost.TERMS`); `hidden` are those that overlap longer ones.
-    """
-    algo: str
-    reason: str | None
-    time_ms: float | None = None
-    memory: int | None = None
-    notes: Note = Note.NONE
-    config: str = ""
-    chosen: bool = False
-    why: str = ""
-    terms: dict = field(default_factory=dict, compare=False)
-    hidden: dict = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True)
-class Perf:
-    """A measured algorithm, with cuDNN's fields."""
-    algo: str
-    status: str
-    time_ms: float
-    memory: int
-    determinism: bool
-    math_type: str
-    notes: Note
-    config: str = ""
-
-
 def problem_record(problem) -> dict:
     """A problem as JSON data, for the database and the bench results; infinities are text, since JSON has no number for them."""
     return plain(asdict(problem))
 
 
-__all__ = ["Algorithm", "Candidate", "Note", "NotSupported", "Perf", "problem_record"]
+__all__ = ["Algorithm", "Note", "NotSupported", "problem_record"]

@@ -6,8 +6,9 @@ import contextlib
 import functools
 import logging
 import os
+from typing import TYPE_CHECKING
 
-from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, cheapest, problem_record
+from .algorithm import Algorithm, Note, NotSupported, cheapest, problem_record
 from .device import _environment
 from .host import chosen as on_disk
 from .host import memo
@@ -19,6 +20,9 @@ from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, VARIABLE, block, current, quick_to_simulate
 from .registry import (algorithms, choices_changed, declare, families, is_as_installed, named, no_operation, operation_of,  # noqa: F401
                        register, unregister, when_choices_change)
+
+if TYPE_CHECKING:
+    from .answers import Candidate, Perf
 
 log = logging.getLogger("dnnkern.dispatch")
 # Algorithms with these notes are chosen only if the caller allows them.
@@ -276,7 +280,7 @@ def _log_to_stderr():
         log.setLevel(logging.INFO)
 
 
-def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None, prefer=None) -> list[Candidate]:
+def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None, prefer=None) -> "list[Candidate]":
     """Every algorithm's answer for a problem: why it cannot solve it, or its predicted time; the chosen one first, then by time.
 
     >>> import dnnkern
@@ -284,6 +288,7 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
     >>> abs(sum(first.terms.values()) - first.time_ms) < 1e-12
     True
     """
+    from .answers import Candidate
     device, limits = device or device_of(current_device()), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     check_choice("explain", **limits)
     try:
@@ -306,7 +311,7 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
 
 
 def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, save=True,
-                    device=None) -> list[Perf]:
+                    device=None) -> "list[Perf]":
     """Measure every algorithm and configuration that can solve a problem; fastest first.
 
     The candidates run interleaved on inputs rotated past the L2; times are medians, by CUDA events (wall clock in the simulator). The
@@ -375,6 +380,13 @@ def forget(operation=None):
     _chosen.cache_clear()
     if operation is not None:
         operation.forget()
+
+
+def __getattr__(name):
+    if name in ("Candidate", "Perf"):
+        from . import answers
+        return getattr(answers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = ["Algorithm", "Candidate", "Device", "Note", "NotSupported", "Perf", "algorithms", "explain", "find_algorithms", "get_algorithm",

@@ -11,7 +11,8 @@ import json
 import math
 from pathlib import Path
 
-from .algorithm import Algorithm, Perf, problem_record
+from .algorithm import Algorithm, problem_record
+from .answers import Perf
 from .device import HOST_MEMORY, SIMULATED
 from .host.versions import versions
 from .host.executable import make_executable

@@ -12,7 +12,8 @@ from representative import device
 
 import dnnkern
 from dnnkern import dispatch, find
-from dnnkern.algorithm import Note, Perf
+from dnnkern.algorithm import Note
+from dnnkern.answers import Perf
 from dnnkern.device import SIMULATED
 from dnnkern.host import chosen, manifest, packs, sources
 

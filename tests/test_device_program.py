@@ -10,7 +10,8 @@ from kit import launch
 from dnnkern.device import cuda, f32, i32
 from dnnkern.device.convert import element
 from dnnkern.device.pointwise import Function
-from dnnkern.device.program import MEMBERS, Program, Step, has_strides, make_narrow, make_program, member_types, operands_class
+from dnnkern.device.program import Program, Step, make_narrow, make_program, member_types
+from dnnkern.device.program_operands import MEMBERS, has_strides, operands_class
 from dnnkern.device.program_batches import make_placed
 
 M, N, B = 5, 7, 3

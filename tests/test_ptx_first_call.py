@@ -79,7 +79,7 @@ def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
     first, second = first_call(tmp_path), first_call(tmp_path)
     assert first["compilers"] == ["numba", "llvmlite", "cuda", "cuda.core", "cuda.bindings"] and len(first["algorithms"]) > 8
     assert second["compilers"] == [] and len(second["algorithms"]) == 1, second
-    assert second["own"] <= 80 and second["others"] <= 97 and second["opened"] <= 103 and second["calls"] <= 30000, second
+    assert second["own"] <= 77 and second["others"] <= 94 and second["opened"] <= 100 and second["calls"] <= 26500, second
     assert len(list(tmp_path.glob("cubin/sm_90a/*.cubin"))) == 1
 
 
@@ -89,5 +89,5 @@ def test_nor_does_one_that_has_a_pack(tmp_path):
     python(made, "-c", PACK, made)
     assert python(served, "-m", "dnnkern", "cache", "import", made / "one.pack") == "1 kernels and 1 choices for sm_90a are imported\n"
     found = first_call(served)
-    assert found["compilers"] == [] and found["algorithms"] == ["dnnkern.matmul.matmul_blocked"] and found["others"] <= 110, found
+    assert found["compilers"] == [] and found["algorithms"] == ["dnnkern.matmul.matmul_blocked"] and found["others"] <= 107, found
     assert not list(served.glob("cubin/*/*")) and not list(served.glob("chosen/*/*"))

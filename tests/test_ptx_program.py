@@ -13,7 +13,8 @@ if SIMULATED:
 from test_device_program import chain, of  # noqa: E402
 from test_ptx import device  # noqa: E402
 
-from dnnkern.device.program import Program, make_narrow, make_program, member_types, operands_class  # noqa: E402
+from dnnkern.device.program import Program, make_narrow, make_program, member_types  # noqa: E402
+from dnnkern.device.program_operands import operands_class  # noqa: E402
 from dnnkern.host.compile import compile_anew  # noqa: E402
 
 LENGTHS = (1, 3, 10, 30)

@@ -166,10 +166,11 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_fwd", seed, offset, stream=True)
     with_lse, with_stats = flag("sdpa_fwd", "return_lse", return_lse), flag("sdpa_fwd", "return_stats", return_stats)
-    of_stats = (ragged_lse if with_stats else None,) * 2
-    more = (ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse if with_lse or not with_stats else None, page_table_k, page_table_v,
-            block_mask, dropout_mask, *of_stats)
-    if any(x is not None for x in more):
+    if not (ragged_q is ragged_k is ragged_v is ragged_o is ragged_lse is page_table_k is page_table_v is block_mask is dropout_mask
+            is None):
+        of_stats = (ragged_lse if with_stats else None,) * 2
+        more = (ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse if with_lse or not with_stats else None, page_table_k, page_table_v,
+                block_mask, dropout_mask, *of_stats)
         operands += mask, scale_q, scale_k, scale_v, *(arrays or (None, None)), *more
     elif arrays or scale_q is not None or scale_k is not None or scale_v is not None:
         operands += mask, scale_q, scale_k, scale_v, *arrays
@@ -247,8 +248,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     """
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     arrays, words = seeds.split("sdpa_bwd", seed, offset, stream=True)
-    more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_o, ragged_q, ragged_k, ragged_v, dropout_mask
-    if any(x is not None for x in more):
+    if not (ragged_q is ragged_k is ragged_v is ragged_o is ragged_lse is dropout_mask is None):
+        more = ragged_q, ragged_k, ragged_v, ragged_o, ragged_lse, ragged_o, ragged_q, ragged_k, ragged_v, dropout_mask
         operands += mask, *(arrays or (None, None)), *more
     elif arrays or mask is not None:
         operands += mask, *arrays

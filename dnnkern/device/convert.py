@@ -25,7 +25,7 @@ from .numeric import (bfloat16_to_float, bfloat162_to_floats, bits_float, double
                       floats_to_e5m2x2, floats_to_half2, half2_to_floats, half_to_float, words_double)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Element:
     """How one element type is stored and computed with; the functions are device functions for kernels to capture.
 

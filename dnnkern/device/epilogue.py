@@ -14,14 +14,16 @@ parameters are never looked at.
 """
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import device_function, f32, f64, i32, i64
 from .activation import Activation, activation_function
 from .convert import element
 from .fastmath import fma
 from .numeric import float_to_int32, floats_to_bfloat162, floats_to_half2
-from .program import Program, make_cast, make_narrow, make_program
+
+if TYPE_CHECKING:
+    from .program import Program
 
 
 class EpilogueParams(NamedTuple):
@@ -140,7 +142,7 @@ class EpilogueSpec:
     output: str = "float32"
     scales: tuple = ()
     wide: bool = False
-    program: Program | None = None
+    program: "Program | None" = None
 
     def __post_init__(self):
         object.__setattr__(self, "activation", Activation.of(self.activation))
@@ -260,6 +262,7 @@ def make_epilogue(spec, result="storage", given=None):
             raise ValueError(f"make_epilogue: packed results are for 16-bit outputs, not {spec.output}")
         pack = floats_to_half2 if spec.output == "float16" else floats_to_bfloat162
         if spec.program:
+            from .program import make_cast
             pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
         if given is not None:
             addend = spec.c if c_given else spec.residual if residual_given else spec.program.operands[given][0]
@@ -280,6 +283,7 @@ def make_epilogue(spec, result="storage", given=None):
     if result != "storage":
         raise ValueError(f"make_epilogue: result {result!r}, expected 'storage', 'compute' or 'packed'")
     if spec.program:
+        from .program import make_narrow
         narrow = make_narrow(spec.program.types(spec.compute)[spec.program.result], spec.output)
     else:
         narrow = (i32 if spec.integer else float_to_int32) if spec.output == "int32" else element(spec.output).narrow
@@ -293,6 +297,7 @@ def make_epilogue(spec, result="storage", given=None):
 def _with_program(spec, combine, given=None):
     """`combine`, and the program of its value, whose operand number `given` is `other`. Where it stores, m and n may lie beyond the matrix,
     see `program`."""
+    from .program import make_program
     run, STORES, GIVEN = make_program(spec.program, spec.compute, spec.is_short, given), bool(spec.program.stores), given is not None
 
     @device_function

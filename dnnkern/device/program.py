@@ -35,23 +35,15 @@ import numbers
 from dataclasses import asdict, dataclass
 
 from . import device_function, i32
-from ._parameters import structure
 from .activation import Activation
 from .convert import INTEGERS, element
 from .numeric import double_to_int32, float_to_int32
 from .pointwise import TYPES, Function, make_function
+from .program_operands import MEMBERS, _bounds, loaded_type
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
 """What a program loads, stores and rounds to."""
-MEMBERS = {"scalar": ("pointer",), "value": ("number",), "row": ("pointer", "stride"), "column": ("pointer", "stride"),
-           "matrix": ("pointer", "stride", "stride"), "index": ("stride",) * 3}
-"""Access -> the members of its operand."""
 TRANSPOSED = {"row": "column", "column": "row"}
-
-
-def loaded_type(dtype) -> str:
-    """The type of a value that is loaded, or rounded to a dtype."""
-    return "int32" if dtype in INTEGERS else "float64" if dtype == "float64" else "float32"
 
 
 @dataclass(frozen=True)
@@ -187,11 +179,6 @@ class Program:
 
 # ---- the tuple of operands
 
-def has_strides(access) -> bool:
-    """Whether operands of this access move along a batch."""
-    return "stride" in MEMBERS[access]
-
-
 def member_types(program, wide=False) -> tuple:
     """The types of the members of a program's tuple."""
     def types(dtype, access):
@@ -200,17 +187,6 @@ def member_types(program, wide=False) -> tuple:
     if program is None:
         return ()
     return ("int32",) * _bounds(program) + tuple(t for dtype, access in program.operands for t in types(dtype, access))
-
-
-def _bounds(program):
-    """Members before those of the operands."""
-    return 2 if program.stores else 0
-
-
-@functools.cache
-def operands_class(types):
-    """The NamedTuple class of such members: a kernel parameter's type."""
-    return structure("Operands", types)
 
 
 @functools.cache

@@ -3,7 +3,7 @@ import functools
 
 from . import device_function
 from .index import divided
-from .program import MEMBERS, _bounds, has_strides
+from .program_operands import MEMBERS, _bounds, has_strides
 from .vec import advance
 
 

@@ -8,7 +8,7 @@ import functools
 from dataclasses import fields, replace
 from typing import NamedTuple
 
-from ..device.program import MEMBERS, Program, has_strides, loaded_type, operands_class
+from ..device.program_operands import MEMBERS, has_strides, loaded_type, operands_class
 from ..host.dtypes import STORAGE
 from ..host.launch import Argument
 
@@ -87,6 +87,7 @@ class WithProgram:
             if self.extras:
                 raise ValueError(f"{op}: {len(self.extras)} extras without a program")
             return
+        from ..device.program import Program
         if not isinstance(p, Program):
             raise TypeError(f"{op}: program: got {type(p).__name__}; expected a Program")
         if p.accumulators != 1:

@@ -7,7 +7,6 @@ that overflow in the simulator (its `config` looks for the word). A list of them
 at every call.
 """
 import json
-import shlex
 import sys
 
 import numpy as np
@@ -77,5 +76,6 @@ def check_outputs(bound, results, stream):
 
 def repro(problem, algorithm) -> str:
     """The command that repeats a problem on random inputs."""
+    import shlex
     record = json.dumps(problem_record(problem), separators=(",", ":"))
     return f"python -m dnnkern check {problem.op} {shlex.quote(record)} --algo {algorithm.name}"

@@ -11,10 +11,13 @@ from .driver import failed
 
 @dataclass(frozen=True)
 class Device:
-    """What dispatch and plans need to know of a GPU.
+    """What dispatch and plans need to know of a GPU, or of the processor.
 
     `arch` is the target kernels are compiled for ("sm_90a"). Rates are nominal and serve `estimate` alone: bytes a second, and float32
     multiply-adds counted as two operations a second.
+
+    The processor alone has a `rate`, that of NumPy's product, in operations a second; its `sms` are the cores that this process may use.
+    `arch` is then whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
     """
     index: int
     name: str
@@ -28,12 +31,15 @@ class Device:
     clock_hz: float
     bandwidth: float
     memory: int
+    rate: float = 0.0
+
+    @property
+    def is_processor(self):
+        return self.rate > 0
 
     @property
     def is_simulated(self):
         return self.name == _SIMULATOR.name
-
-    is_processor = False
 
     @property
     def folder(self):
@@ -42,6 +48,8 @@ class Device:
 
     @property
     def fp32_rate(self):
+        if self.is_processor:
+            return self.rate
         lanes = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}.get(self.capability, 128)
         return 2.0 * lanes * self.sms * self.clock_hz
 
@@ -67,21 +75,6 @@ class Device:
             need = int(digits[:-1]), int(digits[-1])
             return None if self.capability >= need else f"needs {arch}, device {self.name} is {self.arch}"
         return None if arch == self.arch else f"needs exactly {arch}, device {self.name} is {self.arch}"
-
-
-@dataclass(frozen=True)
-class Processor(Device):
-    """The processor: `sms` are the cores that this process may use; `rate` is that of NumPy's product, in operations a second.
-
-    `arch` is whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
-    """
-    rate: float = 0.0
-
-    is_processor = True
-
-    @property
-    def fp32_rate(self):
-        return self.rate
 
 
 # The device of the simulator has an H200's numbers, so that dispatch predicts there what it would on one.
@@ -127,8 +120,8 @@ def device(index=0) -> Device:
         if SIMULATED:
             return _SIMULATOR
         from .processor import numbers
-        return Processor(index=0, capability=(9, 0), arch="sm_90a", shared_per_block=232448, shared_per_sm=233472,
-                         registers_per_sm=65536, **numbers())
+        return Device(index=0, capability=(9, 0), arch="sm_90a", shared_per_block=232448, shared_per_sm=233472, registers_per_sm=65536,
+                      **numbers())
     count = device_count()
     if not 0 <= index < count:
         raise ValueError(f"device {index} does not exist; there are {count}")

@@ -20,9 +20,10 @@ from .device import on_device
 from .executable import make_executable
 from .memory import introduce
 from .scalars import integer, shown
-from .sites import MISS, new_site
 from .tensor import Tensor, share_memory
 
+MISS = object()
+"""What a site returns for a call that is not its own."""
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 _FORMS = 1 << 12  # forms of one operation's calls that have sites
 _SITES = 8  # of one form of a call, the latest first
@@ -247,7 +248,9 @@ class Operation:
         bound.sites += 1
         if HOST_MEMORY or CHECKS or not bound.sites:
             return
-        site = new_site(bound, operands, out, outs, addresses, self.sites.get(form, ()), functools.partial(stream_handle, self.function))
+        from .sites import new_site  # a process's first call needs none
+        site = new_site(bound, operands, out, outs, addresses, self.sites.get(form, ()), functools.partial(stream_handle, self.function),
+                        MISS)
         if site is not None:
             with self.lock:
                 if len(self.sites) >= _FORMS:

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device._parameters import CODE, fields, flattened, is_structure, kernel_name
 from ..preference import remark
@@ -19,7 +20,9 @@ from .driver import CudaError, failed
 from .graphs import Replays
 from .suggest import nearest
 from .table import DeviceTable, Slot, Table
-from .tensormap import Im2colMap, TensorMap
+
+if TYPE_CHECKING:
+    from .tensormap import Im2colMap, TensorMap
 
 _LIMIT_DEFAULT_SHARED = 48 * 1024
 
@@ -35,7 +38,7 @@ class Argument:
     type: str | type
     value: object
     offset: int = 0
-    spec: TensorMap | Im2colMap | Table | None = None
+    spec: "TensorMap | Im2colMap | Table | None" = None
 
     @property
     def is_dynamic(self):

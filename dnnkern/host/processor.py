@@ -19,8 +19,8 @@ def cores() -> int:
 
 
 def numbers() -> dict:
-    """The fields of `host.device.Processor`, its rates measured once a machine: choices rest on them, and are to be the same in every
-    process."""
+    """The fields of the processor as a `host.device.Device`, its rates measured once a machine: choices rest on them, and are to be the
+    same in every process."""
     from ..device.cpu import machine
     folder = cache_dir()
     path = folder / "cpu" / machine.identity() / f"rates-{cores()}.json" if folder else None

@@ -50,8 +50,6 @@ from .launch import Executable
 from .memory import numba_array, numba_classes
 from .tensor import packed_strides
 
-MISS = object()
-"""What a site returns for a call that is not its own."""
 _REMEMBERED = 256  # addresses of a site that have been looked at: layers of the same shapes, and allocators that go in circles
 
 
@@ -212,11 +210,11 @@ class Form:
         return [k for k, first in enumerate(self.first) if first == k]
 
 
-def new_site(bound, operands, out, outs, addresses, sites, handle):
+def new_site(bound, operands, out, outs, addresses, sites, handle, MISS):
     """A site of a binding for calls like this one, which the general path has made. None where there can be none, or one of `sites` has
     come to know these addresses: arrays whose ranges overlap but whose elements do not are for the general path to judge.
 
-    ``handle(stream)`` makes a handle of a stream's object.
+    ``handle(stream)`` makes a handle of a stream's object; MISS is what a site returns for a call that is not its own.
     """
     kind, plan, arrays, count = bound.kind, bound.executable, (*operands, *outs), len(operands)
     given = [k for k, a in enumerate(arrays) if a is not None]

@@ -6,9 +6,9 @@ shapes, transpositions and broadcasts were; `z` runs over at most a few merged b
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..device.epilogue import Activation, EpilogueSpec
-from ..device.program import Program
 from ..engine.programs import Steps, WithProgram, check_access, operand_names
 from ..engine.roles import epilogue_arguments
 from ..engine.scales import Scales, scales_of
@@ -17,6 +17,9 @@ from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
 from ..host.products import MATH, check_addend, check_dtypes, default_output
 from ..host.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class MatmulProblem(WithProgram):
     in_place: bool = False
     scale_a: Tensor | None = None
     scale_b: Tensor | None = None
-    program: Program | None = None
+    program: "Program | None" = None
     extras: tuple = ()
 
     def __post_init__(self):

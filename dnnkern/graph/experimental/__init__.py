@@ -1,1 +1,0 @@
-"""PyTorch operators that call graphs (`ops`); importing it imports PyTorch."""
