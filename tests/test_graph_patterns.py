@@ -369,7 +369,7 @@ def scale_bias_relu_conv_genstats(b):
     b.output(*b.known(b.graph.genstats(y), [v.sum((0, 2, 3), keepdims=True) for v in (rounded, rounded ** 2)]))
 
 
-@pattern()
+@pattern("conv_fwd", "transpose")
 def conv_concatenate(b):
     x = image(b)
     y = conv(b, x, filters(b)).set_data_type(T.HALF)

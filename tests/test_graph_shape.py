@@ -1,9 +1,10 @@
 """reshape, transpose, slice and concatenate of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import T, channels_last, like, new_graph, run
+from graphs import T, channels_last, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
+from dnnkern.device import HOST_MEMORY
 
 
 def draw(shape, seed, dtype=np.float32):
@@ -95,3 +96,36 @@ def test_refusals(make, message):
     make(graph, graph.tensor([2, 4], [4, 1], name="x"))
     with pytest.raises(ValueError, match=message):
         graph.validate()
+
+
+@pytest.mark.skipif(not HOST_MEMORY, reason="arrays are copied to a GPU one by one")
+@pytest.mark.parametrize("index", [0, 1])
+def test_concatenation_in_place(index):
+    """The tensor in place is not copied; its buffer has to be that part of the result's."""
+    x, z, graph = draw((2, 4, 5), 1), draw((2, 3, 5), 2), new_graph()
+    strides = [35, 5, 1]
+    tensors = [graph.tensor(v.shape, strides if k == index else [s // 4 for s in v.strides], T.FLOAT) for k, v in enumerate((x, z))]
+    y = graph.concatenate(tensors, 1, in_place_index=index).set_output(True).set_stride(strides)
+    graph.build([cudnn.heur_mode.A])
+    whole = np.concatenate([x, z], 1)
+    expected, part = whole.copy(), whole[:, :4] if index == 0 else whole[:, 4:]
+    (whole[:, 4:] if index == 0 else whole[:, :4])[...] = np.nan
+    pack = {tensors[0]: x, tensors[1]: z, y: whole, tensors[index]: part}
+    execute(graph, pack)
+    np.testing.assert_array_equal(whole, expected)
+    assert len(graph.explain().parts) == 1 and not graph.get_workspace_size()
+    with pytest.raises(ValueError, match="INVALID_VARIANT_PACK: .*since it is in place"):
+        execute(graph, {**pack, tensors[index]: np.empty((2, 7, 5), np.float32)[:, :4]})
+
+
+def test_results_are_written_into_a_concatenation():
+    """Two results and a tensor: one copy; a result that others read is read there."""
+    x, z, graph = draw((2, 4, 5), 1), draw((2, 3, 5), 2), new_graph()
+    tx, tz = (like(graph, v) for v in (x, z))
+    hot, low = graph.relu(tx), graph.neg(tz)
+    y = graph.concatenate([hot, tz, low], 1).set_output(True)
+    more = graph.reduction(hot, cudnn.reduction_mode.ADD).set_dim([2, 4, 1]).set_stride([4, 1, 1]).set_output(True)
+    got = run(graph, {tx: x, tz: z}, [y, more])
+    np.testing.assert_array_equal(got[0], np.concatenate([np.maximum(x, 0), z, -z], 1))
+    np.testing.assert_allclose(got[1], np.maximum(x, 0).sum(2, keepdims=True), rtol=1e-5)
+    assert [part.op for part in graph.explain().parts].count("transpose") == 1

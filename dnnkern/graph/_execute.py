@@ -7,6 +7,7 @@ from ._enums import DTYPE, ITEMSIZE
 from ._copies import Copying, bytes_of
 from ._errors import InvalidValue, InvalidVariantPack, WorkspaceTooSmall
 from ._tensor import tensor
+from ._views import placed
 
 NOTHING = frozenset()
 
@@ -30,6 +31,7 @@ class Runner:
         self.shared = {}  # {(uid, uid, bytes from one to the other): whether they have an element in common}
         self.copying = {}  # {uids of tensors that are copied first: the runner of that plan}
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
+        self.there = [(uid, view) for uid, view in placed(self.spec).items() if not self.spec.tensor(uid).virtual]
 
     def _is_result(self, uid):
         return any(uid == o for node in self.spec.nodes for _, o in node.outputs)
@@ -80,6 +82,8 @@ class Runner:
                 self._refuse_address(uid, address)
             buffers.append(buffer)
             addresses.append(address)
+        if self.there:
+            self._check_there(pack, dict(zip(self.pointers, addresses)))
         if stream is None:
             stream = next((kind_of(b).stream(self.plan.device.index) for b in buffers if type(b) is not int), 0)
         aliases, bound = NOTHING, None
@@ -112,6 +116,18 @@ class Runner:
             raise InvalidVariantPack(f"{self.label(uid)}: got a null address; expected a buffer of {need} bytes")
         raise InvalidVariantPack(f"{self.label(uid)}: its buffer begins at {address:#x}; expected a multiple of {alignment} "
                                  "(set_alignment)")
+
+    def _check_there(self, pack, addresses):
+        """Operands in place begin where the result has them; those without a buffer are taken to."""
+        for uid, view in self.there:
+            buffer = pack.get(uid)
+            if buffer is None:
+                continue
+            address = buffer if type(buffer) is int else kind_of(buffer).describe(buffer)[1]
+            expected = addresses[view.source] + view.first * ITEMSIZE[self.spec.tensor(uid).dtype]
+            if address != expected:
+                raise InvalidVariantPack(f"{self.label(uid)}: its buffer begins at {address:#x}; expected {expected:#x}, where "
+                                         f"{self.label(view.source)} has it, since it is in place")
 
     def _check(self, uid, buffer, need, description):
         kind = kind_of(buffer)

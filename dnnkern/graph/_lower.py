@@ -3,13 +3,13 @@ from ._errors import cudnnGraphNotSupportedError
 from ._fuse import lower_pointwise
 from ._part import Part
 from ._partition import split
-from ._views import views
+from ._views import placed, views
 
 
 def lower(spec, parts, operations):
     """The steps of all parts, in order, and the temporaries they use: (tuple of Step, list of Tensor). A part that no kernel runs as one is
     split."""
-    steps, temporaries, left, known = [], [], list(reversed(parts)), views(spec)
+    steps, temporaries, left, known = [], [], list(reversed(parts)), {**views(spec), **placed(spec)}
     while left:
         nodes = left.pop()
         count = len(temporaries)

@@ -1,5 +1,5 @@
 """Nodes that move nothing: a transpose, a slice or a reshape whose result is no buffer of the caller's is its operand's memory, with other
-dims and strides."""
+dims and strides; what a concatenation takes is written into its result."""
 from typing import NamedTuple
 
 from ._infer import row_major
@@ -45,6 +45,24 @@ def _slice(node, of, dim):
 def _reshape(node, of, dim):
     packed = all(s == p for n, s, p in zip(of.dim, of.stride, row_major(of.dim)) if n > 1)
     return of._replace(dim=dim, stride=row_major(dim)) if packed and 0 not in dim else None
+
+
+def placed(spec) -> dict:
+    """{uid: View} of the results that are written where a concatenation has them, so that it need not copy them: no buffers of the
+    caller's, and nothing that others view. An operand that is said to be in place is there already."""
+    free = views(spec)
+    viewed, made, found = {v.source for v in free.values()}, {uid for node in spec.nodes for _, uid in node.outputs}, {}
+    for node in reversed(spec.nodes):  # a concatenation of a concatenation: the last one has its operands in place
+        if node.op != "concatenate" or node.outputs[0][1] in found:
+            continue
+        y, axis, first = spec.tensor(node.outputs[0][1]), node.attribute("axis"), 0
+        for k, (_, uid) in enumerate(node.inputs):
+            t = spec.tensor(uid)
+            written_there = t.virtual and uid in made and uid not in viewed and uid not in free and uid not in found
+            if written_there or k == node.attribute("in_place_index") and not (t.virtual or y.virtual):
+                found[uid] = View(y.uid, t.dim, y.stride, first * y.stride[axis])
+            first += t.dim[axis]
+    return found
 
 
 _VIEWS = {"transpose": _transpose, "slice": _slice, "reshape": _reshape}

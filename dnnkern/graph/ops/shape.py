@@ -110,8 +110,8 @@ def _(part):
 
 @operation(tag="CONCATENATE", tail=False)
 def concatenate(inputs, axis, in_place_index=None, name=""):
-    """Tensors one after the other along an axis; `in_place_index` is accepted: each tensor is copied, and buffers
-    must be apart."""
+    """Tensors one after the other along an axis. Results of other nodes are written where they belong, other tensors copied but that of
+    `in_place_index`, which is that part of the result's buffer already: its first element has the address that it has there."""
     inputs = list(inputs)
     if not inputs:
         raise InvalidValue("concatenate: inputs is empty; expected one tensor at least")
@@ -142,10 +142,11 @@ def _(node):
 
 @concatenate.lower
 def _(part):
-    """One copy for each tensor."""
+    """One copy for each tensor that is not there."""
     y, axis, first = part.output("Y"), part.attribute("axis"), 0
     for port, _ in part.node.inputs:
         x = part.input(port)
-        if x.tensor.size:
-            part.copy(x, y.view(x.shape, y.tensor.strides, first * y.tensor.strides[axis]))
+        there = y.view(x.shape, y.tensor.strides, first * y.tensor.strides[axis])
+        if x.tensor.size and (x.buffer, x.offset) != (there.buffer, there.offset):
+            part.copy(x, there)
         first += x.shape[axis]

@@ -99,7 +99,7 @@ def make_rows(tensors, out, rows, aliases):
 
 
 def check_rows(problem, arrays):
-    """Raise where an array has rows that there are not."""
+    """Raise where a number of a row is out of range."""
     for name, t in (("source", problem.x), ("target", problem.y)):
         found = arrays.get(name)
         if found is not None and found.size and not (0 <= int(found.min()) and int(found.max()) < t.shape[0]):
