@@ -165,6 +165,32 @@ def test_choices_of_a_gpu(counts, no_disk):
         assert counts.of(lambda: graph.build(A))[0] <= 1
 
 
+def test_trap_14_an_execution_asks_the_driver_for_nothing_but_launches(no_disk, monkeypatch):
+    """No memory, no synchronisation, no stream that was current before: of one kernel, and of several with a workspace."""
+    torch = pytest.importorskip("torch")
+    from dnnkern.host import raw
+    with pretended_gpu():
+        asked = []
+        for name in raw.FUNCTIONS:
+            def noted(*given, _name=name, _call=getattr(raw, name)):
+                asked.append(_name)
+                return _call(*given)
+            monkeypatch.setattr(raw, name, noted)
+        for last in ("relu", "softmax"):
+            graph = cudnn.pygraph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+            a, b = graph.tensor([1, 64, 48], [3072, 48, 1]), graph.tensor([1, 48, 32], [1536, 32, 1])
+            y = graph.matmul(a, b)
+            y = (graph.relu(y) if last == "relu" else graph.softmax(y, 2)).set_output(True)
+            graph.build(A)
+            pack = {a: torch.ones(1, 64, 48), b: torch.ones(1, 48, 32), y: torch.ones(1, 64, 32)}
+            workspace = torch.empty(graph.get_workspace_size(), dtype=torch.uint8)
+            graph.execute(pack, workspace)
+            asked.clear()
+            graph.execute(pack, workspace)
+            graph._execute_with_ptrs([pack[t].data_ptr() for t in (a, b, y)], workspace, cudnn.create_handle())
+            assert set(asked) == {"cuLaunchKernelEx"} and len(asked) == 2 * len(graph._candidate.executable(frozenset(), None)[0].launches)
+
+
 def test_time_of_a_second_shape(counts, no_disk):
     """Under 10 ms; the least of some, since other processes take time from this one."""
     cache = cudnn.create_kernel_cache()

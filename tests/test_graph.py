@@ -277,6 +277,12 @@ def test_fast_paths():
     close(result, expected, factor=16, scale=10)
     with pytest.raises(ValueError, match="got 1 addresses; expected 4"):
         graph._execute_with_ptrs(pointers[:1], workspace.ctypes.data, None)
+    with pytest.raises(ValueError, match="null address"):
+        graph._execute_with_ptrs([0, *pointers[1:]], workspace.ctypes.data, None)
+    unbuilt, *_ = linear()
+    for call in (unbuilt._prepare_variant_pack_template, unbuilt._get_variant_pack_uids_sorted):
+        with pytest.raises(RuntimeError, match="call create_execution_plans first"):
+            call()
 
 
 def test_overrides_are_refused_not_dropped():
@@ -413,6 +419,18 @@ def test_trap_6_a_type_on_a_virtual_tensor_rounds_there():
     np.testing.assert_array_equal(got, [[2.0, 6.0]])
 
 
+def test_trap_6_an_intermediate_float_is_no_half_on_the_way_to_a_product():
+    """A scale in front of a product of halves: its FLOAT result has bits that halves and bfloat16 have not, and TF32 neither."""
+    x = (1 + np.arange(64).reshape(1, 8, 8) / 1024).astype(np.float16)
+    w = np.eye(8, dtype=np.float16)[None]
+    graph = new_graph(T.HALF)
+    a, b = like(graph, x), like(graph, w)
+    y = graph.matmul(graph.mul(a, graph.tensor_scalar(1 + 2.0 ** -13, cudnn.scalar_type.COMPILE_TIME_CONST)), b)
+    y.set_output(True).set_data_type(T.FLOAT)
+    got, = run(graph, {a: x, b: w}, [y])
+    np.testing.assert_array_equal(got, x.astype(np.float32) * np.float32(1 + 2.0 ** -13))
+
+
 def test_trap_8_relu_and_nan():
     x = np.array([[np.nan, -4.0, 8.0]], np.float32)
     graph = new_graph()
@@ -506,6 +524,33 @@ def test_log(tmp_path, monkeypatch):
     line, = (tmp_path / "log").read_text().splitlines()
     nodes = json.loads(line.partition("INFO: ")[2])["nodes"]
     assert [n["tag"] for n in nodes] == ["MATMUL", "POINTWISE_ADD", "POINTWISE_RELU_FWD"]
+    graph.build()
+    assert (tmp_path / "log").read_text().count("INFO: ") == 2, "lines are appended"
+    graph.build_operation_graph()
+    assert (tmp_path / "log").read_text().count("INFO: ") == 3
+
+
+def test_log_streams_and_levels(tmp_path, monkeypatch, capsys):
+    graph = new_graph()
+    q = graph.tensor([1, 2, 4, 8], [64, 32, 8, 1])
+    graph.sdpa(q, q, q, is_inference=True, name="attention")[0].set_output(True)
+    monkeypatch.setenv("CUDNN_FRONTEND_LOG_FILE", "stdout")
+    for level in (None, "", "0"):
+        monkeypatch.delenv("CUDNN_FRONTEND_LOG_INFO", raising=False)
+        if level is not None:
+            monkeypatch.setenv("CUDNN_FRONTEND_LOG_INFO", level)
+        graph.build()
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("CUDNN_FRONTEND_LOG_INFO", "1")
+    graph.build()
+    monkeypatch.setenv("CUDNN_FRONTEND_LOG_FILE", "stderr")
+    graph.build()
+    for text in capsys.readouterr():
+        node, = json.loads(text.partition("[cudnn_frontend] INFO: ")[2])["nodes"]
+        assert (node["tag"], node["name"]) == ("SDPA_FWD", "attention")
+    monkeypatch.delenv("CUDNN_FRONTEND_LOG_FILE")
+    graph.build()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_trap_7_products_of_mixed_types_and_scales_by_value():

@@ -377,18 +377,28 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
                         acc[e + g] = Acc(acc[e + g] + Acc(more[g]))
 
     @device_function
+    def finish_run(J, s):
+        acc, run, first, row, column, state = s
+        for e in range(RUN):
+            run[e] = acc[first + (J * PN + (e & (PN - 1))) * 4 + (e >> SHP)]
+        sink(run, 0, row, column + J * 8 * PN, state)
+    finish_row = unrolled(NI >> SHP, finish_run)
+
+    @device_function
+    def finish_half(half, s):
+        acc, run, i, lane, row0, column0, rows, state = s
+        row = row0 + row_of(2 * i + half, lane >> 2)
+        if not edge or row < rows:
+            finish_row(0, (acc, run, i * NI * 4 + 2 * half, row, column0 + (lane & 3) * RUN, state))
+    finish_both = unrolled(2, finish_half)
+
+    @device_function
     def finish(i, s):
         acc, run, slice_, box, lane, row0, column0, rows, state = s
         if SLICES == 1 or slice_ == i & (SLICES - 1):
             if SLICES > 1:
                 collect(i, (acc, box))
-            for half in range(2):
-                row = row0 + row_of(2 * i + half, lane >> 2)
-                if not edge or row < rows:
-                    for J in range(NI >> SHP):
-                        for e in range(RUN):
-                            run[e] = acc[(i * NI + J * PN + (e & (PN - 1))) * 4 + 2 * half + (e >> SHP)]
-                        sink(run, 0, row, column0 + J * 8 * PN + (lane & 3) * RUN, state)
+            finish_both(0, (acc, run, i, lane, row0, column0, rows, state))
     finish_all = unrolled(MI, finish)
 
     @device_function

@@ -4,6 +4,7 @@ import functools
 from ..device import device_function, i32, u32
 from ..device.convert import element
 from ..device.epilogue import make_epilogue
+from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, store2, store4
 
 
@@ -17,10 +18,15 @@ def make_group_store(spec, group, vector):
     epilogue = make_epilogue(spec, "packed" if vector and halves and group > 1 else "storage")
 
     if not vector or group == 1:
+        @device_function
+        def store_one(j, s):
+            acc, k, row, column, n, y, at, column_stride, e = s
+            if column + j < n:
+                y[at + j * column_stride] = epilogue(acc[k + j], row, column + j, e)
+        store_all = unrolled(group, store_one)
+
         def store(acc, k, row, column, n, y, at, column_stride, e):
-            for j in range(group):
-                if column + j < n:
-                    y[at + j * column_stride] = epilogue(acc[k + j], row, column + j, e)
+            store_all(0, (acc, k, row, column, n, y, at, column_stride, e))
     elif halves and group == 4:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:

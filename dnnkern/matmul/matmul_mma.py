@@ -20,6 +20,7 @@ from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
+from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
@@ -256,11 +257,16 @@ def kernel(config):
     placed = make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
+    def store_group(g, s):
+        acc, e, row, column, n, y, y_at, syn, epilogue = s
+        c = column + g * GROUP
+        store(acc, e + g * GROUP, row, c, n, y, y_at + c * syn, syn, epilogue)
+    store_groups = unrolled(COUNT, store_group)
+
+    @device_function
     def sink(acc, e, row, column, s):
         n, y, y_at, sym, syn, epilogue = s
-        for g in range(COUNT):
-            c = column + g * GROUP
-            store(acc, e + g * GROUP, row, c, n, y, y_at + row * sym + c * syn, syn, epilogue)
+        store_groups(0, (acc, e, row, column, n, y, y_at + row * sym, syn, epilogue))
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))

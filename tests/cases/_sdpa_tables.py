@@ -128,8 +128,8 @@ def table(kind):
                  causal=k % 2 == 0, align="bottom_right", order=("BHSD", "BSHD")[k // 2])
             case("paged-ragged", 3, 2, 1, 6, 12, 8, dtype=dtype, of_rows=(4, 6, 1), of_keys=(12, 9, 0), order="THD", ragged="int64",
                  page=3, pages=9, table=4, causal=k > 1, align="bottom_right", wanted=k != 1)
-        case("paged-tiles", 2, 2, 1, 70, 150, 16, dtype="bfloat16", of_rows=(70, 9), of_keys=(131, 150), page=16, pages=13, table=10,
-             causal=True, align="bottom_right")
+        case("paged-tiles", 1, 1, 1, 20, 70, 16, dtype="bfloat16", of_rows=(18,), of_keys=(67,), page=16, pages=7, table=5, causal=True,
+             align="bottom_right")
         case("paged-options", 2, 2, 2, 5, 13, 8, dtype="float16", of_keys=(13, 8), page=2, pages=7, table=8, bias=(2, 1, 5, 13),
              mask=(5, 13), softcap=2.0, sink="float16", dropout=0.2, layout={"k": {"gap": 8}, "table": {"gap": 1}})
         case("paged-bytes", 1, 2, 1, 5, 12, 16, dtype=e4m3, of_keys=(10,), page=4, pages=4, table=3, scales=SCALES)

@@ -11,6 +11,7 @@ from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.program_batches import make_moved
+from ...device.unroll import unrolled
 from ...device.vec import advance, store2, store4
 from ...engine.programs import Steps, operands_argument
 from ...engine.split_k import THREADS, groups_for, make_add_ranges
@@ -128,22 +129,34 @@ def make_store(output, run):
                     store(acc, e + j * group, 0, i, s.columns, s.y, at, i64(1), epilogue)
     elif swap:
         @device_function
+        def store_pixels(j, given):
+            acc, e, channel, column, first, residual, s = given
+            alpha, beta, bias, bias_stride, prior, _, _, _, _, _, extras = s.epilogue
+            i = column + j * group
+            if i < s.columns:
+                at, residual_at, inside, indices = locate(i, s)
+                at = first + at
+                if inside:
+                    epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
+                                             advance(residual, residual_at - i), 0, 1, moved(extras, indices))
+                    store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
+        store_all = unrolled(count, store_pixels)
+
+        @device_function
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
-            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
             first = i64(group_of) * to.group + row * to.channel
+            _, _, _, _, _, _, _, residual, _, _, _ = s.epilogue
             residual = advance(residual, i64(group_of) * also.group + row * also.channel)
-            channel = group_of * s.rows + row
-            for j in range(count):
-                i = column + j * group
-                if i < s.columns:
-                    at, residual_at, inside, indices = locate(i, s)
-                    at = first + at
-                    if inside:
-                        epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1,
-                                                 advance(residual, residual_at - i), 0, 1, moved(extras, indices))
-                        store(acc, e + j * group, channel, i, s.columns, s.y, at, i64(1), epilogue)
+            store_all(0, (acc, e, group_of * s.rows + row, column, first, residual, s))
     else:
+        @device_function
+        def store_channels(j, given):
+            acc, e, column, columns, y, at, channel, epilogue = given
+            i = column + j * group
+            store(acc, e + j * group, 0, i, columns, y, at + i64(i) * channel, channel, epilogue)
+        store_all = unrolled(count, store_channels)
+
         @device_function
         def store_results(acc, e, row, column, s):
             group_of, to, also = s.product.group, s.layout, s.residual_stride
@@ -155,9 +168,7 @@ def make_store(output, run):
                 epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), 0, to.channel,
                                          advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel,
                                          moved(extras, indices + (group_of,)))
-                for j in range(count):
-                    i = column + j * group
-                    store(acc, e + j * group, 0, i, s.columns, s.y, at + i64(i) * to.channel, i64(to.channel), epilogue)
+                store_all(0, (acc, e, column, s.columns, s.y, at, i64(to.channel), epilogue))
     return store_results
 
 

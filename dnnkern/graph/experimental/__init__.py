@@ -1,0 +1,1 @@
+"""PyTorch operators that call graphs (`ops`); importing it imports PyTorch."""
