@@ -1,4 +1,4 @@
-# make demo, test, test-full, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the environment it
+# make demo, test, test-full, test-torch, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the environment it
 # needs, in $(VENV), and installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
@@ -28,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full smoke planted fuzz machine-code casts packs bench lint docs clean
+.PHONY: demo test test-full test-torch smoke planted fuzz machine-code casts packs bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -38,6 +38,12 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
+
+# What runs PyTorch's programs; `make test` has no PyTorch unless BIN's environment does, and skips these files by name.
+test-torch: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu))
+	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_overrides.py $(ARGS)
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -q tests/test_torch_step.py $(ARGS)
+	$(if $(CUDA),DNNKERN_DEVICE=cuda $(BIN)/python -m pytest -q -m gpu tests/test_torch_*.py $(ARGS))
 
 smoke:
 	VENV=$(VENV) .ci/smoke $(PYTHONS)
@@ -78,8 +84,8 @@ $(VENV)/made: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# A name such as demo-cu13 stands for the extras demo and cu13; test-cu12 is an extra itself.
-extras = $(if $(filter test-cu12,$(1)),$(1),$(subst -,$(comma),$(1)))
+# A name such as demo-cu13 stands for the extras demo and cu13; test-cu12 and torch-cpu are extras themselves.
+extras = $(if $(filter test-cu12 torch-cpu,$(1)),$(1),$(subst -,$(comma),$(1)))
 comma := ,
 
 $(VENV)/with-%: $(VENV)/made

@@ -187,9 +187,12 @@ def test_errors_are_pytorchs(call, strict):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a kernel's assertion ends the program")
-def test_a_target_that_is_no_class_is_pytorchs_error():
-    with dnnkern.torch.enabled(), pytest.raises(IndexError, match="Target 7 is out of bounds"):
-        F.nll_loss(A, torch.tensor([0, 7]))
+def test_an_index_out_of_range_is_pytorchs_error():
+    with dnnkern.torch.enabled():
+        with pytest.raises(IndexError, match="Target 7 is out of bounds"):
+            F.nll_loss(A, torch.tensor([0, 7]))
+        with pytest.raises(IndexError, match="index out of range"):
+            F.embedding(torch.tensor([0, 7]), A)
 
 
 class Tagged(torch.Tensor):

@@ -69,6 +69,8 @@ AVERAGE = "avg_pool2d", "avg_pool2d_backward"
 ADAPTIVE = "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"
 ADAPTIVE_3D = "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"
 ADAPTIVE_MAX = "adaptive_max_pool2d", "adaptive_max_pool2d_backward"
+EMBEDDING = "embedding", "embedding_dense_backward"
+GRID = "grid_sampler_2d", "grid_sampler_2d_backward"
 MAX_POOL = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 MAX_POOL_3D = tuple(name.replace("2d", "3d") for name in MAX_POOL)
 
@@ -186,6 +188,17 @@ CALLS = (
          PLAIN, ()),
     Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, ("contiguous",)),
     Call("rms_norm-2d", lambda x: F.rms_norm(x, (6, 8), eps=0.1), ((3, 6, 8),), RMS_NORM, ("contiguous",), ()),
+    Call("embedding", lambda w: F.embedding(labels(2, 3, 4, classes=5), w), ((7, 6),), EMBEDDING, PLAIN),
+    Call("embedding-padded", lambda w: F.embedding(labels(9, classes=4), w, padding_idx=2, scale_grad_by_freq=True), ((7, 6),), EMBEDDING,
+         ("contiguous",), ()),
+    Call("sum", lambda x: x.sum((0, -1)), ((2, 3, 4, 5),), ("sum.dim_IntList",), ("contiguous",)),
+    Call("mean", lambda x: x.mean((2, 3), keepdim=True), ((2, 3, 4, 5),), ("mean.dim",), ("contiguous",)),
+    *(Call(f"grid_sample-{mode}-{padding}", lambda x, grid, mode=mode, padding=padding: F.grid_sample(
+        x, grid, mode, padding, align_corners=mode == "nearest"), ((2, 3, 4, 5), (2, 3, 4, 2)), GRID, ways, WITHOUT_HALVES)
+      for mode, padding, ways in (
+          ("bilinear", "zeros", EVERY), ("nearest", "border", ("contiguous",)), ("bilinear", "reflection", ("contiguous",)))),
+    Call("grid_sample-3d", lambda x, grid: F.grid_sample(x, grid, align_corners=False), ((2, 3, 4, 5, 3), (2, 3, 4, 2, 3)),
+         tuple(name.replace("2d", "3d") for name in GRID), ("contiguous",), ()),
     Call("lstm", *network("lstm"), PLAIN, WITHOUT_HALVES),
     Call("lstm-bidirectional", *network("lstm", 2, 2, batch_first=True), ("contiguous", "sliced"), ()),
     Call("lstm-projection", *network("lstm", biases=False, projection=3), ("contiguous",), ()),
