@@ -142,7 +142,9 @@ def test_values_of_bytes_are_turned_by_words():
 
 
 @pytest.mark.parametrize("words", ["4x16x4096x128 bf16 --lse", "4x16x2048x64 f16 --causal --dropout 0.1",
-                                   "4x16x4096x128 bf16 --lse --mask full", "4x16x2048x64 f16 --bias heads --mask keys --causal"])
+                                   "4x16x4096x128 bf16 --lse --mask full", "4x16x2048x64 f16 --bias heads --mask keys --causal",
+                                   "4x16x4096x128 bf16 --lse --ragged", "4x16x4096x128 bf16 --causal --page 64",
+                                   "4x16x4096x128 bf16 --block-mask"])
 def test_scores_never_leave_the_registers_of_mma(words):
     """Each matrix load of 16 columns serves two products; the left one's serves all columns."""
     (variant, ((_, code, launch),)), = assembled("sdpa_fwd", words, "flash_mma")
@@ -171,7 +173,7 @@ def test_gradients_stay_in_registers(words):
 
 
 @pytest.mark.parametrize("words", ["4x16x2048x128 bf16 --kv-heads 4", "4x16x2048x64 f16 --causal", "4x16x2048x128 f16 --mask pairs",
-                                   "2x16x2048x64 bf16 --mask keys --causal --softcap 3"])
+                                   "2x16x2048x64 bf16 --mask keys --causal --softcap 3", "4x16x2048x128 bf16 --ragged --causal"])
 def test_gradients_stay_in_the_registers_of_mma(words):
     """Three and four products a tile; p and ds never pass through memory, nor are there atomics."""
     (variant, kernels), = assembled("sdpa_bwd", words, "flash_mma")

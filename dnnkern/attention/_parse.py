@@ -8,7 +8,7 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._checks import SCALES
-from ._calls import make_backward, make_forward
+from ._calls import BACKWARD_MORE, FORWARD_MORE, make_backward, make_forward
 from ._layout import LAYOUTS
 from ._problem import SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, make_decode
@@ -46,7 +46,12 @@ def add_arguments(op, parser):
     parser.add_argument("--lengths", action="store_true", help="lengths of each sequence's queries and keys")
     parser.add_argument("--scale", type=float)
     parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD")
+    parser.add_argument("--ragged", action="store_true", help="sequences begin at offsets; rows as in thd")
+    parser.add_argument("--dropout-mask", choices=BIASES, help="what probabilities are multiplied by, of the shapes of a bias")
     if op == "sdpa_fwd":
+        parser.add_argument("--page", type=int, help="keys per page of k and v; default: no pages")
+        parser.add_argument("--block-mask", action="store_true", help="a bit per block of 128 queries and 128 keys")
+        parser.add_argument("--stats", action="store_true", help="also return the largest score and the sum of exponentials of each row")
         parser.add_argument("--lse", action="store_true", help="also return the log-sum-exp")
         parser.add_argument("--out-dtype", type=dtype_word, help="output dtype for fp8; default: bf16")
         parser.add_argument("--scales", action="store_true", help="fp8 scales of q, k and v")
@@ -65,24 +70,40 @@ def make(op, arguments):
     batch, heads, rows, d = a.shape
     keys, kv_heads, e = (given if given is not None else other for given, other in ((a.keys, rows), (a.kv_heads, heads), (a.value_size, d)))
 
-    def array(heads, rows, elements):
-        shape = {"BHSD": (batch, heads, rows, elements), "BSHD": (batch, rows, heads, elements), "THD": (batch * rows, heads, elements)}
-        return Tensor.packed(shape[a.layout], a.dtype)
-    full, addend = (batch, heads, rows, keys), addend_dtype(default_output(a.dtype))
+    layout = "THD" if a.ragged else a.layout
+
+    def array(heads, rows, elements, images=batch):
+        shape = {"BHSD": (images, heads, rows, elements), "BSHD": (images, rows, heads, elements), "THD": (images * rows, heads, elements)}
+        return Tensor.packed(shape["BSHD" if layout == "THD" and images != batch else layout], a.dtype)
+    full, addend, page = (batch, heads, rows, keys), addend_dtype(default_output(a.dtype)), getattr(a, "page", None)
     bias, mask = of_scores(a.bias, full, addend), of_scores(a.mask, full, "bool")
-    lengths = Tensor.packed((batch,), "int32") if a.lengths else None
-    offsets = Tensor.packed((batch + 1,), "int32") if a.layout == "THD" else None
+    lengths = Tensor.packed((batch,), "int32") if a.lengths or a.ragged or page else None
+    offsets = Tensor.packed((batch + 1,), "int32") if layout == "THD" and not a.ragged else None
     sink = Tensor.packed((heads,), addend) if a.sink else None
-    given = array(heads, rows, d), array(kv_heads, keys, d), array(kv_heads, keys, e)
+    given, last = (array(heads, rows, d), array(kv_heads, keys, d), array(kv_heads, keys, e)), {}
+    if a.ragged:
+        names = ("q", "o", "do", "dq") + (() if page else ("k", "v", "dk", "dv"))
+        last = {f"ragged_{name}": Tensor.packed((batch + 1,), "int64") for name in names}
+    if page:
+        table = Tensor.packed((batch, -(-keys // page)), "int32")
+        last.update(page_table_k=table, page_table_v=table)
+        given = given[0], *(array(kv_heads, page, n, table.size) for n in (d, e))
+    if getattr(a, "block_mask", False):
+        last["block_mask"] = Tensor.packed((batch, heads, -(-rows // 128), -(-keys // 1024)), "uint8")
+    last["dropout_mask"] = of_scores(a.dropout_mask, full, addend)
     more = bias, lengths, lengths, offsets, offsets, sink, mask
     align = "bottom_right" if a.bottom_right else "top_left"
-    options = a.scale, a.causal, align, a.window, a.alibi, a.dropout, a.softcap, a.layout
+    options = (a.scale, a.causal, align, a.window, a.alibi, a.dropout, a.softcap, layout, rows if a.ragged else 0,
+               keys if a.ragged or page else 0)
     if op == "sdpa_fwd":
-        scales = [Tensor.packed((1,), "float32")] * len(SCALES) if a.scales else ()
-        return make_forward((*given, *more, *scales), None, a.out_dtype, *options, with_lse=a.lse, aliases=frozenset())
-    forward = make_forward((*given, *more), None, None, *options, with_lse=True, aliases=frozenset())
+        scales = [Tensor.packed((1,), "float32") if a.scales else None] * len(SCALES)
+        return make_forward((*given, *more, *scales, None, None, *map(last.get, FORWARD_MORE)), None, a.out_dtype, *options,
+                            with_lse=a.lse, with_stats=a.stats, aliases=frozenset())
+    forward = make_forward((*given, *more, *(None,) * 5, *map(last.get, FORWARD_MORE)), None, None, *options, with_lse=True,
+                           aliases=frozenset())
     saved = forward.o, *given, forward.o, forward.lse
-    return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, with_dsink=a.sink, aliases=frozenset())
+    return make_backward((*saved, *more, None, None, *map(last.get, BACKWARD_MORE)), None, *options, with_dbias=bias is not None,
+                         with_dsink=a.sink, aliases=frozenset())
 
 
 def add_decode_arguments(op, parser):
@@ -166,13 +187,15 @@ FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)
 
 _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
           "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths",
-          "2x2x9x8 bf16 --mask pairs --causal")
+          "2x2x9x8 bf16 --mask pairs --causal", "2x2x9x8 f16 --ragged --causal", "2x2x9x8 f32 --dropout-mask pairs")
+_FORWARD = ("2x2x9x8 bf16 --page 4 --keys 14", "2x2x9x8 f32 --stats --lse", "1x1x140x8 bf16 --block-mask")
 _BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
             "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse",
             "2x4x20x32 bf16 --cache e4m3 --scales --page 4")
-SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_BYTES), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
+SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_FORWARD, *_BYTES), **dict.fromkeys(ROPES, _ROPES),
+         "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 
 
