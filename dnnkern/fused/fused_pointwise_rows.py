@@ -30,6 +30,7 @@ from ._estimate import instructions
 COST = constants("fused/rows")
 
 THREADS = 256
+MOST_HELD = 100  # of `_held`, with several rows a thread: more is spilled
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,13 @@ def _chunks(problem, lanes):
 
 
 def configs(problem, device):
-    """One, two and four rows a thread, as far as there are that many; a run of memory is cut where its parts are whole chunks."""
+    """One, two and four rows a thread, as far as there are that many, and registers; a run of memory is cut where its parts are whole
+    chunks."""
     form, found = problem.form, []
     for lanes in (1, 2, 4):
         chunks = _chunks(problem, lanes) if lanes == 1 or len(form.dims) > 1 or not form.size % (lanes * 16) else None
+        if lanes > 1 and chunks is not None and _held(problem.program, chunks, lanes) > MOST_HELD:
+            continue
         if chunks is not None and (len(form.dims) == 1 or lanes == 1 or form.dims[-2].size >= lanes):
             rows = _rows(form, lanes)
             indices = tuple(None if a.name else s for a, s in zip(form.arrays, form.dims[-1].strides))
@@ -118,17 +122,21 @@ def estimate(problem, device, config):
     accesses = sum(chunks.elements * a.itemsize / unit for a, unit in zip(form.arrays, chunks.units) if unit)
     a_thread = (COST.thread + config.dims * (COST.dimension + COST.array * len(form.arrays))
                 + lanes * (COST.access * accesses + chunks.elements * instructions(problem.program)))
-    busy = overlap(memory=moved, issue=issue_seconds(threads, a_thread, device))
+    few = {2: COST.two_blocks, 3: COST.three_blocks}.get(_blocks(config), 1.0)
+    busy = overlap(memory=moved, issue=few * issue_seconds(threads, a_thread, device))
     return LAUNCH + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 
 
 def _blocks(config):
-    """Blocks a multiprocessor that registers are bounded for: by the words that a thread holds of its loads, and the values of a chunk."""
-    words = sum(config.lanes * config.chunks.elements * ITEMSIZE[dtype] // 4 for dtype, access in config.program.loads
-                if access == "matrix")
-    wide = any(step.compute == "float64" for step in config.program.steps)
-    held = words + 2 * config.chunks.elements + 2 * len(config.program.loads)
-    return 2 if wide or held > 56 else 4 if held > 24 else 6
+    """Blocks a multiprocessor that registers are bounded for."""
+    wide, held = any(step.compute == "float64" for step in config.program.steps), _held(config.program, config.chunks, config.lanes)
+    return 2 if wide or held > 66 else 3 if held > 56 else 4 if held > 24 else 6
+
+
+def _held(program, chunks, lanes):
+    """Registers of a thread, nearly: the words of its loads, and the values of a chunk."""
+    words = sum(lanes * chunks.elements * ITEMSIZE[dtype] // 4 for dtype, access in program.loads if access == "matrix")
+    return words + 2 * chunks.elements + 2 * len(program.loads)
 
 
 # ---- the kernel

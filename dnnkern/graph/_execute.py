@@ -6,6 +6,7 @@ from ._arrays import number
 from ._enums import DTYPE, ITEMSIZE
 from ._copies import Copying, bytes_of
 from ._errors import InvalidValue, InvalidVariantPack, WorkspaceTooSmall
+from ._repeated import Repeated
 from ._tensor import tensor
 from ._views import placed
 
@@ -32,6 +33,8 @@ class Runner:
         self.copying = {}  # {uids of tensors that are copied first: the runner of that plan}
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
         self.there = [(uid, view) for uid, view in placed(self.spec).items() if not self.spec.tensor(uid).virtual]
+        self.repeated = None  # once a call had addresses as its only values
+        self.sorted = [sorted(self.pointers).index(uid) for uid in self.pointers]
 
     def _is_result(self, uid):
         return any(uid == o for node in self.spec.nodes for _, o in node.outputs)
@@ -61,6 +64,32 @@ class Runner:
             elif key is not None:
                 found[key] = buffer
         return found
+
+    def call(self, pack, workspace, stream):
+        """Launch with the buffers of {tensor, uid or name: buffer}."""
+        launched = None if self.repeated is None else self.repeated.launch(pack, workspace, stream)
+        if launched:
+            return
+        by_uid = self.by_uid(pack)
+        self.run(by_uid, workspace, stream)
+        if launched is None and self.repeated is not None and self.repeated.is_worth_learning():
+            self._learn(pack, by_uid, workspace)
+
+    def launch_at(self, addresses, workspace, stream):
+        """Whether addresses, in the order of their uids, are known, and are launched."""
+        repeated = self.repeated
+        if repeated is None or len(addresses) != len(self.sorted) or repeated.workspace and type(workspace) is not int:
+            return False
+        more = (workspace,) if repeated.workspace else ()
+        return repeated.launch_at((*[addresses[k] for k in self.sorted], *more), 0 if stream is None else stream)
+
+    def _learn(self, pack, by_uid, workspace):
+        """Remember the form of a call on torch's tensors."""
+        tensors = [by_uid[uid] for uid in self.pointers] + [workspace] * self.repeated.workspace
+        kinds = {None if type(t) is int else kind_of(t) for t in tensors}
+        keys = {uid: key for key in pack for uid in self.by_uid({key: None})}
+        if len(kinds) == 1 and (kind := kinds.pop()) is not None and kind.name == "torch" and len(keys) == len(pack):
+            self.repeated.learn(len(pack), tuple(keys[uid] for uid in self.pointers), tensors, kind.current)
 
     def run(self, pack, workspace, stream):
         """Launch with the buffers of {uid: buffer}."""
@@ -103,6 +132,11 @@ class Runner:
         if slots.numbers:
             values += [self._number(value, kind, pack) for value, kind in slots.numbers]
         executable.execute(values, stream)
+        if not (HOST_MEMORY or slots.numbers or bound or aliases or self.there) and executable.is_steady:
+            if self.repeated is None:
+                order = tuple(map(self.pointers.index, slots.pointers))
+                self.repeated = Repeated(executable, order, self.plan.device.index, self.plan.workspace > 0)
+            self.repeated.remember((*addresses, *values[len(slots.pointers):]))
 
     # ---- buffers
 

@@ -246,8 +246,7 @@ class Lifecycle:
                                               "graph of the other shapes")
         if not hasattr(pack, "items"):
             raise InvalidVariantPack(f"execute: got {type(pack).__name__}; expected a dict of buffers by tensor or uid")
-        runner = self._runner(plan)
-        runner.run(runner.by_uid(pack), workspace, self._stream(handle))
+        self._runner(plan).call(pack, workspace, self._stream(handle))
 
     def _stream(self, handle):
         handle = self.handle if handle is None else handle
@@ -274,11 +273,13 @@ class Lifecycle:
         """Run with addresses, in the order of `_get_variant_pack_uids_sorted`."""
         if self._candidate is None:
             raise ExecutionFailed(f"execute: the graph {self.name!r} has not been built; call build first")
-        uids = self._get_variant_pack_uids_sorted()
-        pointers = [operator.index(p) for p in user_ptrs]
+        runner, stream, pointers = self._runner(self._candidate), self._stream(handle), list(user_ptrs)
+        if runner.launch_at(pointers, workspace, stream):
+            return
+        uids, pointers = self._get_variant_pack_uids_sorted(), [operator.index(p) for p in pointers]
         if len(pointers) != len(uids):
             raise InvalidVariantPack(f"_execute_with_ptrs: got {len(pointers)} addresses; expected {len(uids)}, of the uids {uids}")
-        self._runner(self._candidate).run(dict(zip(uids, pointers)), workspace, self._stream(handle))
+        runner.run(dict(zip(uids, pointers)), workspace, stream)
 
     def _execute_with_raw_ptrs(self, ptr_array, num_ptrs, workspace, handle=None):
         """The same with the address of an array of addresses."""

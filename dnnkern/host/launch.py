@@ -293,13 +293,24 @@ class Executable:
             frame = self.frame()
         if self.shifted:
             values = (*values, *[values[position] + offset for position, offset in self.shifted])
-        self.pack(frame.storage, 0, *values)
         frame.addresses = None
+        self.pack(frame.storage, 0, *values)
         if self.has_maps:
             self.set_maps(frame, values)
         for table in frame.tables:
             table.set(frame.storage, values, stream)
         if self.is_replayed:
+            self.replay(frame, stream)
+        else:
+            self.enqueue(frame, stream)
+
+    def again(self, values, stream):
+        """`execute` of a plan without tables, with a tuple that may be the very one that was given last: then nothing is packed."""
+        frame = self.frame()
+        if frame.addresses is not values:
+            self.execute(values, stream)
+            frame.addresses = values
+        elif self.is_replayed:
             self.replay(frame, stream)
         else:
             self.enqueue(frame, stream)

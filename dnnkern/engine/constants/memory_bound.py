@@ -33,13 +33,16 @@ row("act/vector", h200("h200-act.jsonl"),
 
 # ---- fused
 
-row("fused/program", GUESSED, "instructions of a value that is loaded, stored or rounded", value=2)
+row("fused/program", h200("h200-fused-pointwise.jsonl"),
+    "instructions of a value that is loaded, stored or rounded, and those that the functions' own numbers count for that", value=3,
+    apart=2.5)
 row("fused/naive", GUESSED, "instructions of a thread, of a dimension's division, of an array's offset along a dimension",
     thread=30, dimension=70, array=6)
-row("fused/rows", GUESSED,
+row("fused/rows", h200("h200-fused-pointwise.jsonl"),
     "instructions of a thread, of a dimension, of an array's offset along a dimension, of an access; times as long where the bytes that a "
-    "multiprocessor waits for are fewer than these; blocks of a multiprocessor",
-    thread=30, dimension=12, array=2, access=4, enough=16384, blocks=8)
+    "multiprocessor waits for are fewer than these; blocks of a multiprocessor; times as long to issue with two blocks, and with three, at "
+    "a time",
+    thread=80, dimension=12, array=2, access=4, enough=16384, blocks=8, two_blocks=1.2, three_blocks=1.05)
 
 # ---- dropout, optim
 
