@@ -191,6 +191,32 @@ def test_trap_14_an_execution_asks_the_driver_for_nothing_but_launches(no_disk, 
             assert set(asked) == {"cuLaunchKernelEx"} and len(asked) == 2 * len(graph._candidate.executable(frozenset(), None)[0].launches)
 
 
+def test_repeated_calls_copy_what_overlaps(no_disk, monkeypatch):
+    """Each call by itself: one whose buffers overlap has one more launch, needs its workspace, and leaves nothing for the next."""
+    torch = pytest.importorskip("torch")
+    from dnnkern.host import raw
+    with pretended_gpu():
+        graph = cudnn.pygraph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+        a = graph.tensor([6, 40], [40, 1], name="x")
+        y, z = graph.neg(a).set_output(True), graph.softmax(a, 1).set_output(True)
+        graph.build(A)
+        launched, launch_one = [], raw.cuLaunchKernelEx
+        monkeypatch.setattr(raw, "cuLaunchKernelEx", lambda *given: launched.append(1) or launch_one(*given))
+        x, other, out = (torch.ones(6, 40) for _ in range(3))
+        large, small = (torch.empty(size, dtype=torch.uint8) for size in (graph.get_workspace_size_with_copies(), 16))
+
+        def count(over, workspace):
+            launched.clear()
+            graph.execute({a: x, y: over, z: out}, workspace)
+            return len(launched)
+        assert [count(other, large) for _ in range(3)] == [2, 2, 2] and [count(x, large) for _ in range(3)] == [3, 3, 3]
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="has 16 bytes; the plan needs"):
+                count(x, small)
+            assert not launched
+        assert [count(other, small) for _ in range(3)] == [2, 2, 2]
+
+
 def test_time_of_a_second_shape(counts, no_disk):
     """Under 10 ms of this process; the least of some, since others take its caches."""
     cache = cudnn.create_kernel_cache()
