@@ -8,7 +8,11 @@ from graphs import T, array_of, execute, new_graph
 
 import dnnkern.graph as cudnn
 from dnnkern import dispatch
+from dnnkern.device import HOST_MEMORY
+from dnnkern.graph._engines import Engines
+from dnnkern.graph._execute import Runner
 from dnnkern.graph._ir import GraphSpec
+from dnnkern.graph._partition import cuts
 
 ERF = np.vectorize(math.erf)
 UNARY = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "neg": np.negative, "abs": np.abs,
@@ -31,7 +35,7 @@ class Random:
             self.input(tuple(self.random.choice([1, 2, 3, 5, 9]) for _ in range(3)))
         for _ in range(self.random.randint(1, 9)):
             self.random.choice([self.unary, self.unary, self.binary, self.binary, self.scaled, self.matmul, self.reduction, self.reshape,
-                                self.transpose, self.slice, self.norm, self.softmax])()
+                                self.transpose, self.slice, self.norm, self.softmax, self.conv, self.concatenate])()
         read = {id(t) for node in self.graph.nodes for t in node.inputs.values()}
         self.outputs = [(t, v) for t, v in self.known if t not in self.inputs and (id(t) not in read or self.random.random() < 0.2)]
         if not self.outputs:
@@ -79,6 +83,20 @@ class Random:
         t, v = self.any()
         u, w = self.input((self.random.choice([1, v.shape[0]]), v.shape[2], self.random.choice([1, 3, 8])), 1 / max(v.shape[2], 1))
         self.add(self.graph.matmul(t, u), v @ w)
+
+    def conv(self):
+        (t, v), padding = self.any(), self.random.choice([0, 1])
+        width = self.random.randint(1, min(3, v.shape[2]))
+        u, w = self.input((self.random.choice([1, 4, 8]), v.shape[1], width), 1 / (v.shape[1] * width))
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(v, ((0, 0), (0, 0), (padding, padding))), width, 2)
+        self.add(self.graph.conv_fprop(t, u, padding=[padding]), np.einsum("ncpr,kcr->nkp", windows, w))
+
+    def concatenate(self):
+        (t, v), axis = self.any(), self.random.randrange(3)
+        fits = [(u, w) for u, w in self.known if (u is t or {u, t} <= set(self.inputs))
+                and all(k == axis or m == n for k, (m, n) in enumerate(zip(w.shape, v.shape)))]  # of one type
+        u, w = self.random.choice(fits)
+        self.add(self.graph.concatenate([t, u], axis), np.concatenate([v, w], axis))
 
     def reduction(self):
         (t, v), mode = self.any(), self.random.choice(["AVG", "MAX", "AMAX", "MIN"])
@@ -132,15 +150,30 @@ def test_random_graphs(seed):
         check(made, made.graph)
 
 
+def uncut(made, graph):
+    """The outputs by the cut of one node a part."""
+    runner = Runner(Engines(graph.spec, cut=len(cuts(graph.spec)) - 1).first().build())
+    results = {t: array_of(t) for t, _ in made.outputs}
+    pack = {t.get_uid(): array for t, array in (*made.inputs.items(), *results.items())}
+    runner.run(pack, np.empty(runner.plan.workspace, np.uint8), None)
+    return list(results.values())
+
+
 def check(made, graph):
     graph.build([cudnn.heur_mode.A])
     got, again = made.run(graph), made.run(graph)
-    # types of moved elements are their operands': a half moved from an intermediate float is a float
-    rounding = {T.HALF: 2.0 ** -11, T.BFLOAT16: 2.0 ** -8, T.FLOAT: 2.0 ** -24}
-    for (t, expected), have, same in zip(made.outputs, got, again):
-        assert have.tobytes() == same.tobytes()
-        bound = (2 * rounding[t.get_data_type()] + 2.0 ** -24 * 64 * len(graph.nodes)) * max(1.0, np.abs(expected).max(initial=0))
+    # a half on the way, an output that others read, is rounded as a result of the type is
+    rounding = {T.HALF: 2.0 ** -11, T.BFLOAT16: 2.0 ** -8, T.FLOAT: 2.0 ** -24}[made.io]
+
+    def assert_near(expected, have):
+        bound = (2 * rounding + 2.0 ** -24 * 64 * len(graph.nodes)) * max(1.0, np.abs(expected).max(initial=0))
         assert np.abs(have.astype(float) - expected).max(initial=0) <= bound, repr(graph)
+    for (_, expected), have, same in zip(made.outputs, got, again):
+        assert have.tobytes() == same.tobytes()
+        assert_near(expected, have)
+    if HOST_MEMORY:
+        for (_, expected), have in zip(made.outputs, uncut(made, graph)):
+            assert_near(expected, have)
     assert GraphSpec.from_json(repr(graph)) == graph.spec
     loaded = cudnn.pygraph()
     loaded.deserialize(graph.serialize())
