@@ -4,10 +4,12 @@ A test of many small kernels is no cheaper here: compiling them, for every algor
 """
 import pathlib
 
+import test_embedding
 import test_rnn
 from kit import sized
 
-globals().update(sized(test_rnn))
+for module in (test_embedding, test_rnn):
+    globals().update(sized(module))
 # In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_torch_overrides.py.
 ELSEWHERE = {"test_demo", "test_torch_above", "test_torch_optim", "test_torch_overrides", "test_torch_run", "test_torch_table"}
 
@@ -15,4 +17,4 @@ ELSEWHERE = {"test_demo", "test_torch_above", "test_torch_optim", "test_torch_ov
 def test_nothing_that_is_marked_is_left_out():
     files = pathlib.Path(__file__).parent.glob("test_*.py")
     marked = {path.stem for path in files if "pytest.mark." + "sized" in path.read_text()}
-    assert marked == {test_rnn.__name__} | ELSEWHERE
+    assert marked == {test_embedding.__name__, test_rnn.__name__} | ELSEWHERE

@@ -89,7 +89,7 @@ def test_second_derivatives(function, shape):
     def same_draws(x):
         torch.manual_seed(0)
         return function(x)
-    with dnnkern.torch.enabled("all", strict=True):
+    with dnnkern.torch.enabled("all", exclude="reduction", strict=True):  # the formulas also add up booleans
         assert torch.autograd.gradcheck(same_draws, x)
         assert torch.autograd.gradgradcheck(same_draws, x)
 

@@ -63,7 +63,7 @@ def assert_close(ours, theirs):
         for x, y in zip(ours, theirs):
             assert_close(x, y)
     elif isinstance(theirs, float):
-        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+        assert ours == pytest.approx(theirs, rel=1e-4 if HOST_MEMORY else 2e-3, abs=1e-5)  # on a GPU both round to TF32
     else:
         assert ours == theirs
 

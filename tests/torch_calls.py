@@ -191,8 +191,9 @@ CALLS = (
     Call("embedding", lambda w: F.embedding(labels(2, 3, 4, classes=5), w), ((7, 6),), EMBEDDING, PLAIN),
     Call("embedding-padded", lambda w: F.embedding(labels(9, classes=4), w, padding_idx=2, scale_grad_by_freq=True), ((7, 6),), EMBEDDING,
          ("contiguous",), ()),
-    Call("sum", lambda x: x.sum((0, -1)), ((2, 3, 4, 5),), ("sum.dim_IntList",), ("contiguous",)),
-    Call("mean", lambda x: x.mean((2, 3), keepdim=True), ((2, 3, 4, 5),), ("mean.dim",), ("contiguous",)),
+    Call("sum", lambda x: x.sum((0, -1)), ((2, 3, 4, 5),), ("sum.dim_IntList",)),
+    Call("sum-one", lambda x: x.sum(-1), ((2, 3, 4, 5),), ("sum.dim_IntList",), dtypes=()),
+    Call("mean", lambda x: x.mean((2, 3), keepdim=True), ((2, 3, 4, 5),), ("mean.dim",)),
     *(Call(f"grid_sample-{mode}-{padding}", lambda x, grid, mode=mode, padding=padding: F.grid_sample(
         x, grid, mode, padding, align_corners=mode == "nearest"), ((2, 3, 4, 5), (2, 3, 4, 2)), GRID, ways, WITHOUT_HALVES)
       for mode, padding, ways in (
