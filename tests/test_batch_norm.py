@@ -45,6 +45,15 @@ def test_torch_agrees(shape):
     got = dnnkern.batch_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd, activation="relu", y=y, residual=True)
     for one, other in zip(got, leaves):
         np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
+    frozen = torch.relu(torch.nn.functional.batch_norm(t, *runs, g, b, False, 0.3, 1e-4) + r)
+    for leaf in leaves:
+        leaf.grad = None
+    frozen.backward(torch.from_numpy(dy))
+    constants = array(runs[0].numpy(), "float64"), array(1 / np.sqrt(runs[1].numpy() + 1e-4), "float64")
+    y = array(frozen.detach().numpy(), "float64")
+    got = dnnkern.batch_norm_bwd(array(dy, "float64"), *given[:2], *constants, activation="relu", y=y, residual=True, frozen=True)
+    for one, other in zip(got, leaves):
+        np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
     infer = torch.nn.functional.batch_norm(t, *runs, g, b, False, 0.3, 1e-4).detach()
     y = dnnkern.batch_norm_infer(*given, *ours, eps=1e-4)
     np.testing.assert_allclose(host(y), infer.numpy(), rtol=1e-11, atol=1e-12)
@@ -250,6 +259,7 @@ def test_parameters():
     refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=bent, residual=x)
     refused(TypeError, ["activation=3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)
     refused(TypeError, ["residual=1", "True or False"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=1)
+    refused(TypeError, ["frozen=1", "True or False"], dnnkern.batch_norm_bwd, x, x, c, c, c, frozen=1)
 
 
 def test_outputs():

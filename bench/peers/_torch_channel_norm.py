@@ -103,12 +103,14 @@ def cudnn_gradients(p, t):
 
 
 def gradients(p, t):
-    """Of training."""
+    """Of training, or of frozen statistics: those of the variance that has this rstd, whose epsilon is 0 then."""
     dy, x, y = (first(p, t[name]) for name in ("dy", "x", "y"))
+    running = (t["mean"], 1 / t["rstd"] ** 2) if p.frozen else (None, None)
 
     def call():
         dz = past_activation(p, dy, y)
-        found = torch.ops.aten.native_batch_norm_backward(dz, x, t["gamma"], None, None, t["mean"], t["rstd"], True, EPS, [True] * 3)
+        found = torch.ops.aten.native_batch_norm_backward(dz, x, t["gamma"], *running, t["mean"], t["rstd"], not p.frozen,
+                                                          0.0 if p.frozen else EPS, [True] * 3)
         return (*found, dz)
     return call
 

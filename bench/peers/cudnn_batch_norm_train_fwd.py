@@ -6,7 +6,7 @@ NAME = "cudnn"
 
 def possible(p):
     """Whether PyTorch gives a problem to cuDNN."""
-    return p.mode == "spatial" and p.dtype != "float64" and p.gamma is not None and p.gamma.dtype == "float32"
+    return p.mode == "spatial" and p.dtype != "float64" and not p.frozen and p.gamma is not None and p.gamma.dtype == "float32"
 
 
 def make(case, operands, clock):

@@ -14,6 +14,7 @@ BATCH = {
     "others": ("8x64x16x56x56 {} weights=float32  # video", "32x256x1000 {} weights=float32  # sound", "4096x1024 {} weights=float32",
                "8x17x512x512 {} weights=float32  # odd"),
 }
+FROZEN = {"frozen": tuple(f"{text} frozen" for text in BATCH["resnet50"] + BATCH["fused"])}
 RUNNING = {name: tuple(text.replace("weights=float32", "weights=float32 running") for text in texts) for name, texts in BATCH.items()}
 GROUP = {
     "groups": ("64x256x56x56 {} g32", "16x128x128x128 {} g32  # diffusion", "16x512x32x32 {} g32", "64x1024x14x14 {} g32",
@@ -41,7 +42,7 @@ class Case(_words.Case):
             operands.append(p.groups)
         keywords.update({name: arrays.get(name) for name in split}, layout=p.layout, activation=p.activation)
         if self.op == "batch_norm_bwd":
-            keywords["residual"] = p.dresidual is not None
+            keywords.update(residual=p.dresidual is not None, frozen=p.frozen)
         outs = tuple(arrays[name] for name, t, _ in p.arrays if p.is_result(name) and t is not None)
         return getattr(dnnkern, self.op)(*operands, out=outs if len(outs) > 1 else outs[0], **keywords)
 
@@ -49,4 +50,6 @@ class Case(_words.Case):
 def shapes(op):
     """The sets of an operation."""
     sets = GROUP if op.startswith("group") else RUNNING if op == "batch_norm_train_fwd" else BATCH
+    if op == "batch_norm_bwd":
+        sets = {**sets, **FROZEN}
     return _words.Shapes(op, sets, FLOATS if op.startswith("group") else FLOATS[1:], "64x256x56x56 {} relu", ("nhwc", "nchw"), case=Case)

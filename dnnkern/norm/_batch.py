@@ -1,7 +1,7 @@
 """Batch normalisation: the public functions."""
 from ..host.front import Operation, public
 from ..host.scalars import flag, number
-from ._batch_problem import make_batch_backward, make_batch_infer, make_batch_train
+from ._batch_problem import make_batch_backward, make_batch_backward_frozen, make_batch_infer, make_batch_train
 from ._channel_problem import backward_operands
 
 BATCH_TRAIN = Operation("batch_norm_train_fwd", operands=("x", "gamma", "beta", "running_mean", "running_var", "residual"),
@@ -10,11 +10,12 @@ BATCH_TRAIN = Operation("batch_norm_train_fwd", operands=("x", "gamma", "beta", 
 BATCH_INFER = Operation("batch_norm_infer", operands=("x", "gamma", "beta", "mean", "var", "residual"), outputs=("y",), scalars=("eps",),
                         problem=make_batch_infer)
 # The one with a residual comes first: the first of an op is what `find` takes for problems of either kind.
-BATCH_BACKWARD = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y", "beta"),
-                           outputs=("dx", "dgamma", "dbeta", "dresidual"), problem=make_batch_backward)
-_train, _infer, _backward_residual = BATCH_TRAIN.call, BATCH_INFER.call, BATCH_BACKWARD.call
-_backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y", "beta"), outputs=("dx", "dgamma", "dbeta"),
-                      problem=make_batch_backward).call
+_BACKWARD = {(residual, frozen): Operation(
+    "batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y", "beta"),
+    outputs=("dx", "dgamma", "dbeta", "dresidual")[:4 if residual else 3],
+    problem=make_batch_backward_frozen if frozen else make_batch_backward) for residual in (True, False) for frozen in (False, True)}
+BATCH_BACKWARD = _BACKWARD[True, False]
+_train, _infer = BATCH_TRAIN.call, BATCH_INFER.call
 
 
 @public
@@ -132,11 +133,12 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
 
 @public
 def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, beta=None, residual=False,
-                   out=None, workspace=None, stream=None, **choice):
-    """The gradients of `batch_norm_train_fwd`.
+                   frozen=False, out=None, workspace=None, stream=None, **choice):
+    """The gradients of `batch_norm_train_fwd`, or of `batch_norm_infer`.
 
     With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over the values of a mean,
     ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)`` and ``dresidual = dz``.
+    Where the statistics are constants, those of a frozen layer, ``dx = gamma * rstd * dz``.
 
     Parameters
     ----------
@@ -145,7 +147,7 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     gamma : array or None
         As passed to `batch_norm_train_fwd`.
     mean, rstd : array
-        As returned by it.
+        As returned by it; frozen: the running mean, and ``1 / sqrt(running_var + eps)``, both of float32 (float64 for float64).
     mode, layout, activation
         As passed to it.
     y : array, for relu and leaky_relu
@@ -154,6 +156,8 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
         As passed to it: their argument, ``(x - mean) * rstd * gamma + beta``, is recomputed. May be None if gamma is.
     residual : bool
         Also return dresidual.
+    frozen : bool
+        The statistics are constants, as in `batch_norm_infer`.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
         Output, written and returned; arbitrary strides. dgamma and dbeta of any dtype that gamma may have. Overlap with an operand is
         an error.
@@ -182,8 +186,10 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     >>> dx, dgamma, dbeta = dnnkern.batch_norm_bwd(dy, x, ones, mean, rstd)
     >>> dx.round(3).ravel(), dgamma.round(3), dbeta
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([-0.926], dtype=float32), array([1.], dtype=float32))
+    >>> dnnkern.batch_norm_bwd(dy, x, ones, mean, rstd, frozen=True)[0].round(3).ravel()
+    array([0.463, 0.   , 0.   ], dtype=float32)
     """
     residual = flag("batch_norm_bwd", "residual", residual)
-    call = _backward_residual if residual else _backward
+    call = _BACKWARD[residual, flag("batch_norm_bwd", "frozen", frozen)].call
     operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
     return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, choice)

@@ -99,7 +99,7 @@ class BatchNormInferProblem(ChannelNorm):
 class BatchNormGradientProblem(ChannelNorm):
     """The gradients of `BatchNormProblem`: with ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over
     what a mean is of, ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)``,
-    ``dresidual = dz``.
+    ``dresidual = dz``; of frozen statistics ``dx = gamma * rstd * dz``.
 
     Attributes
     ----------
@@ -116,6 +116,8 @@ class BatchNormGradientProblem(ChannelNorm):
     mode, layout, activation
     beta : Tensor or None
         As given to it, where the activation's gradient needs ``(x - mean) * rstd * gamma + beta``.
+    frozen : bool
+        Whether the statistics are constants.
     """
     dy: Tensor
     x: Tensor
@@ -131,6 +133,7 @@ class BatchNormGradientProblem(ChannelNorm):
     layout: str = "NCHW"
     activation: Activation = Activation()
     beta: Tensor | None = None
+    frozen: bool = False
     op, result_names = "batch_norm_bwd", ("dx", "dgamma", "dbeta", "dresidual")
 
     def __post_init__(self):
@@ -161,7 +164,7 @@ def make_batch_infer(tensors, outs, mode, layout, activation, aliases):
     return BatchNormInferProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
 
 
-def make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases):
+def make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases, frozen=False):
     """`BatchNormGradientProblem` of a call."""
     op, names = "batch_norm_bwd", ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
     if not isinstance(residual, bool):
@@ -171,4 +174,9 @@ def make_batch_backward(tensors, outs, mode, layout, activation, residual, alias
     wanted = BatchNormGradientProblem.result_names[:4 if residual else 3]
     outs = results_of(op, given, outs, wanted, layout, mode)
     (y, beta), missing = for_activation(op, activation, given), (None,) * (4 - len(outs))
-    return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation, beta)
+    return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation, beta, frozen)
+
+
+def make_batch_backward_frozen(tensors, outs, mode, layout, activation, residual, aliases):
+    """`BatchNormGradientProblem` of a call whose statistics are constants."""
+    return make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases, frozen=True)

@@ -8,12 +8,12 @@ from ..host.tensor import Tensor
 from ..host.window import LAYOUTS
 from ..host.words import dtype_word, problem_from_record
 from ..host.words import sizes_word
-from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, BatchNormProblem, make_batch_backward, make_batch_infer,
-                             make_batch_train)
+from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, BatchNormProblem, make_batch_backward,
+                             make_batch_backward_frozen, make_batch_infer, make_batch_train)
 from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 from ._group_problem import GroupNormGradientProblem, GroupNormProblem, make_group_backward, make_group_forward
 
-FLAGS = ("residual", "running")
+FLAGS = ("residual", "running", "frozen")
 _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
               "x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING, "running_var": RUNNING, "residual": WHOLE}),
           "batch_norm_infer": (BatchNormInferProblem, make_batch_infer, {
@@ -47,14 +47,15 @@ def add_arguments(op, parser):
     parser.add_argument("shape", type=sizes_word, help="N, C and the spatial extents, in this order for every layout: 64x256x56x56")
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
     parser.add_argument("terms", nargs="*", type=_term, help="nhwc, relu, weights=float32 (gamma, beta and given statistics; default: x's "
-                        f"dtype), {groups if op.startswith('group') else 'residual, running (statistics), per_activation'}")
+                        f"dtype), {groups if op.startswith('group') else 'residual, running (statistics), frozen, per_activation'}")
 
 
 def make(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes, gamma and beta among them."""
     _, make_it, kinds = _KINDS[op]
     given, grouped = dict(arguments.terms), op.startswith("group")
-    wrong = ({"mode", *FLAGS} if grouped else {"groups"} | ({"running"} if op != "batch_norm_train_fwd" else set())) & set(given)
+    wrong = ({"mode", *FLAGS} if grouped else {"groups"} | ({"running"} if op != "batch_norm_train_fwd" else set()) |
+             ({"frozen"} if op != "batch_norm_bwd" else set())) & set(given)
     if wrong:
         raise ValueError(f"{op}: has no {', '.join(sorted(wrong))}")
     n, c, *image = (*arguments.shape, 1, 1)[:max(2, len(arguments.shape))]
@@ -72,6 +73,7 @@ def make(op, arguments):
     more = (mode if groups is None else groups, layout, activation)
     if op == "batch_norm_bwd":
         more += ("residual" in given,)
+        make_it = make_batch_backward_frozen if "frozen" in given else make_it
     return make_it(tensors, None, *more, frozenset())
 
 

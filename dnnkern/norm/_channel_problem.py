@@ -46,6 +46,7 @@ class ChannelNorm:
     averages = True
     groups = None
     mode = "spatial"
+    frozen = False
 
     def _check(self):
         op, x = self.op, self.x
@@ -214,7 +215,7 @@ class ChannelNorm:
         elif self.mode != "spatial":
             words.append(self.mode)
         words += [f"{name} {t.dtype}" for name, t, kind in self.arrays if kind == WEIGHT and t is not None and not self.is_result(name)]
-        words += [word for word, there in (("residual", self.has_residual),
+        words += [word for word, there in (("residual", self.has_residual), ("frozen", self.frozen),
                                            ("running", self.tensor("running_mean") or self.tensor("running_var"))) if there]
         words += [self.activation.mode] * (self.activation.mode != "identity")
         words += [f"to {self.result}"] * bool(self.result)

@@ -33,7 +33,7 @@ WEIGHTS = "dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta"
 class Config:
     """dtypes of the arrays that may differ from x's, "" where there is none; the activation; dimensions of rows and of what there are rows
     of; dtypes of y, "" where it is x's, and of what the running statistics are written to; whether
-    there is a y."""
+    there is a y; whether the statistics are constants."""
     dtype: str
     gamma: str
     beta: str
@@ -47,6 +47,7 @@ class Config:
     next_mean: str = ""
     next_var: str = ""
     written: bool = True
+    frozen: bool = False
 
     @property
     def real(self):
@@ -208,7 +209,7 @@ def backward_kernel(config):
     load, store, load_gamma, Real = _load(config.dtype), _store(config.dtype), _load(config.gamma), config.real
     SCALED, RESIDUAL = config.gamma != "", config.residual
     row_offsets, element_offsets = make_offsets(config, BACKWARD, BACKWARD[:7])
-    past, add = make_past(config, config.gamma, config.beta), make_sum(Real)
+    past, add, FROZEN = make_past(config, config.gamma, config.beta), make_sum(Real), config.frozen
 
     @jit(launch_bounds=THREADS)
     def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
@@ -216,7 +217,7 @@ def backward_kernel(config):
         if thread < rows:
             row = row_offsets(thread, sizes, strides)
             m, r, a, b, lost_a, lost_b = Real(mean[row.mean]), Real(rstd[row.rstd]), Real(0), Real(0), Real(0), Real(0)
-            for i in range(length):
+            for i in range(0 if FROZEN else length):
                 at = element_offsets(i, row_sizes, row_strides)
                 n = (load(x, row.x + at.x) - m) * r
                 g = past(load(dy, row.dy + at.dy), n, y, gamma, beta, row, at)
@@ -233,7 +234,7 @@ def backward_kernel(config):
                     store(dresidual, row.dresidual + at.dresidual, g)
                 if SCALED:
                     g = g * load_gamma(gamma, row.gamma + at.gamma)
-                store(dx, row.dx + at.dx, r * (g - a - n * b))
+                store(dx, row.dx + at.dx, r * g if FROZEN else r * (g - a - n * b))
     return channel_norm_bwd_naive
 
 
@@ -275,7 +276,7 @@ def build(problem, device, config):
             offsets += [Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)]
         types = [p.dtype_of(name) for name in differ] + [""] * (4 - len(differ))
         known = Config(p.dtype, *types, residual != "" and p.tensor(residual) is not None, p.activation, len(form.row), len(form.outer),
-                       p.result, *(p.dtype_of(name) for name in moved or ("", "")), p.dtype_of("y") != "" or not moved)
+                       p.result, *(p.dtype_of(name) for name in moved or ("", "")), p.dtype_of("y") != "" or not moved, p.frozen)
         return known, form, (Argument("int64", form.rows), Argument("int64", form.length), *offsets)
 
     def launch(kernel, threads, *arguments):

@@ -9,7 +9,8 @@ class BatchNorm(ChannelNorm):
     def make(self, tensors, outs):
         from dnnkern.norm import _batch_problem
         more = (self.dresidual,) if self.op == "batch_norm_bwd" else ()
-        return getattr(_batch_problem, self.maker)(tensors, outs, self.mode, self.layout, self.activation, *more, frozenset())
+        make = getattr(_batch_problem, self.maker + "_frozen" * self.frozen)
+        return make(tensors, outs, self.mode, self.layout, self.activation, *more, frozenset())
 
     @property
     def dresidual(self):
@@ -19,7 +20,7 @@ class BatchNorm(ChannelNorm):
         import dnnkern
         split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta")}[self.op]
         operands = [arrays[name] for name in self.names if name not in split]
-        given = {"eps": self.eps} if self.op != "batch_norm_bwd" else {"residual": self.dresidual}
+        given = {"eps": self.eps} if self.op != "batch_norm_bwd" else {"residual": self.dresidual, "frozen": self.frozen}
         if self.op == "batch_norm_train_fwd":
             given["momentum"] = self.momentum
         if isinstance(out, tuple):
@@ -87,6 +88,16 @@ def table(kind):
     case("tiny-activations", (4, 3, 2), "float64", mode="per_activation")
     case("tiny-swish", (2, 2, 3, 2), "float64", activation="swish")
     case("tiny-gelu-activations", (4, 3, 2), "float64", mode="per_activation", activation="gelu")
+    if kind is Backward:
+        for dtype in SHORT:
+            case("frozen", (2, 4, 4, 6), dtype, frozen=True)
+            case("frozen-last", (3, 16, 3, 5), dtype, layout="NHWC", activation="relu", residual=True, frozen=True)
+        case("frozen-relu-residual", (3, 6, 5, 7), "float16", activation="relu", residual=True, frozen=True)
+        case("frozen-swish", (3, 6, 5, 7), "bfloat16", activation="swish", frozen=True)
+        case("frozen-gelu-last", (2, 24, 5, 7), layout="NHWC", activation="gelu", frozen=True)
+        case("frozen-activations", (9, 8), mode="per_activation", frozen=True)
+        case("tiny-frozen", (2, 2, 3, 2), "float64", activation="leaky_relu", residual=True, frozen=True)
+        case("tiny-frozen-swish", (2, 2, 3, 2), "float64", activation="swish", frozen=True)
     return found
 
 

@@ -32,6 +32,7 @@ class ChannelNorm(Case):
     momentum: float = 0.25
     instance: bool = False
     to: str | None = None
+    frozen: bool = False
     exact = False
 
     @property
@@ -275,6 +276,8 @@ class ChannelNorm(Case):
                     "dbeta": np.abs(dz).sum(self.weight_axes, keepdims=True), "dresidual": np.abs(dz)}
         found = {"dx": rstd * (g - average(g) - n * average(g * n)), "dgamma": (dz * n).sum(self.weight_axes, keepdims=True),
                  "dbeta": dz.sum(self.weight_axes, keepdims=True), "dresidual": dz}
+        if self.frozen:
+            found["dx"] = rstd * g
         sizes, errors = magnitudes(dz), magnitudes(error)
         return {name: (v, sizes[name], errors[name]) for name, v in found.items()}
 
@@ -296,9 +299,11 @@ class ChannelNorm(Case):
         if self.activation not in BY_RESULT:  # what is recomputed has no residual
             at["dresidual"] = np.zeros_like(at["dresidual"])
 
+        constants = self.statistics(self.canon(at["dx"].copy()))
+
         def forward():
             x = self.canon(at["dx"])
-            mean, rstd = self.statistics(x)
+            mean, rstd = constants if self.frozen else self.statistics(x)
             z = (x - mean) * rstd * self.canon(at["dgamma"], "weight") + self.canon(at["dbeta"], "weight") + self.canon(at["dresidual"])
             return self.activated(z), mean, rstd
         y, mean, rstd = forward()

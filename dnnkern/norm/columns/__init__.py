@@ -68,7 +68,7 @@ def configs(problem, device):
 def gradient_of(problem, columns):
     """What the kernels of gradients are compiled for."""
     return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES,
-                    problem.dtype_of("beta"))
+                    problem.dtype_of("beta"), problem.frozen)
 
 
 def items_of(problem, device, columns):

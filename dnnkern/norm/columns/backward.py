@@ -15,13 +15,15 @@ from .forward import THREADS, Columns, make_position
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
+    """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written; whether the
+    statistics are constants."""
     columns: Columns
     gamma: str
     residual: bool
     activation: Activation
     batches: int
     beta: str = ""
+    frozen: bool = False
 
     @property
     def source(self):
@@ -158,7 +160,8 @@ def sums_kernel(config):
 
 @functools.cache
 def gradient_kernel(config):
-    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; from the last values to the first."""
+    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; from the last values to the first.
+    Of constant statistics there are no averages."""
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, RAW, MORE, load, take = _make_load(config)
@@ -166,7 +169,7 @@ def gradient_kernel(config):
     SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
     SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
     TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
-    BY_X = config.source == "x"
+    BY_X, FROZEN = config.source == "x", config.frozen
 
     @jit(launch_bounds=(THREADS, 2))
     def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
@@ -203,8 +206,9 @@ def gradient_kernel(config):
                 to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
                 table[to] = m
                 table[to + SPAN] = scale
-                table[to + 2 * SPAN] = Real(-r) * (r * two[statistic])
-                table[to + 3 * SPAN] = Real(-r) * one[statistic]
+                if not FROZEN:
+                    table[to + 2 * SPAN] = Real(-r) * (r * two[statistic])
+                    table[to + 3 * SPAN] = Real(-r) * one[statistic]
                 if SHIFTED:
                     table[to + 4 * SPAN] = Real(load_beta(beta, at * beta_step))
         cuda.syncthreads()
@@ -212,7 +216,8 @@ def gradient_kernel(config):
             for e in range(E):
                 to = e * ACROSS + tx
                 means[e], outer[e] = table[to], table[to + SPAN]
-                inner[e], shifts[e] = table[to + 2 * SPAN], table[to + 3 * SPAN]
+                if not FROZEN:
+                    inner[e], shifts[e] = table[to + 2 * SPAN], table[to + 3 * SPAN]
                 if BY_X:
                     offsets[e] = table[to + 4 * SPAN] if SHIFTED else Real(0)
             for k in range(BATCHES):
@@ -226,6 +231,9 @@ def gradient_kernel(config):
                         if RESIDUAL:
                             put(advance(dresidual, at * row_strides.dresidual), 0, dz, 0)
                         for e in range(E):
-                            values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
+                            if FROZEN:
+                                values[e] = dz[e] * outer[e]
+                            else:
+                                values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
                         put(advance(dx, at * row_strides.dx), 0, values, 0)
     return channel_norm_gradient

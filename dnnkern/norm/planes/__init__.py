@@ -173,7 +173,7 @@ def build(problem, device, config):
     items = items_of(problem, config)
     if problem.op.endswith("bwd"):
         compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
-                            problem.dtype_of("beta"))
+                            problem.dtype_of("beta"), problem.frozen)
         launches = (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent))
         return launches if problem.dx is None else (*launches, gradient_launch(problem, view, items, compiled))
     launches = moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent)

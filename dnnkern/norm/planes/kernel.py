@@ -68,12 +68,14 @@ class Apply:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the kernels of gradients are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
+    """What the kernels of gradients are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written;
+    whether the statistics are constants."""
     planes: Planes
     gamma: str
     residual: bool
     activation: Activation
     beta: str = ""
+    frozen: bool = False
 
 
 def make_position(planes, reverse=False):
@@ -295,13 +297,14 @@ def sums_kernel(config):
 
 @functools.cache
 def gradient_kernel(config):
-    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first."""
+    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first. Of constant
+    statistics there are no averages."""
     planes, source, RESIDUAL = config.planes, gradient_source(config.activation), config.residual
     BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
     layout, position = planes.layout, make_position(planes, reverse=True)
     vec, gradient = make_row(layout), activation_gradient(config.activation, element(planes.dtype).compute)
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
-    REGISTERS = planes.registers
+    REGISTERS, FROZEN = planes.registers, config.frozen
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
     MORE, MORE_EDGES = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
@@ -340,7 +343,9 @@ def gradient_kernel(config):
         if DEPENDENT:
             wait_for_previous_grid()
         at = image * i64(groups) + group
-        inner, shift = Real(-r) * (r * two[at]), Real(-r) * one[at]
+        inner, shift = Real(0), Real(0)
+        if not FROZEN:
+            inner, shift = Real(-r) * (r * two[at]), Real(-r) * one[at]
         for c in range(REGISTERS):
             vec.unpack(dz, words, c)
             if BY_Y:
@@ -355,7 +360,7 @@ def gradient_kernel(config):
             for e in range(E):
                 if BY_X:
                     dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
-                some[e] = dz[e] * outer + ((some[e] - m) * inner + shift)
+                some[e] = dz[e] * outer if FROZEN else dz[e] * outer + ((some[e] - m) * inner + shift)
             vec.pack(many, c, some)
             vec.store(dx, many, c, prologue, vectors, lane, 1)
         for k in range(EDGES):
@@ -363,7 +368,7 @@ def gradient_kernel(config):
                 edges[k] = Real(gradient(edges[k], y_edges[k]))
             if BY_X:
                 edges[k] = Real(gradient(edges[k], (x_edges[k] - m) * outer + offset))
-            x_edges[k] = edges[k] * outer + ((x_edges[k] - m) * inner + shift)
+            x_edges[k] = edges[k] * outer if FROZEN else edges[k] * outer + ((x_edges[k] - m) * inner + shift)
         if RESIDUAL:
             vec.store_edges(dresidual, edges, prologue, vectors, size, lane)
         vec.store_edges(dx, x_edges, prologue, vectors, size, lane)
