@@ -52,6 +52,10 @@ CALLS = {
     "argreduce": lambda: ([array(2, 3)], {"mode": "max", "axis": 1, "keepdims": True}),
     "avg_pool_bwd": lambda: ([array(1, 1, 4)], {"x_shape": (1, 1, 3), **_IMAGE, "ceil_mode": True, "count_include_pad": True}),
     "avg_pool_fwd": lambda: ([array(1, 1, 3)], {**_IMAGE, "ceil_mode": True, "count_include_pad": True}),
+    "batch_norm_bwd_apply": lambda: ([array(2, 2, 2), array(2, 2, 2), *[array(2) for _ in range(5)], array(1)], {"residual": True}),
+    "batch_norm_bwd_sums": lambda: ([array(2, 2, 2), array(2, 2, 2), *[array(2) for _ in range(3)]], {}),
+    "batch_norm_merge": lambda: ([array(2, 3), array(2, 3), array(2)], {"eps": 1.0, "momentum": 1.0}),
+    "batch_norm_stats": lambda: ([array(2, 2, 2)], {"eps": 1.0}),
     "batch_norm_bwd": lambda: ([array(2, 2, 2), array(2, 2, 2), *[array(2) for _ in range(3)]], {"residual": True}),
     "batch_norm_infer": lambda: ([array(2, 2, 2), *[array(2) for _ in range(4)]], {"eps": 1.0}),
     "batch_norm_train_fwd": lambda: ([array(2, 2, 2), *[array(2) for _ in range(4)]], {"eps": 1.0, "momentum": 1.0}),
@@ -159,7 +163,9 @@ _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integ
 _OWN = {**{name: {"beta": "array", "mean": "array"} for name in (
             "batch_norm_infer", "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd", "instance_norm_bwd", "instance_norm_fwd",
             "layer_norm_bwd", "layer_norm_fwd", "rms_norm_fwd")},
-        "batch_norm_bwd": {"residual": "flag", "beta": "array", "mean": "array"}, "lrn_fwd": {"size": "integer"},
+        **dict.fromkeys(("batch_norm_bwd", "batch_norm_bwd_apply", "batch_norm_bwd_sums"),
+                        {"residual": "flag", "beta": "array", "mean": "array"}),
+        "lrn_fwd": {"size": "integer"},
         "lrn_bwd": {"size": "integer"},
         "move_rows": {"source": "array", "target": "array"}, "sdpa_fwd": {"k": "array"}, "sdpa_bwd": {"k": "array"},
         "unary": {"axis": "ints"}, "mse_loss_fwd": {"target": "array"}, "mse_loss_bwd": {"target": "array"}}

@@ -198,6 +198,103 @@ def test_random_problems(request):
     contract.random_problems(request, problems, 40)
 
 
+# ---- in parts
+
+PARTS = [("NCHW", None), ("NHWC", "relu"), ("NHWC", "swish"), ("NCHW", "relu")]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("layout, activation", PARTS)
+def test_parts_give_what_the_whole_gives(layout, activation, dtype, tolerance):
+    """Two parts of a batch of different sizes, as on two devices: statistics, result, running statistics and all gradients."""
+    rng, c, split = np.random.default_rng(2), 8, 2
+    shape = (5, c, 3, 4) if layout == "NCHW" else (5, 3, 4, c)
+    x, dy = rng.standard_normal(shape) * 3 + 5, rng.standard_normal(shape)
+    gamma, beta = (array(rng.standard_normal(c), dtype) for _ in range(2))
+    how = {"layout": layout, "activation": activation}
+
+    def running():
+        return array(np.arange(c), dtype), array(np.ones(c), dtype)
+    whole, moved = running(), running()
+    y, mean, rstd = dnnkern.batch_norm_train_fwd(array(x, dtype), gamma, beta, *whole, **how)
+    more = {"y": y} if activation == "relu" else {"beta": beta} if activation else {}
+    residual = activation != "swish"
+    dx, dgamma, dbeta, *dz = dnnkern.batch_norm_bwd(array(dy, dtype), array(x, dtype), gamma, mean, rstd, residual=residual, **how, **more)
+
+    xs, dys = ([array(part, dtype) for part in np.split(v, [split])] for v in (x, dy))
+    stats = [dnnkern.batch_norm_stats(part, layout=layout) for part in xs]
+    means, rstds = (array(np.stack([host(s[k]) for s in stats]), dtype) for k in (0, 1))
+    counts = array(np.array([split * 12, (5 - split) * 12]), "int32")
+    merged = dnnkern.batch_norm_merge(means, rstds, counts, *moved)
+    ys = [dnnkern.batch_norm_infer(part, gamma, beta, *merged[:2], **how) for part in xs]
+
+    def extra(k):
+        return {"y": ys[k]} if activation == "relu" else {"beta": beta} if activation else {}
+    sums = [dnnkern.batch_norm_bwd_sums(dys[k], xs[k], gamma, merged[0], merged[2], **how, **extra(k)) for k in (0, 1)]
+    total = [array(host(a) + host(b), dtype) for a, b in zip(*sums)]
+    parts = [dnnkern.batch_norm_bwd_apply(dys[k], xs[k], gamma, merged[0], merged[2], *total, counts, **how, **extra(k)) for k in (0, 1)]
+    for found, expected in ((merged[0], mean), (merged[2], rstd), *zip(moved, whole), *zip(total, (dgamma, dbeta))):
+        np.testing.assert_allclose(host(found), host(expected), rtol=tolerance, atol=tolerance)
+    for halves, expected in ((ys, y), (parts, dx)):
+        np.testing.assert_allclose(np.concatenate([host(h) for h in halves]), host(expected), rtol=tolerance, atol=tolerance)
+    if residual:
+        both = dnnkern.batch_norm_bwd_apply(dys[0], xs[0], gamma, merged[0], merged[2], *total, counts, residual=True, **how, **extra(0))
+        np.testing.assert_array_equal(host(both[0]), host(parts[0]))
+        np.testing.assert_allclose(host(both[1]), host(dz[0])[:split], rtol=tolerance)
+
+
+@pytest.mark.parametrize("op, function", [("batch_norm_train_fwd", "batch_norm_stats"), ("batch_norm_bwd", "batch_norm_bwd_sums")])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_every_algorithm_gives_parts_alone(op, function, layout):
+    rng = np.random.default_rng(6)
+    x, dy = (array(rng.standard_normal((4, 8, 4, 8) if layout == "NCHW" else (4, 4, 8, 8)), "float16") for _ in range(2))
+    mean, rstd = dnnkern.batch_norm_stats(x, layout=layout, algo="naive")
+    given = (x,) if function.endswith("stats") else (dy, x, None, mean, rstd)
+    expected, tried = getattr(dnnkern, function)(*given, layout=layout, algo="naive"), 0
+    for algorithm in dispatch.algorithms(op):
+        try:
+            found = getattr(dnnkern, function)(*given, layout=layout, algo=algorithm.name)
+        except dispatch.NotSupported:
+            continue
+        tried += 1
+        for one, other in zip(found, expected, strict=True):
+            assert str(one.dtype) == "float32"
+            np.testing.assert_allclose(host(one), host(other), rtol=1e-5, atol=1e-5)
+    assert tried >= 2
+
+
+def test_merging_is_pytorchs():
+    torch = pytest.importorskip("torch")
+    rng, counts = np.random.default_rng(8), [6, 1, 20]
+    x = [torch.from_numpy(rng.standard_normal((n, 5))) for n in counts]
+    means, rstds = (array(np.stack([f(v) for v in x]), "float64") for f in (
+        lambda v: v.mean(0).numpy(), lambda v: (v.var(0, correction=0) + 1e-3).rsqrt().numpy()))
+    ours = array(np.zeros(5), "float64"), array(np.ones(5), "float64")
+    theirs = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    torch.nn.functional.batch_norm(torch.cat(x), *theirs, training=True, momentum=0.2, eps=1e-3)
+    mean, var, rstd = dnnkern.batch_norm_merge(means, rstds, array(np.array(counts), "int64"), *ours, momentum=0.2, eps=1e-3)
+    np.testing.assert_allclose(host(var), torch.cat(x).var(0, correction=0).numpy(), rtol=1e-12)
+    for one, other in zip(ours, theirs):
+        np.testing.assert_allclose(host(one), other.numpy(), rtol=1e-12)
+    none = dnnkern.batch_norm_merge(means, rstds, array(np.zeros(3), "int64"), eps=0.25)
+    np.testing.assert_array_equal(np.stack([host(v) for v in none]), np.array([0.0, 0, 2])[:, None] * np.ones(5))
+
+
+def test_bad_parts():
+    x, c, counts = array(np.ones((2, 4, 3))), array(np.ones(4)), array(np.ones(1), "int32")
+    merge, rows = dnnkern.batch_norm_merge, array(np.ones((2, 4)))
+    refused(TypeError, ["x: got NoneType"], dnnkern.batch_norm_stats, None)
+    refused(ValueError, ["means has shape (4,)", "(parts, channels)"], merge, c, c, counts)
+    refused(TypeError, ["counts: got NoneType"], merge, rows, rows, None)
+    refused(ValueError, ["counts has shape (1,)", "(2,)"], merge, rows, rows, counts)
+    refused(ValueError, ["rstds has shape (4,)", "(2, 4)"], merge, rows, c, array(np.ones(2), "int32"))
+    refused(TypeError, ["means is float16"], merge, array(np.ones((2, 4)), "float16"), rows, array(np.ones(2), "int32"))
+    refused(ValueError, ["running_var has shape (3,)"], merge, rows, rows, array(np.ones(2), "int32"), c, array(np.ones(3)))
+    refused(ValueError, ["dgamma has shape (3,)", "(4,)"], dnnkern.batch_norm_bwd_apply, x, x, c, c, c, array(np.ones(3)), c, counts)
+    refused(TypeError, ["counts is float16"], dnnkern.batch_norm_bwd_apply, x, x, c, c, c, c, c, array(np.ones(1), "float16"))
+    refused(TypeError, ["y: got NoneType"], dnnkern.batch_norm_bwd_sums, x, x, c, c, c, activation="relu")
+
+
 # ---- words and records
 
 @pytest.mark.parametrize("op", OPS)

@@ -34,8 +34,11 @@ class Case(_words.Case):
         import dnnkern
         p = self.problem
         named = [name for name, _, _ in p.arrays if not p.is_result(name)]
-        split = ({"y", "beta"} if self.op.endswith("bwd") else {"residual"}) & set(named)
+        split = ({"y", "beta"} if "bwd" in self.op else {"residual"}) & set(named)
         operands = [arrays.get(name) for name in named if name not in split]
+        if self.op == "batch_norm_bwd_apply":
+            operands.append(arrays["counts"])
+            keywords["residual"] = p.dresidual is not None
         if p.groups is None:
             keywords["mode"] = p.mode
         else:

@@ -1,7 +1,7 @@
 """The positions of each row of the table, in order: one launch that sorts all indices.
 
 A block owns some rows. It reads all indices twice: first it counts those of each of its rows, and those of lower rows, which is where its
-part of the sorted list begins; then it takes its own in order, a stretch of all at a time, and puts them behind those it has. Within a
+part of the sorted list begins; then it takes its own in order, a stretch of all at a time, and appends them to those it has. Within a
 stretch, votes and sums of warps say how many come before; one warp then finds the rank among equal indices by votes. Additions of integers
 are the only atomics, and no rank depends on their order, so the list depends on the indices alone.
 
@@ -66,9 +66,9 @@ def kernel(index_dtype, shift):
     reduce, OWN = make_block_reduce(add, SORT), 32 * ITEMS
 
     @jit(launch_bounds=SORT)
-    def embedding_sort(indices, starts, places, keys, positions, rows, padding, step):
+    def embedding_sort(indices, starts, order, keys, positions, rows, padding, step):
         counters, totals = cuda.shared.array(ROWS, i32), cuda.shared.array(TOTALS, i32)
-        list_row, list_place = cuda.shared.array(CHUNK, i32), cuda.shared.array(CHUNK, i32)
+        list_row, list_position = cuda.shared.array(CHUNK, i32), cuda.shared.array(CHUNK, i32)
         found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
         thread, low, below = cuda.threadIdx.x, cuda.blockIdx.x << shift, 0
         for r in range(thread, ROWS, SORT):
@@ -126,7 +126,7 @@ def kernel(index_dtype, shift):
             for k in range(ITEMS):
                 if found[k] >= 0 and found[k] < ROWS:
                     list_row[earlier + ranks[k]] = found[k]
-                    list_place[earlier + ranks[k]] = own + 32 * k
+                    list_position[earlier + ranks[k]] = own + 32 * k
             cuda.syncthreads()
             if warp_id() == 0:
                 for t in range(0, count, 32):
@@ -141,15 +141,15 @@ def kernel(index_dtype, shift):
                     if ok:
                         if rank == 0:
                             counters[row] = to + count_lanes(same)
-                        places[to + rank] = list_place[i]
+                        order[to + rank] = list_position[i]
                         keys[to + rank] = low + row
                     cuda.syncwarp()
     return embedding_sort
 
 
-def launch(problem, device, starts, places, keys):
-    """The launch; `starts`, `places` and `keys` are the list's arguments."""
+def launch(problem, device, starts, order, keys):
+    """The launch; `starts`, `order` and `keys` are the list's arguments."""
     rows, shift = problem.table.shape[0], shift_of(problem.table.shape[0], device)
-    arguments = (Argument(f"{problem.indices.dtype}*", "indices"), starts, places, keys, Argument("int32", problem.positions),
+    arguments = (Argument(f"{problem.indices.dtype}*", "indices"), starts, order, keys, Argument("int32", problem.positions),
                  Argument("int32", rows), Argument("int32", problem.padding_idx), Argument("int64", problem.steps[0]))
     return Launch(kernel(problem.indices.dtype, shift), (_blocks(rows, shift), 1, 1), (SORT, 1, 1), arguments)

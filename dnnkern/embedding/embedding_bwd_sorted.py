@@ -89,7 +89,7 @@ def _config(problem):
 def _layout(problem):
     """({name: offset}, bytes) of what lies in the workspace."""
     found, at = {}, 0
-    for name, nbytes in (("starts", 4 * (problem.table.shape[0] + 1)), ("places", 4 * problem.positions), ("keys", 4 * problem.positions),
+    for name, nbytes in (("starts", 4 * (problem.table.shape[0] + 1)), ("order", 4 * problem.positions), ("keys", 4 * problem.positions),
                          ("sums", _sums(problem).nbytes)):
         found[name], at = at, at + ceil_div(nbytes, 256) * 256
     return found, at
@@ -115,20 +115,20 @@ def estimate(problem, device, config):
 
 @functools.cache
 def _gather(config):
-    """Device function ``gather(total, dy, places, begin, end, step)``: the gradients of these entries of the list are added, in order."""
+    """Device function ``gather(total, dy, order, begin, end, step)``: the gradients of these entries of the list are added, in order."""
     Total, V = COMPUTE[element(config.dtype).compute], config.columns
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.words)
     BUFFER = FLIGHT * LENGTH
 
     @device_function
-    def gather(total, dy, places, begin, end, step):
+    def gather(total, dy, order, begin, end, step):
         raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
         for first in range(begin, end, FLIGHT):
             for u in range(FLIGHT):
                 t = first + u
                 ok = t < end
-                place = places[t if ok else begin]
-                fetch(raw, u * LENGTH, dy, place * step, ok)
+                position = order[t if ok else begin]
+                fetch(raw, u * LENGTH, dy, position * step, ok)
             for u in range(FLIGHT):
                 if first + u < end:
                     unpack(values, 0, raw, u * LENGTH)
@@ -144,7 +144,7 @@ def slices_kernel(config):
     gather, put, LENGTH = _gather(config), make_writer(compute, V, config.sum_words), 1 << config.slice_bits
 
     @jit(launch_bounds=THREADS)
-    def embedding_slices(dy, starts, places, keys, sums, threads, chunks, rows, columns, dy_step):
+    def embedding_slices(dy, starts, order, keys, sums, threads, chunks, rows, columns, dy_step):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             number, chunk = divide_remainder(i, chunks)
@@ -158,7 +158,7 @@ def slices_kernel(config):
                     total = cuda.local.array(V, Total)
                     for v in range(V):
                         total[v] = Total(0)
-                    gather(total, advance(dy, chunk * V), places, max(begin, row_begin), min(end, row_end), dy_step)
+                    gather(total, advance(dy, chunk * V), order, max(begin, row_begin), min(end, row_end), dy_step)
                     put(advance(sums, number * columns + chunk * V), 0, total, 0)
     return embedding_slices
 
@@ -172,7 +172,7 @@ def rows_kernel(config):
     BY_FREQUENCY, BUFFER = config.by_frequency, FLIGHT * SUM
 
     @jit(launch_bounds=THREADS)
-    def embedding_bwd_sorted(dy, starts, places, sums, dweight, threads, chunks, columns, dy_step, row_step):
+    def embedding_bwd_sorted(dy, starts, order, sums, dweight, threads, chunks, columns, dy_step, row_step):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             row, chunk = divide_remainder(i, chunks)
@@ -181,7 +181,7 @@ def rows_kernel(config):
                 total[v] = Total(0)
             begin, end = starts[row], starts[row + 1]
             if end - begin <= LENGTH:
-                gather(total, advance(dy, chunk * V), places, begin, end, dy_step)
+                gather(total, advance(dy, chunk * V), order, begin, end, dy_step)
             else:
                 here = advance(sums, chunk * V)
                 first, slices = begin >> BITS, ((end - 1) >> BITS) + 1
@@ -207,16 +207,16 @@ def build(problem, device, config):
     """Three launches: the list, sums of slices, rows."""
     p, config, layout = problem, _config(problem), _layout(problem)[0]
     pointer, chunks, slices = element(p.dtype).pointer, p.columns // config.columns, _slices(problem)
-    starts, places, keys = (Argument("int32*", "workspace", layout[name]) for name in ("starts", "places", "keys"))
+    starts, order, keys = (Argument("int32*", "workspace", layout[name]) for name in ("starts", "order", "keys"))
     dy, sums, parts = Argument(pointer, "dy"), Argument(f"{p.compute}*", "workspace", layout["sums"]), Argument("uint32x3", divisor(chunks))
     rows, columns, step = p.table.shape[0], Argument("int64", p.columns), Argument("int64", p.steps[1])
 
     def launch(kernel, threads, *arguments):
         return Launch(kernel, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments)
-    return (_sorted.launch(p, device, starts, places, keys),
-            launch(slices_kernel(config), 2 * slices * chunks, dy, starts, places, keys, sums, Argument("int32", 2 * slices * chunks),
+    return (_sorted.launch(p, device, starts, order, keys),
+            launch(slices_kernel(config), 2 * slices * chunks, dy, starts, order, keys, sums, Argument("int32", 2 * slices * chunks),
                    parts, Argument("int32", rows), columns, step),
-            launch(rows_kernel(config), rows * chunks, dy, starts, places, sums, Argument(pointer, "dweight"),
+            launch(rows_kernel(config), rows * chunks, dy, starts, order, sums, Argument(pointer, "dweight"),
                    Argument("int32", rows * chunks), parts, columns, step, Argument("int64", p.table.strides[0])))
 
 

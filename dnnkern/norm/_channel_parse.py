@@ -12,7 +12,9 @@ from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, Ba
                              make_batch_backward_frozen, make_batch_infer, make_batch_train)
 from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 from ._group_problem import GroupNormGradientProblem, GroupNormProblem, make_group_backward, make_group_forward
+from ._parts_problem import BatchNormGradientApplyProblem, BatchNormMergeProblem, make_apply, make_merge
 
+COUNTS = "counts"
 FLAGS = ("residual", "running", "frozen")
 _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
               "x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING, "running_var": RUNNING, "residual": WHOLE}),
@@ -21,6 +23,9 @@ _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
           "batch_norm_bwd": (BatchNormGradientProblem, make_batch_backward, {
               "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE,
               "beta": WEIGHT}),
+          "batch_norm_bwd_apply": (BatchNormGradientApplyProblem, make_apply, {
+              "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "dgamma": STATISTIC, "dbeta": STATISTIC,
+              "counts": COUNTS, "y": WHOLE, "beta": WEIGHT}),
           "group_norm_fwd": (GroupNormProblem, make_group_forward, {"x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT}),
           "group_norm_bwd": (GroupNormGradientProblem, make_group_backward, {
               "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE,
@@ -65,13 +70,17 @@ def make(op, arguments):
     weights, wide = given.get("weights", x.dtype), "float64" if x.dtype == "float64" else "float32"
     dtypes = {WHOLE: x.dtype, STATISTIC: wide, WEIGHT: weights, RUNNING: weights}
     there = {"running_mean": "running" in given, "running_var": "running" in given, "residual": "residual" in given}
-    if op.endswith("bwd"):
+    if "bwd" in op:
         source = gradient_source(Activation.of(activation))
         there.update(y=source == "y", beta=source == "x")
-    tensors = tuple(Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind]) if there.get(name, True) else None
-                    for name, kind in kinds.items())
+
+    def tensor(name, kind):
+        if kind == COUNTS:
+            return Tensor.packed((1,), "int32")
+        return Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind]) if there.get(name, True) else None
+    tensors = tuple(tensor(name, kind) for name, kind in kinds.items())
     more = (mode if groups is None else groups, layout, activation)
-    if op == "batch_norm_bwd":
+    if op.startswith("batch_norm_bwd"):
         more += ("residual" in given,)
         make_it = make_batch_backward_frozen if "frozen" in given else make_it
     return make_it(tensors, None, *more, frozenset())
@@ -82,10 +91,29 @@ def from_record(op, record):
     return problem_from_record(_KINDS[op][0], op, record)
 
 
+def add_merge_arguments(parser):
+    """The words that describe a merge."""
+    parser.add_argument("shape", type=sizes_word, help="parts and channels: 8x256")
+    parser.add_argument("dtype", type=dtype_word, help="float32 or float64")
+    parser.add_argument("--running", type=dtype_word, help="dtype of running statistics")
+
+
+def make_merge_of(arguments):
+    """The problem of a merge that parsed words describe: packed arrays, aligned to 16 bytes."""
+    a = arguments
+    if len(a.shape) != 2:
+        raise ValueError(f"batch_norm_merge: a shape of {a.shape}; expected parts x channels")
+    means, running = Tensor.packed(a.shape, a.dtype), Tensor.packed(a.shape[1:], a.running) if a.running else None
+    return make_merge((means, means, Tensor.packed(a.shape[:1], "int32"), running, running), None, frozenset())
+
+
 FAMILY = {op: tuple(functools.partial(f, op) for f in (add_arguments, make, from_record)) for op in _KINDS}
+FAMILY["batch_norm_merge"] = (add_merge_arguments, make_merge_of,
+                              functools.partial(problem_from_record, BatchNormMergeProblem, "batch_norm_merge"))
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
 _GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
 SMALL = {op: _GROUP if op.startswith("group") else _BATCH for op in _KINDS}
+SMALL["batch_norm_merge"] = ("2x64 f32", "3x20 f64", "5x33 f32 --running bf16")
 """Problems that ``python -m dnnkern check`` tries."""

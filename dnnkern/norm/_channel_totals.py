@@ -235,6 +235,38 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
 
 
 @functools.cache
+def given_averages_kernel(compute, gamma_dtype):
+    """The averages of `averages_kernel` from given sums over all parts of a batch, whose counts are added up; gamma's dtype is "" where
+    there is none."""
+    Real, SCALED, load_gamma = scalar_of(compute), gamma_dtype != "", element(gamma_dtype or compute).load
+
+    @jit(launch_bounds=THREADS)
+    def channel_norm_given_averages(dgamma, dbeta, counts, gamma, one, two, statistics, parts, count_step, dgamma_step, dbeta_step,
+                                    gamma_step):
+        k = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if k < statistics:
+            count, weight = Real(0), Real(1)
+            for part in range(parts):
+                count += Real(counts[part * count_step])
+            if SCALED:
+                weight = Real(load_gamma(gamma, k * gamma_step))
+            one[k] = dbeta[k * dbeta_step] / count * weight
+            two[k] = dgamma[k * dgamma_step] / count * weight
+    return channel_norm_given_averages
+
+
+def given_averages_launch(problem, view, items):
+    """The launch that makes averages of given sums."""
+    counts, numbers = problem.counts, f"{items.compute}*"
+    arguments = (Argument(numbers, "dgamma"), Argument(numbers, "dbeta"), Argument(f"{counts.dtype}*", "counts"),
+                 problem.pointer("gamma"), *items.pointers()[2:], Argument("int32", items.statistics), Argument("int64", counts.shape[0]),
+                 Argument("int64", counts.strides[0]), *(Argument("int64", view.statistic[name][1]) for name in ("dgamma", "dbeta")),
+                 Argument("int64", view.weight.get("gamma", 0)))
+    kernel = given_averages_kernel(items.compute, problem.dtype_of("gamma"))
+    return Launch(kernel, (ceil_div(items.statistics, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+
+
+@functools.cache
 def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
     """dgamma and dbeta of channels whose images have statistics of their own, a warp each."""
     Real, store_gamma, store_beta = scalar_of(compute), element(dgamma_dtype).store, element(dbeta_dtype).store

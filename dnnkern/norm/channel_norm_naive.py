@@ -21,11 +21,12 @@ from ._channel_problem import STATISTIC, WEIGHT, gradient_source
 COST = constants("norm/channel_naive")
 
 THREADS = 128
-OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd")
+OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd", "group_norm_bwd")
 # Names of the arrays that a row has offsets in; those of an element of a row are in the first of them.
 FORWARD = "x", "y", "residual", "gamma", "beta", "mean", "rstd", "running_mean", "running_var", "next_mean", "next_var"
 INFERENCE = "x", "y", "residual", "gamma", "beta", "mean", "var"
 BACKWARD = "dy", "x", "y", "gamma", "beta", "dx", "dresidual", "mean", "rstd"
+APPLIED = (*BACKWARD, "dgamma", "dbeta")
 WEIGHTS = "dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta"
 
 
@@ -70,7 +71,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A 32-byte sector a load; few rows keep few threads busy, each waiting for memory at every element."""
-    if problem.op == "batch_norm_infer":
+    if problem.op in ("batch_norm_infer", "batch_norm_bwd_apply"):
         return LAUNCH + overlap(memory=memory_seconds(2 * problem.x.size * SECTOR, device),
                                 issue=issue_seconds(problem.x.size, COST.infer, device))
     rows, walks = max(1, problem.row_count), COST.fwd if problem.op.endswith("fwd") else COST.bwd
@@ -239,6 +240,34 @@ def backward_kernel(config):
 
 
 @functools.cache
+def given_kernel(config):
+    """dx and dresidual from given sums, an element a thread."""
+    load, store, load_gamma, Real = _load(config.dtype), _store(config.dtype), _load(config.gamma), config.real
+    SCALED, RESIDUAL, past = config.gamma != "", config.residual, make_past(config, config.gamma, config.beta)
+    row_offsets, element_offsets = make_offsets(config, APPLIED, APPLIED)
+
+    @jit(launch_bounds=THREADS)
+    def batch_norm_bwd_apply_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, dgamma, dbeta, counts, parts, count_step, per_block,
+                                   rows, length, sizes, strides, row_sizes, row_strides):
+        k = cuda.blockIdx.x * per_block + cuda.threadIdx.x
+        if k < rows * length:
+            number, count = k // length, Real(0)
+            for part in range(parts):
+                count += Real(counts[part * count_step])
+            row, at = row_offsets(number, sizes, strides), element_offsets(k - number * length, row_sizes, row_strides)
+            r = Real(rstd[row.rstd])
+            n = (load(x, row.x + at.x) - Real(mean[row.mean])) * r
+            g = past(load(dy, row.dy + at.dy), n, y, gamma, beta, row, at)
+            if RESIDUAL:
+                store(dresidual, row.dresidual + at.dresidual, g)
+            g -= (dbeta[row.dbeta] + n * dgamma[row.dgamma]) / count
+            if SCALED:
+                g = g * load_gamma(gamma, row.gamma)
+            store(dx, row.dx + at.dx, r * g)
+    return batch_norm_bwd_apply_naive
+
+
+@functools.cache
 def weights_kernel(config):
     """dgamma and dbeta, a weight a thread."""
     load, store_gamma, store_beta, Real = _load(config.dtype), _store(config.gamma), _store(config.beta), config.real
@@ -296,6 +325,12 @@ def build(problem, device, config):
             "x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd", *moved)]
         momentum = Argument(p.compute, "momentum" if is_batch else 0.0)
         return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *offsets),)
+    if p.op == "batch_norm_bwd_apply":
+        known, form, offsets = rows(WEIGHT, APPLIED, 11, ("gamma", "beta"), "dresidual")
+        arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dx", "dresidual", "dgamma", "dbeta")]
+        counts = (Argument(f"{p.counts.dtype}*", "counts"), Argument("int64", p.counts.shape[0]), Argument("int64", p.counts.strides[0]),
+                  Argument("int64", THREADS))
+        return (launch(given_kernel(known), form.rows * form.length, *arrays, *counts, *offsets),)
     launches = []
     known, form, offsets = rows(STATISTIC, BACKWARD, 7, ("gamma", "beta"), "dresidual")
     if form.rows and p.tensor("dx") is not None:

@@ -1,4 +1,7 @@
 """What the cases of batch normalisation share."""
+import numpy as np
+
+from . import lay
 from ._channel_norm import ChannelNorm, cases_of
 from ._softmax import SHORT
 
@@ -7,9 +10,9 @@ class BatchNorm(ChannelNorm):
     """`maker` names what makes problems of tensors."""
 
     def make(self, tensors, outs):
-        from dnnkern.norm import _batch_problem
-        more = (self.dresidual,) if self.op == "batch_norm_bwd" else ()
-        make = getattr(_batch_problem, self.maker + "_frozen" * self.frozen)
+        from dnnkern.norm import _batch_problem, _parts_problem
+        more = (self.dresidual,) if "dy" in self.names else ()
+        make = getattr(_parts_problem if self.maker == "make_apply" else _batch_problem, self.maker + "_frozen" * self.frozen)
         return make(tensors, outs, self.mode, self.layout, self.activation, *more, frozenset())
 
     @property
@@ -18,9 +21,12 @@ class BatchNorm(ChannelNorm):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
-        split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta")}[self.op]
+        split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta"),
+                 "batch_norm_bwd_apply": ("y", "beta")}[self.op]
         operands = [arrays[name] for name in self.names if name not in split]
-        given = {"eps": self.eps} if self.op != "batch_norm_bwd" else {"residual": self.dresidual, "frozen": self.frozen}
+        given = {"eps": self.eps} if "dy" not in self.names else {"residual": self.dresidual}
+        if self.op == "batch_norm_bwd":
+            given["frozen"] = self.frozen
         if self.op == "batch_norm_train_fwd":
             given["momentum"] = self.momentum
         if isinstance(out, tuple):
@@ -69,9 +75,43 @@ class Backward(BatchNorm):
         return self.differences if 0 < self.size <= 200 else None
 
 
+class Apply(BatchNorm):
+    """dx and dresidual from sums of a larger batch, in two parts."""
+    op, maker, results = "batch_norm_bwd_apply", "make_apply", ("dx", "dresidual")
+    names = ("dy", "x", "gamma", "mean", "rstd", "dgamma", "dbeta", "counts", "y", "beta")
+
+    def kind(self, name):
+        return "statistic" if name in ("dgamma", "dbeta") else super().kind(name)
+
+    def place(self, name):
+        if name == "counts":
+            return lay((2,), "int32", **self.places.get(name, {}))
+        if name in ("dgamma", "dbeta"):
+            return lay(self.place_shape("statistic"), self.wide, **self.places.get(name, {}))
+        return super().place(name)
+
+    def values(self, mode):
+        found = super().values(mode)
+        found["counts"] = np.array([self.length, 3.0])
+        return found
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        x, gamma = self.canon(values["x"]), self.given(values, "gamma", 1.0)
+        mean, rstd, dgamma, dbeta = (self.canon(values[name], "statistic") for name in ("mean", "rstd", "dgamma", "dbeta"))
+        dz, error = self.past(values, x, mean, rstd, gamma)
+        n, count = (x - mean) * rstd, values["counts"].sum()
+        dx = gamma * rstd * (dz - (dbeta + n * dgamma) / count)
+        far = (np.abs(x) + np.abs(mean)) * rstd
+        size = np.abs(gamma) * rstd * (np.abs(dz) + (np.abs(dbeta) + far * np.abs(dgamma)) / count)
+        return self.bounded({"dx": (dx, 16 * self.unit * size + np.abs(gamma) * rstd * error),
+                             "dresidual": (dz, 2 * self.unit * np.abs(dz) + error)})
+
+
 def table(kind):
     """The cases of an operation."""
-    optional = ("gamma", "y", "beta", "dresidual") if kind is Backward else ("gamma", "beta", "running_mean", "running_var", "residual")
+    optional = ("gamma", "y", "beta", "dresidual") if "dy" in kind.names else ("gamma", "beta", "running_mean", "running_var", "residual")
     found, case = cases_of(kind, tuple(n for n in optional if n in kind.names or n == "dresidual"))
     for dtype in SHORT:
         case("activations", (5, 4, 3, 2), dtype, mode="per_activation", activation="relu")

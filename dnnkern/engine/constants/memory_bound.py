@@ -180,6 +180,9 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
+row("norm/merge_naive", GUESSED,
+    "s that a thread waits for a part",
+    wait=1e-6)
 row("norm/lrn_naive", GUESSED,
     "instructions of an element, of one of its window",
     element=250, window=12)

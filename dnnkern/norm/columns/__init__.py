@@ -14,7 +14,7 @@ from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
-from .._channel_totals import Items, averages_launches, slabs_of, statistics_launch
+from .._channel_totals import Items, averages_launches, given_averages_launch, slabs_of, statistics_launch
 from .._channel_view import View, array_strides, statistic_strides, view_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
@@ -23,6 +23,7 @@ COST = constants("norm/columns")
 
 ACROSS = (32, 16, 8, 4, 2, 1)
 BATCHES = 4
+APPLY = "batch_norm_bwd_apply"
 
 
 def supports(problem):
@@ -94,8 +95,8 @@ def estimate(problem, device, config):
     blocks = view.images * strips * ceil_div(view.values, config.height * 4 * BATCHES)
     cost = LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * narrow)).slowed(
         idle=1 / min(1.0, COST.enough * blocks / device.sms), tail=tail(blocks, COST.blocks, device))
-    if problem.op == "batch_norm_infer":
-        return cost
+    if problem.op in ("batch_norm_infer", APPLY):
+        return cost + LAUNCH * (problem.op == APPLY)
     items = items_of(problem, device, config)
     twice = problem.x.nbytes * (1 if problem.op.endswith("fwd") else 2)
     memory = Cost(memory=memory_seconds(twice, device) / (COST.sums_rate * narrow))
@@ -175,6 +176,8 @@ def build(problem, device, config):
     if problem.op == "batch_norm_infer":
         return (apply_launch(problem, view, config),)
     items = items_of(problem, device, config)
+    if problem.op == APPLY:
+        return given_averages_launch(problem, view, items), gradient_launch(problem, view, items, gradient_of(problem, config))
     if problem.op.endswith("bwd"):
         gradient = gradient_of(problem, config)
         launches = (sums_launch(problem, view, items, gradient), *averages_launches(problem, view, items, config.dependent))
@@ -184,4 +187,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
-                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd"))
+                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
+                              "group_norm_bwd"))

@@ -11,14 +11,14 @@ from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
-from .._channel_totals import Items, averages_launches, statistics_launch
+from .._channel_totals import Items, averages_launches, given_averages_launch, statistics_launch
 from .._channel_view import MOST, View, array_strides, statistic_strides, view_of
 from .kernel import Apply, Gradient, Planes, apply_kernel, gradient_kernel, moments_kernel, sums_kernel
 
 COST = constants("norm/planes")
 
 LANES = (8, 16, 32, 64, 128, 256)
-INFER = "batch_norm_infer"
+INFER, APPLY = "batch_norm_infer", "batch_norm_bwd_apply"
 
 
 def supports(problem):
@@ -74,6 +74,12 @@ def _pieces(problem, config):
     return ceil_div(view.values, length), length
 
 
+def gradient_of(problem, config):
+    """What the kernels of gradients are compiled for."""
+    return Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
+                    problem.dtype_of("beta"), problem.frozen)
+
+
 def items_of(problem, config):
     """Where the moments or the sums of pieces lie."""
     view, (pieces, length) = view_of(problem), _pieces(problem, config)
@@ -88,7 +94,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Bytes, x twice where statistics are taken, at the rate that those in flight sustain; launches."""
     view, (pieces, length) = view_of(problem), _pieces(problem, config)
-    backward = problem.op.endswith("bwd")
+    backward = problem.op.startswith("batch_norm_bwd") or problem.op.endswith("bwd")
     arrays, size = 2 if backward else 1, problem.x.itemsize
     blocks = ceil_div(view.images * view.channels * pieces, config.groups)
     fill = min(1.0, length * size / (config.lanes * config.registers * config.vector_bytes))
@@ -97,8 +103,8 @@ def estimate(problem, device, config):
     share = occupied(blocks * config.threads, COST.enough, device)
     cost = LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / (COST.rate * rate)).slowed(
         idle=1 / share, tail=tail(blocks, COST.blocks, device))
-    if problem.op == INFER:
-        return cost
+    if problem.op in (INFER, APPLY):
+        return cost + LAUNCH * (problem.op == APPLY)
     merged = items_of(problem, config)
     memory = Cost(memory=memory_seconds(2 * merged.bytes + arrays * problem.x.nbytes, device) / (COST.sums_rate * rate))
     return cost + 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=1 / share)
@@ -171,9 +177,10 @@ def build(problem, device, config):
     if problem.op == INFER:
         return (apply_launch(problem, view, config),)
     items = items_of(problem, config)
+    if problem.op == APPLY:
+        return given_averages_launch(problem, view, items), gradient_launch(problem, view, items, gradient_of(problem, config))
     if problem.op.endswith("bwd"):
-        compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
-                            problem.dtype_of("beta"), problem.frozen)
+        compiled = gradient_of(problem, config)
         launches = (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent))
         return launches if problem.dx is None else (*launches, gradient_launch(problem, view, items, compiled))
     launches = moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent)
@@ -181,4 +188,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
-                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd"))
+                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
+                              "group_norm_bwd"))
