@@ -36,6 +36,7 @@ ADDS = "PyTorch adds in bfloat16"
 LACKS = "PyTorch has no kernel for the processor that takes bfloat16 beside float32"
 # Operations that are not compared, or not in a dtype, and why.
 EXCEPT = {
+    **dict.fromkeys(("batch_norm_bwd_apply", "batch_norm_merge"), "PyTorch has kernels for GPUs alone"),
     "dropout_fwd": "its random numbers are PyTorch's own", "lamb_step": "PyTorch has none", "lion_step": "PyTorch has none",
     "lrn_bwd": "PyTorch's is autograd's of many operations; no peer calls it", "scale_tensor": "the peer multiplies by 1",
     **{(op, "bfloat16"): ROUNDS for op in (

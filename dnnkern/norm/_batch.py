@@ -190,6 +190,6 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     array([0.463, 0.   , 0.   ], dtype=float32)
     """
     residual = flag("batch_norm_bwd", "residual", residual)
-    call = _BACKWARD[residual, flag("batch_norm_bwd", "frozen", frozen)].call
+    call = _BACKWARD[residual, frozen is not False and flag("batch_norm_bwd", "frozen", frozen)].call
     operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
     return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, choice)
