@@ -68,9 +68,9 @@ NUMBERS = {
 _LAYER = {"id": "1x64x56x56-k64-3x3-p1", "size": (1, 64, 56, 56), "k": 64, "filter": (3, 3), "padding": 1, "layout": "NHWC"}
 _HEADS = {"id": "1x4x4x512x512x64x64", "batch": 1, "rows": 512, "keys": 512}
 _NETWORKS = [{"id": f"{cell}-t16n8i64h64", "cell": cell, "sizes": (64, 64), "steps": 16, "samples": 8} for cell in ("lstm", "gru")]
-MORE = {"move_rows": tuple({"id": "-".join(by), "shape": (301, 72), "count": n, "rows": n, "by": by}
-                           for by, n in ((("source",), 500), (("target",), 301), (("source", "target"), 500))),
-        
+MORE = {
+    "move_rows": tuple({"id": "-".join(by), "shape": (301, 72), "count": n, "rows": n, "by": by}
+                       for by, n in ((("source",), 500), (("target",), 301), (("source", "target"), 500))),
     "matmul": ({"id": "256x256x256", "m": 256, "n": 256, "k": 256},),
     **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_filter"), (_LAYER,)),
     **dict.fromkeys(("sdpa_fwd", "sdpa_bwd"), (_HEADS, {**_HEADS, "id": "causal-1x4x4x512x512x64x64", "causal": True})),
