@@ -5,6 +5,7 @@ from graphs import DTYPE, T, channels_last, close, like, new_graph, run
 
 import dnnkern
 import dnnkern.graph as cudnn
+from dnnkern.device import cuda
 from dnnkern.host.dtypes import numpy_dtype
 
 R, P = cudnn.resampling_mode, cudnn.padding_mode
@@ -131,9 +132,9 @@ def test_random_numbers(distribution, numbers, mean, deviation):
     assert (made[0] != made[2]).any() and len(graph.explain().parts) == 1
     names = {"bernoulli_probability": "p", "uniform_minimum": "low", "uniform_maximum": "high", "normal_mean": "mean",
              "normal_standard_deviation": "std"}
-    filled = dnnkern.random_fill(np.empty((40, 100), np.float32), distribution.name.lower(), 5, offset=3,
+    filled = dnnkern.random_fill(cuda.to_device(np.empty((40, 100), np.float32)), distribution.name.lower(), 5, offset=3,
                                  **{names[name]: value for name, value in numbers.items()})
-    np.testing.assert_array_equal(made[0], filled)
+    np.testing.assert_array_equal(made[0], filled.copy_to_host())
 
 
 @pytest.mark.parametrize("make, message", [

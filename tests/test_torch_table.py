@@ -4,7 +4,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_calls  # noqa: E402
-from torch_calls import CALLS, results, tensors  # noqa: E402
+from torch_calls import CALLS, pytorchs, results, tensors  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern.torch._overrides import KEY, _exists  # noqa: E402
@@ -12,6 +12,7 @@ from dnnkern.torch._table import table  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
+ROUGH = ("hardswish", "hardsigmoid") if KEY == "CUDA" else ()  # there PyTorch's 1/6 is a float32, of float64 too
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 RUNS = [(call, way, dtype) for call in CALLS
         for way, dtype in (*((way, "float32") for way in call.ways), *(("contiguous", dtype) for dtype in call.dtypes))]
@@ -37,7 +38,8 @@ def assert_same(ours, theirs, name):
     if not theirs.is_floating_point():
         assert torch.equal(ours, theirs), name
         return
-    bound = TOLERANCE[theirs.dtype] * max(1.0, theirs.detach().abs().max().item() if theirs.numel() else 1.0)
+    part = 1e-7 if name.startswith(ROUGH) and theirs.dtype == torch.float64 else TOLERANCE[theirs.dtype]
+    bound = part * max(1.0, theirs.detach().abs().max().item() if theirs.numel() else 1.0)
     assert torch.allclose(ours, theirs, rtol=0, atol=bound, equal_nan=True), f"{name}: {(ours - theirs).abs().max().item()} > {bound}"
 
 
@@ -48,7 +50,7 @@ def ran():
 
 @pytest.mark.parametrize("call, way, dtype", RUNS, ids=lambda value: str(value))
 def test_equals_pytorch(call, way, dtype):
-    theirs = results(call, tensors(call, way, dtype))
+    theirs = pytorchs(call, tensors(call, way, dtype))
     with dnnkern.torch.enabled("all", strict=True):
         ours = results(call, tensors(call, way, dtype))
     assert ran() >= set(call.ops)
@@ -62,11 +64,11 @@ def assert_all_same(ours, theirs, call):
             assert_same(x, y, f"{call}: {kind} {i}")
 
 
-def outcome(call):
+def outcome(call, of=results):
     """What `results` returns for a first tensor without elements, or what it raises."""
     first, *others = tensors(call, "contiguous", "float32")
     try:
-        return results(call, [first.detach()[:0].requires_grad_(), *others]), None
+        return of(call, [first.detach()[:0].requires_grad_(), *others]), None
     except (RuntimeError, ValueError, IndexError, AssertionError) as error:
         return None, (type(error), str(error).splitlines()[0])
 
@@ -74,7 +76,9 @@ def outcome(call):
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_without_elements(call):
     """PyTorch's results, or its errors."""
-    theirs, error = outcome(call)
+    if call.id in ("nll_loss-sum", "cross_entropy-one") and KEY == "CUDA":
+        pytest.skip("without classes PyTorch's kernel ends the process's use of the GPU")
+    theirs, error = outcome(call, pytorchs)
     with dnnkern.torch.enabled("all"):
         ours, mine = outcome(call)
     assert mine == error

@@ -1,4 +1,5 @@
 """Calls of PyTorch that reach every entry of `dnnkern.torch`'s table, and ways for their tensors to lie in memory."""
+import contextlib
 from dataclasses import dataclass
 from typing import Callable
 
@@ -117,7 +118,7 @@ CALLS = (
     Call("baddbmm-row", lambda a, b, c: torch.baddbmm(c, a, b), ((2, 5, 6), (2, 6, 7), (7,)), ("baddbmm", "bmm"), ("contiguous",)),
     Call("batch_norm", lambda x, g, b: norm_of(x, g, b, training=True, momentum=0.3), ((4, 6, 3, 5), (6,), (6,)), BATCH_NORM,
          dtypes=WITHOUT_HALVES),
-    Call("batch_norm-1d", lambda x, g, b: norm_of(x, g, b, training=True), ((8, 6), (6,), (6,)), BATCH_NORM, PLAIN, WITHOUT_HALVES),
+    Call("batch_norm-1d", lambda x, g, b: norm_of(x, g, b, training=True), ((8, 6), (6,), (6,)), NATIVE, PLAIN, WITHOUT_HALVES),
     Call("batch_norm-3d", lambda x, g, b: norm_of(x, g, b, training=True), ((2, 6, 2, 3, 2), (6,), (6,)), BATCH_NORM, dtypes=()),
     Call("batch_norm-alone", lambda x: F.batch_norm(x, None, None, training=True), ((4, 6, 3, 5),), NATIVE,
          ("contiguous", "channels_last"), ()),
@@ -243,6 +244,12 @@ def tensors(call, way, dtype, requires_grad=True):
     make = torch.Generator().manual_seed(len(call.id))
     first, *others = (torch.randn(shape, generator=make, dtype=torch.float64).to(getattr(torch, dtype)).to(DEVICE) for shape in call.shapes)
     return [t.requires_grad_(requires_grad) for t in (lying(first, way), *others)]
+
+
+def pytorchs(call, given):
+    """`results` of PyTorch alone; of recurrent networks without cuDNN, whose gradients are those of training only."""
+    with torch.backends.cudnn.flags(enabled=False) if call.id.startswith(("lstm", "gru", "rnn")) else contextlib.nullcontext():
+        return results(call, given)
 
 
 def results(call, given):

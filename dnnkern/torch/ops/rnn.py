@@ -94,7 +94,8 @@ def _network(cell, x, states, params, biases, layers, dropout, train, bidirectio
 
     def again(x, h0, c0, *params):
         function = getattr(torch, cell if cell in ("lstm", "gru") else f"rnn_{cell}")
-        return function(x, (h0, c0) if cell == "lstm" else h0, params, biases, layers, dropout, train, bidirectional, False)
+        with torch.backends.cudnn.flags(enabled=False):  # whose gradients have no derivatives
+            return function(x, (h0, c0) if cell == "lstm" else h0, params, biases, layers, dropout, train, bidirectional, False)
     if needs_gradient(x, h0, c0, *params):
         y, *last = Rnn.apply(cell, spec, seed, again, steps, h0, c0, *params)
     else:
