@@ -40,8 +40,10 @@ def program(statements, simulated):
 
 
 IMPORTS = """
-import importlib, pkgutil, dnnkern
+import importlib.util, pkgutil, dnnkern
 names = [m.name for m in pkgutil.walk_packages(dnnkern.__path__, "dnnkern.") if {without!r} not in m.name and "__main__" not in m.name]
+if importlib.util.find_spec("torch") is None:
+    names = [name for name in names if not name.startswith(("dnnkern.torch", "dnnkern.graph.experimental.ops"))]
 for name in names:
     importlib.import_module(name)
 print(len(names))

@@ -12,6 +12,8 @@ from kit import needs
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.device.epilogue import EpilogueSpec
+from dnnkern.device.pointwise import Function
+from dnnkern.device.program import Program, Step
 from dnnkern.host.device import Device
 from dnnkern.host.tensor import Tensor
 from dnnkern.engine import hopper as engine
@@ -110,13 +112,27 @@ def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
 def test_an_addend_comes_through_shared_memory_where_it_is_16_bytes_wide():
     spec = EpilogueSpec(c="bfloat16", output="float16")
     c = Tensor.packed((64, 64), "bfloat16")
-    assert staged_addend(spec, (c, None), ((64, 1),)) == "c"
-    assert staged_addend(dataclasses.replace(spec, c=None, residual="bfloat16"), (None, c), (None, (72, 1, 64))) == "residual"
+    both = {"c": (c, (64, 1)), "residual": (c, (72, 1, 64))}
+    assert staged_addend(spec, both) == "c"
+    assert staged_addend(dataclasses.replace(spec, c=None, residual="bfloat16"), both) == "residual"
     for change, strides in ((dict(output="float32"), (64, 1)), (dict(residual="float16"), (64, 1)), ({}, (1, 64)), ({}, (68, 1)),
                             ({}, (64, 1, 4)), (dict(c=None), (64, 1))):
-        assert staged_addend(dataclasses.replace(spec, **change), (c, c), (strides, (64, 1))) is None
+        assert staged_addend(dataclasses.replace(spec, **change), {"c": (c, strides), "residual": (c, (64, 1))}) is None
     for other in (dataclasses.replace(c, alignment=8), Tensor.packed((64, 64), "float32")):
-        assert staged_addend(dataclasses.replace(spec, c=other.dtype), (other, None), ((64, 1),)) is None
+        assert staged_addend(dataclasses.replace(spec, c=other.dtype), {"c": (other, (64, 1))}) is None
+
+
+def test_a_programs_matrix_comes_through_shared_memory():
+    """The first that can, where there is no other addend."""
+    add = Function.of("add")
+    program = Program((("float32", "matrix"), ("bfloat16", "column"), ("bfloat16", "matrix")),
+                      (Step(add, (0, 1)), Step(add, (4, 2)), Step(add, (5, 3))))
+    spec = EpilogueSpec(output="float16", program=program)
+    c, wide = Tensor.packed((64, 64), "bfloat16"), Tensor.packed((64, 64), "float32")
+    operands = {0: (wide, (64, 1)), 1: (c, (0, 1)), 2: (c, (64, 1))}
+    assert staged_addend(spec, operands) == 2
+    assert staged_addend(spec, {**operands, 2: (c, (1, 64))}) is None
+    assert staged_addend(dataclasses.replace(spec, c="bfloat16"), {**operands, "c": (c, (1, 64))}) is None
 
 
 def test_results_leave_in_whole_boxes():

@@ -44,6 +44,11 @@ class BatchNormMergeProblem:
     rstd: Tensor
     op = "batch_norm_merge"
 
+    @property
+    def compute(self):
+        """The type of the arithmetic."""
+        return self.means.dtype
+
     def __post_init__(self):
         op, means = self.op, self.means
         if means.dtype not in FLOAT_COUNTS:
