@@ -4,6 +4,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from cached import either_way_fixture, flat, lists, seen_fixture, step, torch, warm  # noqa: F401 (fixtures)
 
@@ -23,6 +24,15 @@ def test_lists_that_stay_are_not_described(seen, either_way):
     assert not seen.described and seen.values[-1] == (*flat(mine), 0, 0.25, 0.5, 1.0, 0.0)
     step([tuple(some) for some in mine])
     assert not seen.described and seen.addresses(9) == flat(mine)
+
+
+def test_lists_of_several_frameworks():
+    """What is given as NumPy's and as PyTorch's, in one list, again and again."""
+    params, grads = [np.ones(5, np.float32), torch.ones(7)], [torch.ones(5), np.ones(7, np.float32)]
+    for k in range(1, 5):
+        dnnkern.sgd_step(params, grads, lr=0.25)
+        assert (params[0] == 1 - k / 4).all() and (params[1] == 1 - k / 4).all()
+        assert dnnkern.grad_norm(grads) == pytest.approx(12 ** 0.5)
 
 
 def test_gradients_of_another_step_are_not_described(seen):

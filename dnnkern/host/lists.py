@@ -31,7 +31,12 @@ class _List:
 
     def __init__(self, ids, arrays, addresses, number):
         self.ids, self.addresses, self.number, self.alive = ids, addresses, number, True
-        self.guard = kind_of(arrays[0]).guard(arrays) if arrays else None
+        self.guard, kinds = None, {kind_of(a) for a in arrays}
+        if len(kinds) > 1:  # of several frameworks: described at each call
+            self.alive, self.watched = False, ()
+            return
+        if kinds:
+            self.guard = kinds.pop().guard(arrays)
         try:
             died = functools.partial(_died, weakref.ref(self))
             self.watched = [weakref.ref(a, died) for a in arrays]
@@ -230,7 +235,7 @@ class ListOperation(Operation):
         bound.sites += 1
         if not isinstance(bound.executable, Executable) or bound.kind.data_ptr is None or bound.sites > _SITES or 0 in addresses:
             return
-        guard = bound.kind.guard(arrays)
+        guard = bound.kind.guard(arrays) if all(kind_of(a) is bound.kind for a in arrays) else None
         if guard is None or not guard(*arrays):  # one comes twice
             return
         site = _Site(guard, bound, bound.kind.data_ptr, addresses)
