@@ -49,6 +49,29 @@ def test_steps_are_pytorchs(name, missing):
         assert_same(x, y, name)
 
 
+def test_a_step_that_ends_early_is_not_made_again(monkeypatch):
+    """Of two groups the first has been updated when the second fails: PyTorch's kernel would update it once more."""
+    from dnnkern.torch.ops import optim
+    params, calls, adam_step = parameters(), [], optim.adam_step
+
+    def fails_later(*args, **more):
+        calls.append(args)
+        if len(calls) == 3:
+            raise ValueError("no more")
+        return adam_step(*args, **more)
+    monkeypatch.setattr(optim, "adam_step", fails_later)
+    optimizer = torch.optim.Adam(params, lr=0.1, fused=True)
+    with dnnkern.torch.enabled("optim"):
+        steps(optimizer, params, (1,), 1)
+        before = [p.detach().clone() for p in params]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        with pytest.raises(RuntimeError, match="after 1 of its groups of parameters: no more"):
+            optimizer.step()
+    assert len(calls) == 3
+    assert sum(torch.equal(p, b) for p, b in zip(params, before)) == 1, "the second group, of one parameter, is as it was"
+
+
 def test_a_state_goes_on_from_pytorchs_steps():
     params, others = parameters(), parameters()
     optimizer, other = (torch.optim.AdamW(p, fused=True) for p in (params, others))

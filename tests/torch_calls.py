@@ -61,6 +61,12 @@ def norm_of(x, gamma, beta, **how):
     return F.batch_norm(x, mean, var, gamma, beta, **how), mean, var
 
 
+def gradient_of_frozen(x, gamma, beta):
+    """Of batch norm with running statistics, as autograd calls it."""
+    x, gamma, mean = x.detach(), gamma.detach(), beta.detach()
+    return torch.ops.aten.native_batch_norm_backward(x.flip(0), x, gamma, mean, mean.square() + 0.5, None, None, False, 1e-3, [True] * 3)
+
+
 NATIVE = "native_batch_norm", "native_batch_norm_backward"
 BATCH_NORM = NATIVE if HOST_MEMORY else ("cudnn_batch_norm", "cudnn_batch_norm_backward")
 LAYER_NORM = "native_layer_norm", "native_layer_norm_backward"
@@ -119,6 +125,7 @@ CALLS = (
     Call("batch_norm", lambda x, g, b: norm_of(x, g, b, training=True, momentum=0.3), ((4, 6, 3, 5), (6,), (6,)), BATCH_NORM,
          dtypes=WITHOUT_HALVES),
     Call("batch_norm-1d", lambda x, g, b: norm_of(x, g, b, training=True), ((8, 6), (6,), (6,)), NATIVE, PLAIN, WITHOUT_HALVES),
+    Call("batch_norm-frozen", gradient_of_frozen, ((4, 6, 3, 5), (6,), (6,)), NATIVE[1:], ("contiguous", "channels_last"), WITHOUT_HALVES),
     Call("batch_norm-3d", lambda x, g, b: norm_of(x, g, b, training=True), ((2, 6, 2, 3, 2), (6,), (6,)), BATCH_NORM, dtypes=()),
     Call("batch_norm-alone", lambda x: F.batch_norm(x, None, None, training=True), ((4, 6, 3, 5),), NATIVE,
          ("contiguous", "channels_last"), ()),

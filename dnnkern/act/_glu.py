@@ -8,7 +8,8 @@ from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import integer
 from ..engine.form import Operand, spread
-from ._problem import Pointwise, check_dtype, check_output, missing_output, present, sizes_text
+from ..host.canonical import check_output
+from ._problem import Pointwise, check_dtype, missing_output, present, sizes_text
 
 OPS = ("glu_fwd", "glu_bwd")
 

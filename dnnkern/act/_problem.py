@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..device.activation import MODES, PARAMETERS, Activation
 from ..device.pointwise import WITH_SLOPE, Function
+from ..host.canonical import check_output
 from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
@@ -81,16 +82,6 @@ def check_same(op, name, t, other, u):
         raise ValueError(f"{op}: {name} has shape {t.shape}, {other} has {u.shape}; expected the same")
     if t.dtype != u.dtype:
         raise TypeError(f"{op}: {name} is {t.dtype}, {other} is {u.dtype}; expected the same dtype")
-
-
-def check_output(op, t, shape, dtype, name="out"):
-    """An output of this shape and dtype, whose elements have addresses of their own."""
-    if t.dtype != dtype:
-        raise TypeError(f"{op}: {name} is {t.dtype}, the result is {dtype}")
-    if t.shape != shape:
-        raise ValueError(f"{op}: {name} has shape {t.shape}, the result has {shape}")
-    if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
-        raise ValueError(f"{op}: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
 
 
 def check_in_place(op, in_place, allowed):

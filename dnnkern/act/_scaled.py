@@ -5,7 +5,8 @@ from ..device.pointwise import Function
 from ..host.tensor import Tensor
 from ._elementwise import NUMBERS
 from ..engine.form import spread
-from ._problem import Pointwise, broadcasts, check_dtype, check_in_place, check_output, present, sizes_text
+from ..host.canonical import check_output
+from ._problem import Pointwise, broadcasts, check_dtype, check_in_place, present, sizes_text
 
 
 class Scaled(Pointwise):

@@ -34,8 +34,7 @@ class _Attention(Layout):
         self.expect_row_numbers("lse" if not self.is_forward else "out (lse)", self.lse, self.ragged_lse is not None, self.heads, self.rows)
         self.expect_rows("o", self.o, self.o_dtypes, self.heads, self.rows, self.dv, "out (o)" if self.is_forward else "o")
         for out in self.outputs:
-            if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
-                raise ValueError(f"{self.op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
+            out.check_addresses(self.op)
 
     def _check_operands(self):
         op, q, k, v = self.op, self.q, self.k, self.v

@@ -37,8 +37,7 @@ class ConvBiasProblem:
             raise TypeError(f"{OP}: out is {self.db.dtype}; expected one of {', '.join(OUTPUTS[self.dy.dtype])} for a {self.dy.dtype} dy")
         if self.db.shape != (self.k,):
             raise ValueError(f"{OP}: out has shape {self.db.shape}; expected ({self.k},)")
-        if self.k > 1 and self.db.strides == (0,):
-            raise ValueError(f"{OP}: out has shape {self.db.shape} and stride 0; several elements share one address")
+        self.db.check_addresses(OP)
 
     @property
     def op(self):

@@ -37,8 +37,7 @@ class _Embedding:
             raise TypeError(f"{self.op}: {label} is {self.outputs[0].dtype}, {other} is {self.dtype}; expected the same dtype")
         if each.shape != expected:
             raise ValueError(f"{self.op}: {each_name} has shape {each.shape}; expected {expected}, that of the indices and a row of {name}")
-        if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
-            raise ValueError(f"{self.op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
+        out.check_addresses(self.op)
 
     @property
     def is_forward(self):

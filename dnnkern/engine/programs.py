@@ -100,8 +100,7 @@ class WithProgram:
             if k >= p.inputs:
                 if t.shape != shape:
                     raise ValueError(f"{op}: {name} has shape {t.shape}; expected the result's, {shape}")
-                if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
-                    raise ValueError(f"{op}: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
+                t.check_addresses(op, name)
             elif len(t.shape) > len(shape) or any(n not in (1, m) for n, m in zip(t.shape[::-1], shape[::-1])):
                 raise ValueError(f"{op}: {name} has shape {t.shape}, which does not broadcast to the result's {shape}")
 

@@ -74,7 +74,7 @@ class FusedProblem:
         for name, t in zip(self.names[len(self.inputs):], self.outputs):
             if t.shape != shape:
                 raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, y0 has {shape}; expected the same")
-            _check_apart(name, t)
+            t.check_addresses("fused_pointwise", name)
         for name, t in zip(self.names, self.inputs):
             if t.ndim > len(shape) or any(n not in (1, m) for n, m in zip(reversed(t.shape), reversed(shape))):
                 raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, which does not broadcast to {shape}")
@@ -160,11 +160,6 @@ class FusedProblem:
         return text
 
 
-def _check_apart(name, t):
-    if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
-        raise ValueError(f"fused_pointwise: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
-
-
 def make_fused(tensors, outs, program, axes, aliases):
     """`FusedProblem` of a call."""
     outs = outs if outs is None or isinstance(outs, tuple) else (outs,)
@@ -178,7 +173,7 @@ def make_fused(tensors, outs, program, axes, aliases):
             raise TypeError(f"fused_pointwise: {name} is {t.dtype}, the result is {dtype}")
         if t.shape != shape:
             raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, the result has {shape}")
-        _check_apart(name, t)
+        t.check_addresses("fused_pointwise", name)
     if outs is None:
         outs = tuple(Tensor.packed(shape, dtype) for _, dtype, _ in program.stores)
     ndim = outs[0].ndim

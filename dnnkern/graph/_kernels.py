@@ -70,8 +70,9 @@ class KernelCache:
             return algorithm, True
         found, least = None, WORTH_COMPILING * algorithm.seconds(problem, device)
         for other in self._others(algorithm.op, problem, device, exclude):
-            if other.seconds(problem, device) <= least and self.holds(other, problem, device):
-                found, least = other, other.seconds(problem, device)
+            seconds = other.seconds(problem, device)
+            if seconds <= least and self.holds(other, problem, device):
+                found, least = other, seconds
         return found or algorithm, found is not None
 
     def _others(self, op, problem, device, exclude):

@@ -70,11 +70,10 @@ def canonical(shape, x_strides, y_strides, itemsize, x_first=0, y_first=0) -> Ca
     return Canonical(tuple(merged) or (Dim(1, 1, 1),), itemsize, x_first, y_first)
 
 
-def check_output(function, y, shape, dtype):
+def check_output(function, y, shape, dtype, name="out"):
     """An output of this shape and dtype, whose elements have addresses of their own."""
     if y.dtype != dtype:
-        raise TypeError(f"{function}: out is {y.dtype}, the result is {dtype}")
+        raise TypeError(f"{function}: {name} is {y.dtype}, the result is {dtype}")
     if y.shape != shape:
-        raise ValueError(f"{function}: out has shape {y.shape}, the result has {shape}")
-    if y.size and any(s == 0 for n, s in zip(y.shape, y.strides) if n > 1):
-        raise ValueError(f"{function}: out has shape {y.shape} and strides {y.strides}; several elements share one address")
+        raise ValueError(f"{function}: {name} has shape {y.shape}, the result has {shape}")
+    y.check_addresses(function, name)

@@ -73,6 +73,11 @@ class Tensor:
             return math.prod(self.shape) * ITEMSIZE[self.dtype]
         return math.prod(n for n, s in zip(self.shape, self.strides) if s) * self.itemsize if self.size else 0
 
+    def check_addresses(self, function, name="out"):
+        """Raise where several elements of an array that is written share one address."""
+        if self.size and any(s == 0 for n, s in zip(self.shape, self.strides) if n > 1):
+            raise ValueError(f"{function}: {name} has shape {self.shape} and strides {self.strides}; several elements share one address")
+
     def __str__(self):
         text = f"{self.dtype}{list(self.shape)}"
         if not self.is_packed:

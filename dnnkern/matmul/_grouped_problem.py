@@ -55,8 +55,7 @@ class GroupedMatmulProblem:
         one_of(OP, "math", self.math, MATH)
         if self.y.shape != (self.m_total, self.n):
             raise ValueError(f"{OP}: out has shape {self.y.shape}, the product has {(self.m_total, self.n)}")
-        if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):
-            raise ValueError(f"{OP}: out has shape {self.y.shape} and strides {self.y.strides}; several elements share one address")
+        self.y.check_addresses(OP)
         check_addend(OP, "bias", self.bias, self.a.dtype)
         if self.bias is not None and self.bias.shape != (self.groups, self.n):
             raise ValueError(f"{OP}: bias has shape {self.bias.shape}; expected {(self.groups, self.n)}, a row for each group")

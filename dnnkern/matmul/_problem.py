@@ -95,8 +95,7 @@ class MatmulProblem(WithProgram):
         expected = self.shape_of(self.a, self.b, self.transpose_a, self.transpose_b)
         if self.y.shape != expected:
             raise ValueError(f"matmul: out has shape {self.y.shape}, the product has {expected}")
-        if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):
-            raise ValueError(f"matmul: out has shape {self.y.shape} and strides {self.y.strides}; several elements share one address")
+        self.y.check_addresses("matmul")
         for name, t in (("bias", self.bias), ("c", self.c)):
             check_addend("matmul", name, t, self.a.dtype)
         if self.bias is not None and not self._fits_bias(self.bias.shape):

@@ -221,11 +221,6 @@ def _check_output(function, name, tensor, shape, *dtypes):
         raise ValueError(f"{function}: {name} has shape {tensor.shape}; expected {shape}")
 
 
-def _check_addresses(function, tensor):
-    if tensor.size and any(s == 0 for n, s in zip(tensor.shape, tensor.strides) if n > 1):
-        raise ValueError(f"{function}: out has shape {tensor.shape} and strides {tensor.strides}; several elements share one address")
-
-
 def _check_flag(function, name, value):
     if not isinstance(value, bool):
         raise TypeError(f"{function}: {name} is {value!r}; expected True or False")
@@ -253,7 +248,7 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
         if index is not None:
             _check_output(function, "out, the index," if out is not None else "index", index, y_shape, *index_dtypes)
         for tensor in (y, index) if index is not None else (y,):
-            _check_addresses(function, tensor)
+            tensor.check_addresses(function)
     else:
         y, x = given, out if out is not None else Tensor.packed(shape, given.dtype)
         _check_output(function, "dy", y, y_shape, given.dtype)
@@ -262,7 +257,7 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
                 raise TypeError(f"{function}: index: got NoneType; expected an array")
             _check_output(function, "index", index, y_shape, *INDEX_DTYPES)
         _check_output(function, "out", x, shape, given.dtype)
-        _check_addresses(function, x)
+        x.check_addresses(function)
     if is_max and math.prod(image) >= 2 ** 31 and (index is None or index.dtype == "int32"):
         raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the int32 index "
                          "holds fewer than 2**31")

@@ -82,8 +82,7 @@ class _Rnn:
             if self.lengths.shape != (self.samples,):
                 raise ValueError(f"{op}: lengths has shape {self.lengths.shape}; expected one a sequence, ({self.samples},)")
         for out in self.outputs:
-            if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
-                raise ValueError(f"{op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
+            out.check_addresses(op)
         if max(self.steps, self.samples, self.steps * self.samples) >= LIMIT:
             raise ValueError(f"{op}: {self.steps} steps of {self.samples} sequences; expected a product below {LIMIT}")
 

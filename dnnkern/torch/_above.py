@@ -24,8 +24,7 @@ def counted(function, op):
     def run(*args):
         start = _clock()
         result = function(*args)
-        counts.calls += 1
-        counts.nanoseconds += _clock() - start
+        counts.count(_clock() - start)
         return result
     return run
 

@@ -217,8 +217,7 @@ def _caller(override, original, strict):
                 raise NotSupported(f"{override.name}: PyTorch's kernel ran: {error}") from error
             return result
         if not above:  # there the operators that it calls count
-            counts.calls += 1
-            counts.nanoseconds += _clock() - start
+            counts.count(_clock() - start)
         return result
     return call
 

@@ -31,8 +31,8 @@ class Row(NamedTuple):
 
 
 class Record:
-    """Counts calls of one operator. Backward passes count from threads of their own: ``+=`` on an attribute is not interrupted by another
-    thread, and reasons, which are rarer, take a lock."""
+    """Counts calls of one operator. Backward passes count from threads of their own: ``+=`` of a number to an attribute calls nothing, so
+    that no other thread interrupts it, and reasons, which are rarer, take a lock."""
     __slots__ = "op", "calls", "nanoseconds", "refused"
 
     def __init__(self, op):
@@ -43,6 +43,11 @@ class Record:
         """Forget all calls."""
         self.calls = self.nanoseconds = 0
         self.refused = {}
+
+    def count(self, nanoseconds):
+        """Count a call that this library computed."""
+        self.calls += 1
+        self.nanoseconds += nanoseconds
 
     def refuse(self, why, nanoseconds):
         """Count a call that PyTorch computed."""

@@ -39,6 +39,11 @@ def wide_dtype(x, *weights):
             raise Refused(f"dtypes {_name(x.dtype)} and {', '.join(map(_name, weights))}")
 
 
+def computed(x):
+    """The dtype that this library computes losses and statistics in."""
+    return x.dtype if x.dtype is torch.float64 else torch.float32
+
+
 def _name(dtype):
     return str(dtype).removeprefix("torch.")
 

@@ -95,8 +95,7 @@ class DecodeProblem:
         expect(op, "out (o)", self.o, (self.dtype,), (*q.shape[:-1], self.dv))
         expect(op, "out (lse)", self.lse, (self.compute,), self.lse_shape)
         for out in self.outputs:
-            if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
-                raise ValueError(f"{op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
+            out.check_addresses(op)
 
     # ---- what algorithms ask
 

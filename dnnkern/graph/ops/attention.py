@@ -233,19 +233,23 @@ def _dropout_mask(part, dtype, compute):
     return scaled, 1.0, {}
 
 
-def _fields(part, d):
+def _fields(part, d, dtype, compute):
     """(fields of the problem, optional operands by name, scalars, values that are read at each execution)"""
-    attribute, bound = part.attribute, {}
+    attribute = part.attribute
+    dropout_mask, dropout_scale, bound = _dropout_mask(part, dtype, compute)
     scale = attribute("scale")
     if part.node.input("Attn_scale") is not None:
         scale = part.number("Attn_scale")
         if not isinstance(scale, float):
-            bound, scale = {"scale": scale}, 1 / math.sqrt(max(d, 1))
+            bound, scale = {**bound, "scale": scale}, 1 / math.sqrt(max(d, 1))
     left, right = attribute("left"), attribute("right")
     matters = left >= 0 or right >= 0 or attribute("alibi")
     fields = {"scale": 1.0 if scale is None else scale, "left": left, "right": right, "alibi": attribute("alibi"),
-              "align": attribute("align") if matters else "top_left", "dropout": attribute("dropout")}
+              "align": attribute("align") if matters else "top_left", "dropout": attribute("dropout"), "dropout_scale": dropout_scale}
     operands, scalars = {name: None for name in ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")}, {}
+    sink = _beside(part, "SINK_TOKEN", dtype, compute)
+    operands.update(bias=_beside(part, "Bias", dtype, compute), dropout_mask=dropout_mask,
+                    sink=None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],)))
     for name in ("seq_len_q", "seq_len_kv"):
         lengths = part.input(name.upper())
         operands[name] = None if lengths is None else lengths.view((lengths.shape[0],), (lengths.tensor.strides[0],))
@@ -295,16 +299,18 @@ class _Arrays:
                 "max_seq_len_kv": keys if paged or "K" in self.ragged or "V" in self.ragged else 0}
 
     def converted(self, port, r, dtype):
-        """In another type; a ragged one, whose memory ends where the caller knows, has to have it."""
-        if r is not None and r.dtype != dtype and port in self.ragged:
-            self.part.refuse(port, f"a ragged tensor of type {r.dtype}", f"{dtype}, as the other tensors")
-        return self.part.converted(r, dtype)
+        """In another type."""
+        return self.part.converted(self._convertible(port, r, dtype), dtype)
 
     def into(self, port, r, dtype):
         """Where a result of this type is written: the array, or what is converted to it."""
+        return self.part.into(self._convertible(port, r, dtype), (dtype,), dtype)
+
+    def _convertible(self, port, r, dtype):
+        """The array; a ragged one, whose memory ends where the caller knows, has to have the type."""
         if r is not None and r.dtype != dtype and port in self.ragged:
             self.part.refuse(port, f"a ragged tensor of type {r.dtype}", f"{dtype}, as the other tensors")
-        return self.part.into(r, (dtype,), dtype)
+        return r
 
 
 def _beside(part, port, dtype, compute):
@@ -320,12 +326,8 @@ def _(part):
     dtype = q.dtype if q.dtype == k.dtype == v.dtype == o.dtype else "float64" if "float64" in (q.dtype, k.dtype, v.dtype) else "float32"
     compute = "float64" if dtype == "float64" else "float32"
     q, k, v = (arrays.converted(port, r, dtype) for port, r in zip("QKV", (q, k, v)))
-    fields, operands, scalars, bound = _fields(part, q.shape[3])
-    operands["bias"] = _beside(part, "Bias", dtype, compute)
-    sink = _beside(part, "SINK_TOKEN", dtype, compute)
-    operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
-    operands["dropout_mask"], fields["dropout_scale"], more = _dropout_mask(part, dtype, compute)
-    operands["block_mask"], bound, keys = part.input("Block_mask"), {**bound, **more}, k.shape[2]
+    fields, operands, scalars, bound = _fields(part, q.shape[3], dtype, compute)
+    operands["block_mask"], keys = part.input("Block_mask"), k.shape[2]
     for name, port in zip("kv", TABLES.values()):
         table = part.input(port)
         if table is not None:
@@ -352,12 +354,7 @@ def _(part):
     compute = "float64" if dtype == "float64" else "float32"
     do, q, k, v, o = (arrays.converted(port, r, dtype) for port, r in zip(names, refs))
     stats = arrays.converted("Stats", part.input("Stats"), compute)
-    fields, operands, scalars, bound = _fields(part, q.shape[3])
-    operands["bias"] = _beside(part, "Bias", dtype, compute)
-    sink = _beside(part, "SINK_TOKEN", dtype, compute)
-    operands["sink"] = None if sink is None else sink.view((sink.shape[1],), (sink.tensor.strides[1],))
-    operands["dropout_mask"], fields["dropout_scale"], more = _dropout_mask(part, dtype, compute)
-    bound = {**bound, **more}
+    fields, operands, scalars, bound = _fields(part, q.shape[3], dtype, compute)
     results, pending = {"dbias": None, "dsink": None}, []
     for name, port, like in (("dq", "dQ", q), ("dk", "dK", k), ("dv_out", "dV", v), ("dbias", "dBias", operands["bias"]),
                              ("dsink", "dSINK_TOKEN", operands["sink"])):

@@ -1,4 +1,6 @@
 """Activations and their gradients."""
+import functools
+
 import torch
 
 from ... import activation_bwd, activation_fwd
@@ -9,11 +11,6 @@ from .._tensors import one_dtype
 def _forward(x, mode, **parameters):
     one_dtype(x)
     return activation_fwd(x, mode, out=None if x.is_contiguous() else torch.empty_like(x), **parameters)
-
-
-def _in_place(x, mode, **parameters):
-    one_dtype(x)
-    return activation_fwd(x, mode, out=x, **parameters)
 
 
 def _backward(dy, x, mode, *, order=(0, 1), **parameters):
@@ -34,16 +31,28 @@ def _like(*tensors):
     return torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
 
 
-@aten("relu", heavy=False)
-def relu(x):
-    """max(x, 0)."""
-    return _forward(x, "relu")
+# Activations without parameters, by PyTorch's names; and those whose gradients PyTorch derives from x.
+MODES = {"relu": "relu", "silu": "silu", "sigmoid": "sigmoid", "tanh": "tanh", "mish": "mish", "hardswish": "hard_swish",
+         "hardsigmoid": "hard_sigmoid"}
+OF_X = "silu", "mish"
+
+
+def _add(name, function, mode):
+    """Override an operator by `_forward` or `_backward` with a mode."""
+    aten(name, heavy=False)(functools.update_wrapper(functools.partial(function, mode=mode), function))
+
+
+for _name, _mode in MODES.items():
+    _add(_name, _forward, _mode)
+for _name in OF_X:
+    _add(f"{_name}_backward", _backward, MODES[_name])
 
 
 @aten("relu_", heavy=False)
 def relu_(x):
     """`relu` into x."""
-    return _in_place(x, "relu")
+    one_dtype(x)
+    return activation_fwd(x, "relu", out=x)
 
 
 @aten("threshold_backward", heavy=False)
@@ -68,54 +77,6 @@ def gelu(x, *, approximate="none"):
 def gelu_backward(dy, x, *, approximate="none"):
     """The gradient of `gelu`."""
     return _backward(dy, x, _gelu(approximate))
-
-
-@aten("silu", heavy=False)
-def silu(x):
-    """x sigmoid(x)."""
-    return _forward(x, "silu")
-
-
-@aten("silu_backward", heavy=False)
-def silu_backward(dy, x):
-    """The gradient of `silu`."""
-    return _backward(dy, x, "silu")
-
-
-@aten("sigmoid", heavy=False)
-def sigmoid(x):
-    """1 / (1 + exp(-x))."""
-    return _forward(x, "sigmoid")
-
-
-@aten("tanh", heavy=False)
-def tanh(x):
-    """Hyperbolic tangent."""
-    return _forward(x, "tanh")
-
-
-@aten("mish", heavy=False)
-def mish(x):
-    """x tanh(softplus(x))."""
-    return _forward(x, "mish")
-
-
-@aten("mish_backward", heavy=False)
-def mish_backward(dy, x):
-    """The gradient of `mish`."""
-    return _backward(dy, x, "mish")
-
-
-@aten("hardswish", heavy=False)
-def hardswish(x):
-    """x hardsigmoid(x)."""
-    return _forward(x, "hard_swish")
-
-
-@aten("hardsigmoid", heavy=False)
-def hardsigmoid(x):
-    """x / 6 + 1 / 2, between 0 and 1."""
-    return _forward(x, "hard_sigmoid")
 
 
 @aten("leaky_relu", heavy=False)

@@ -5,8 +5,8 @@ from ... import cross_entropy_bwd, cross_entropy_fwd
 from ...device import HOST_MEMORY
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
-from .._tensors import one_dtype
-from .loss import REDUCTIONS, computed
+from .._tensors import computed, one_dtype
+from .loss import REDUCTIONS
 
 
 def _options(weight, reduction, ignore_index, smoothing):

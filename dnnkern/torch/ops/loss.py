@@ -1,17 +1,10 @@
 """Losses and their gradients."""
-import torch
-
 from ... import nll_loss_bwd, nll_loss_fwd
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
-from .._tensors import one_dtype
+from .._tensors import computed, one_dtype
 
 REDUCTIONS = "none", "mean", "sum"
-
-
-def computed(x):
-    """The dtype that this library computes losses in."""
-    return x.dtype if x.dtype is torch.float64 else torch.float32
 
 
 def _check(x, target, weight, least):

@@ -4,7 +4,7 @@ import torch
 from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_norm_bwd, group_norm_fwd, layer_norm_bwd, layer_norm_fwd)
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
-from .._tensors import is_channels_last, one_dtype, to_first, to_last, wide_dtype
+from .._tensors import computed, is_channels_last, one_dtype, to_first, to_last, wide_dtype
 
 _LAYOUTS = "NCHW", "NHWC"
 
@@ -59,22 +59,23 @@ def batch_norm_with_update(x, gamma, beta, running_mean, running_var, momentum, 
     return *_batch_forward(x, gamma, beta, running_mean, running_var, True, momentum, eps), x.new_empty(0, dtype=torch.uint8)
 
 
-def _batch_backward(dy, x, gamma, mean, rstd, mask):
+def _batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False):
     one_dtype(x, dy)
     wide_dtype(x, gamma)
     last = is_channels_last(x)
     if last:
         dy, x = to_last(dy), to_last(x)
-    dx, dgamma, dbeta = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last])
+    dx, dgamma, dbeta = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last], frozen=frozen)
     return _masked(mask, (to_first(dx) if last else dx, dgamma, dbeta))
 
 
 @aten("native_batch_norm_backward")
 def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask):
-    """``batch_norm_bwd``."""
-    if not training:
-        raise Refused("the gradient with running statistics")
-    return _batch_backward(dy, x, gamma, mean, rstd, mask)
+    """``batch_norm_bwd``; out of training of the running statistics, which are constants then."""
+    if training:
+        return _batch_backward(dy, x, gamma, mean, rstd, mask)
+    kind = computed(x)
+    return _batch_backward(dy, x, gamma, running_mean.to(kind), (running_var.to(kind) + eps).rsqrt(), mask, frozen=True)
 
 
 @aten("batch_norm_backward")

@@ -3,7 +3,7 @@ import weakref
 
 import torch
 
-from ... import adam_step, adamw_step, sgd_step
+from ... import NotSupported, adam_step, adamw_step, sgd_step
 from .._table import Refused, aten
 from .._tensors import FLOATS
 
@@ -57,12 +57,18 @@ def _adam(function, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_d
     _check(params, grads, m, v, vmax)
     if not params:
         return
-    for group in _steps.groups(steps):
+    for k, group in enumerate(_steps.groups(steps)):
         one = len(group) == len(params)
         lists = [some if one or not some else [some[i] for i in group] for some in (params, grads, m, v)]
         largest = None if not amsgrad else vmax if one else [vmax[i] for i in group]
-        function(*lists, largest, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, step=steps[group[0]],
-                 maximize=maximize, found_inf=found_inf)
+        try:
+            function(*lists, largest, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, step=steps[group[0]],
+                     maximize=maximize, found_inf=found_inf)
+        except (NotSupported, TypeError, ValueError) as error:
+            if k == 0:
+                raise
+            # Parameters are updated already, which PyTorch's kernel would update again.
+            raise RuntimeError(f"an optimiser's step ended after {k} of its groups of parameters: {error}") from error
 
 
 @aten("_fused_adam_")

@@ -4,8 +4,7 @@ import torch
 from ... import rms_norm_bwd, rms_norm_fwd
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
-from .._tensors import one_dtype
-from .loss import computed
+from .._tensors import computed, one_dtype
 
 
 def _forward(x, gamma, axis, eps):
