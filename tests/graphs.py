@@ -79,3 +79,21 @@ def close(got, expected, dtype=None, factor=4, scale=None):
     bound = factor * max(ROUNDOFF.get(dtype, 0), 2.0 ** -24) * scale
     wrong = ~(np.abs(got - expected) <= bound) & ~(np.isnan(got) & np.isnan(expected)) & (got != expected)
     assert not wrong.any(), (got[wrong][:4], expected[wrong][:4])
+
+
+def draw(shape, seed, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def linear(m=12, n=10, k=8, name="linear"):
+    """relu(a @ b + bias), and its tensors."""
+    graph = cudnn.pygraph(name, io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+    a, b = graph.tensor([1, m, k], [m * k, k, 1], name="a"), graph.tensor([1, k, n], [k * n, n, 1], name="b")
+    bias = graph.tensor([1, m, 1], [m, 1, 1], name="bias")
+    y = graph.relu(graph.bias(graph.matmul(a, b, name="mm"), bias, name="add"), name="relu").set_output(True).set_name("y")
+    return graph, a, b, bias, y
+
+
+def values(m=12, n=10, k=8):
+    a, b, bias = draw((1, m, k), 1), draw((1, k, n), 2), draw((1, m, 1), 3)
+    return a, b, bias, np.maximum(a.astype(float) @ b + bias, 0)

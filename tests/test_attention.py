@@ -4,7 +4,8 @@ import dataclasses
 import contract
 import numpy as np
 import pytest
-from cases._sdpa import NAMES, SCALES, SHORT, Backward, Forward, slopes
+from cases._sdpa import NAMES, SCALES, SHORT, Forward, slopes
+from cases._sdpa_gradient import Backward
 from labs import array, host
 
 import dnnkern

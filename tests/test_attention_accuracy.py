@@ -3,7 +3,7 @@ import contract
 import numpy as np
 import pytest
 from cases import ROUNDOFF
-from cases._sdpa import Backward
+from cases._sdpa_gradient import Backward
 
 from dnnkern import dispatch
 from dnnkern.dispatch import Note

@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import Place
-from cases._sdpa import OPTIONAL, Backward, Forward, canonical
+from cases._sdpa import OPTIONAL, Forward, canonical
+from cases._sdpa_gradient import Backward
 from labs import array, guarded, host, synchronize
 
 import dnnkern

@@ -2,7 +2,8 @@
 import contract
 import numpy as np
 import pytest
-from cases._sdpa import SCALES, Backward, Forward
+from cases._sdpa import SCALES, Forward
+from cases._sdpa_gradient import Backward
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED

@@ -1,6 +1,7 @@
 """The benches through pytest-benchmark, in the simulator: each operation has a row, and what a row is chosen, skipped or failed for."""
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -56,6 +57,18 @@ def run_suite(path):
 
 def test_every_operation_has_shapes():
     assert set(shapes.operations()) == {a.op for a in dispatch.algorithms()}
+
+
+@pytest.mark.parametrize("op", shapes.operations())
+def test_every_case_to_measure_is_a_problem(op):
+    module = importlib.import_module(f"bench.shapes.{op}")
+    dtypes = ("float32",) if op == "batch_norm_merge" else ("float32", "bfloat16")  # statistics alone
+    for name in (*module.SETS, "all"):
+        found = module.cases(name, dtypes)
+        assert found and len(set(map(str, found))) == len(found)
+        assert all(case.problem.op == op and 0 < case.problem.bytes < 64 << 30 for case in found)
+    with pytest.raises(ValueError, match=f"{op} has no dtype 'complex64'|dtype 'complex64'"):
+        module.cases("all", ("complex64",))
 
 
 def test_every_operation_has_a_row(tmp_path):

@@ -125,19 +125,13 @@ def test_randomly(request):
 # ---- in words, and to measure
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_case_to_measure_is_a_problem(op):
-    from dnnkern import _bench
-    _bench.load()
-    shapes = importlib.import_module(f"bench.shapes.{op}")
-    for name in (*shapes.SETS, "all"):
-        found = shapes.cases(name, ("float32", "bfloat16"))
-        assert found and len(set(map(str, found))) == len(found)
-        for case in found:
-            assert case.problem.op == op and 0 < case.problem.bytes < 16 << 30
-            chosen = dispatch.get_algorithm(op, case.problem, prefer="device").name
-            assert chosen in ("rows", "sorted") or case.problem.positions <= 512, case.problem
-            indices = case.problem.operand_values("indices")
-            assert indices.shape == case.problem.indices.shape and 0 <= indices.min() and indices.max() < case.problem.table.shape[0]
+def test_what_is_chosen_for_cases_to_measure(op):
+    """The fast algorithm but for few positions; indices are rows of the table."""
+    for case in importlib.import_module(f"bench.shapes.{op}").cases("all", ("float32", "bfloat16")):
+        chosen = dispatch.get_algorithm(op, case.problem, prefer="device").name
+        assert chosen in ("rows", "sorted") or case.problem.positions <= 512, case.problem
+        indices = case.problem.operand_values("indices")
+        assert indices.shape == case.problem.indices.shape and 0 <= indices.min() and indices.max() < case.problem.table.shape[0]
 
 
 @pytest.mark.parametrize("op", OPS)

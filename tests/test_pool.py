@@ -1,6 +1,5 @@
 """Pooling: references against PyTorch's, random problems, NaN and infinities, ties, problems in words, bad input."""
 import functools
-import importlib
 import itertools
 import json
 
@@ -190,19 +189,6 @@ def test_channels_last_in_memory_are_channels_side_by_side():
 
 
 # ---- in words, and to measure
-
-@pytest.mark.parametrize("op", OPS)
-def test_every_case_to_measure_is_a_problem(op):
-    from dnnkern import _bench
-    _bench.load()
-    shapes = importlib.import_module(f"bench.shapes.{op}")
-    for name in (*shapes.SETS, "all"):
-        found = shapes.cases(name, ("float32", "bfloat16"))
-        assert found and len(set(map(str, found))) == len(found)
-        assert all(case.problem.op == op and 0 < case.problem.bytes < 16 << 30 for case in found)
-    with pytest.raises(ValueError, match=f"{op} has no dtype 'int8'"):
-        shapes.cases("all", ("int8",))
-
 
 @pytest.mark.parametrize("op", OPS)
 def test_problems_come_back_from_their_records(op):

@@ -290,16 +290,8 @@ def test_the_least_estimate_is_what_other_families_get():
 # ---- in words, and to measure
 
 @pytest.mark.parametrize("op", FAMILY)
-def test_every_case_to_measure_is_a_problem(op):
-    from dnnkern import _bench
-    _bench.load()
+def test_words_to_measure_need_the_dtype(op):
     shapes = importlib.import_module(f"bench.shapes.{op}")
-    for name in (*shapes.SETS, "all"):
-        found = shapes.cases(name, ("float32", "bfloat16"))
-        assert found and len(set(map(str, found))) == len(found)
-        assert all(case.problem.op == op and 0 < case.problem.bytes < 16 << 30 for case in found)
-    with pytest.raises(ValueError, match=f"{op} has no dtype 'bool'"):
-        shapes.cases("all", ("bool",))
     with pytest.raises(ValueError, match="{} for the dtype"):
         shapes.parse("3x4 1,0")
 

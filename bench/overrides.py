@@ -1,0 +1,72 @@
+"""What overrides cost the host: PyTorch's calls on the processor, and the same overridden, with empty functions in place of this library's.
+
+    python -m bench.overrides                              # --json FILE appends the numbers as one JSON line
+
+Both are of one thread, without gradients. PyTorch's times have its kernels in them, of small operands. It needs no GPU.
+"""
+import argparse
+import json
+import os
+import sys
+import time
+from unittest import mock
+
+os.environ.setdefault("DNNKERN_DEVICE", "cpu")
+
+
+def measured():
+    """{what: microseconds}"""
+    import torch
+
+    import dnnkern.torch
+    from dnnkern.torch.ops import convolution, product
+
+    from .cached import microseconds
+    torch.set_num_threads(1)
+    a, b, whole = torch.ones(4, 4), torch.ones(4, 4), torch.ones(4, 4, dtype=torch.int64)
+    x, w = torch.ones(1, 4, 8, 8), torch.ones(4, 4, 3, 3)
+    x_last, w_last = (t.to(memory_format=torch.channels_last) for t in (x, w))
+    calls = {"mm": lambda: torch.mm(a, b), "conv2d": lambda: torch.conv2d(x, w, padding=1),
+             "conv2d, channels last": lambda: torch.conv2d(x_last, w_last, padding=1), "mm of integers": lambda: torch.mm(whole, whole)}
+    y, image = torch.ones(4, 4), torch.ones(1, 4, 8, 8)
+    image_last = torch.ones(1, 8, 8, 4)
+
+    def conv_fwd(x, w, bias=None, *, layout="NCHW", **options):
+        return image if layout == "NCHW" else image_last
+    with torch.inference_mode():
+        found = {f"{name}: PyTorch": microseconds(call) for name, call in calls.items()}
+        with mock.patch.object(product, "matmul", lambda *args, **options: y), mock.patch.object(convolution, "conv_fwd", conv_fwd):
+            found["enable, the first time"] = timed(lambda: dnnkern.torch.enable("mm,convolution"))
+            found.update({f"{name}: overridden": microseconds(call) for name, call in calls.items()})
+            found["enable, later"] = min(timed(dnnkern.torch.enable) for _ in range(15))
+            dnnkern.torch.disable()
+    return found
+
+
+def timed(call):
+    """Microseconds of one call."""
+    started = time.perf_counter()
+    call()
+    return 1e6 * (time.perf_counter() - started)
+
+
+def main(argv=None) -> int:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.overrides", description="Measure what overrides cost the host.")
+    parser.add_argument("--json", metavar="FILE", help="append the numbers as one JSON line")
+    args = parser.parse_args(argv)
+    found = measured()
+    for what, microseconds in found.items():
+        print(f"{what:34}{microseconds:10.1f} us")
+    if args.json:
+        from dnnkern import dispatch
+
+        from .machine import machine
+        record = machine(dispatch.device_of(dispatch.current_device()))
+        with open(args.json, "a") as file:
+            file.write(json.dumps({"machine": record, "overrides_us": found}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
