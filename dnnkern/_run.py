@@ -24,18 +24,15 @@ def add_arguments(add):
 def main(arguments) -> int:
     """Run the program; its exit code."""
     if arguments.simulate:
-        _simulate()
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"run: PyTorch cannot be imported ({error}); expected 2.9 or newer: pip install torch") from None
+        simulate()
+    need_pytorch("run")
     from .torch import enable
     exclude = tuple(filter(None, arguments.exclude.split(",")))
     enable(arguments.ops, exclude=exclude, strict=arguments.strict)
     before = sys.argv, sys.path[0]
     sys.argv = [arguments.program, *arguments.words]
     try:
-        with _devices(arguments.simulate):
+        with devices(arguments.simulate):
             if arguments.module:
                 sys.path[0] = os.getcwd()
                 runpy.run_module(arguments.program, run_name="__main__", alter_sys=True)
@@ -52,6 +49,14 @@ def main(arguments) -> int:
     return 0
 
 
+def need_pytorch(command):
+    """ValueError without PyTorch."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"{command}: PyTorch cannot be imported ({error}); expected 2.9 or newer: pip install torch") from None
+
+
 def _of_program(traceback):
     """The part of a traceback that begins in the program; all of it where the program was not reached."""
     here, inner = {__file__, runpy.__file__, "<frozen runpy>"}, traceback
@@ -60,7 +65,7 @@ def _of_program(traceback):
     return inner or traceback
 
 
-def _simulate():
+def simulate():
     """The processor, or what the environment asks for instead of a GPU; in the simulator the simplest algorithms."""
     from .device._mode import NUMBA_VARIABLE, VARIABLE
     from .preference import VARIABLE as PREFER
@@ -70,7 +75,8 @@ def _simulate():
         os.environ.setdefault(PREFER, "naive")
 
 
-def _devices(simulate):
+def devices(simulate):
+    """A block in which the device "cuda" is the processor, if that is asked for."""
     if not simulate:
         return contextlib.nullcontext()
     from .torch._devices import cuda_is_cpu

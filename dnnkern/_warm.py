@@ -1,8 +1,10 @@
 """The command ``python -m dnnkern warm``: kernels compiled ahead, into the cache."""
+import contextlib
 import runpy
 import sys
 from pathlib import Path
 
+from . import _run
 from ._parser import Parser, family_words
 from ._table import note, say
 
@@ -11,20 +13,29 @@ HELP = """Compile kernels into the cache, side by side: those of a problem (warm
 are for the processor unless --arch says otherwise."""
 
 
+_OPTIONS = "arch", "jobs", "set", "ops", "simulate"
+
+
 def add_arguments(add):
     """The options, by a parser's ``add_argument``."""
     add("--arch", metavar="ARCH", help="compile for GPUs of these architectures, separated by commas: sm_80,sm_90a; no GPU is needed")
     add("--jobs", type=int, metavar="N", help="kernels compiled at once (default: the cores)")
     add("--set", metavar="NAME", help="the problems of a set of the benches, or common, all that are usual; with an operation, its own")
+    add("--ops", metavar="NAMES", help="of a PyTorch program: what runs on this library's kernels, as run has it: heavy, all, or names")
+    add("--simulate", action="store_true", help="of a PyTorch program, without a GPU: as run has it")
 
 
 def main(arguments) -> int:
     """Warm what the arguments say; 1 if something could not be compiled, or the program failed."""
+    given, words = arguments.op, arguments.words
+    is_script = given is not None and given.endswith(".py")
+    if not is_script and (arguments.ops or arguments.simulate):
+        raise ValueError(f"warm: {'--ops' if arguments.ops else '--simulate'} is for programs; expected a file, train.py")
+    if arguments.simulate:
+        _run.simulate()
     from .device import SIMULATED
     from .host.paths import cache_dir
     from .warming import compile_jobs
-    given, words = arguments.op, arguments.words
-    is_script = given is not None and given.endswith(".py")
     if given is None and arguments.set is None:
         raise ValueError("warm: nothing to compile; expected a problem (matmul 4096x4096x4096 bf16), --set NAME, or a program (train.py)")
     if not is_script:
@@ -38,7 +49,8 @@ def main(arguments) -> int:
         raise ValueError("warm: the simulator compiles nothing; expected --arch, or DNNKERN_DEVICE=cpu")
     failure = None
     if is_script:
-        recorder, failure = _recorded(given, words, here=devices is None)
+        with _overrides(arguments.ops, arguments.simulate):
+            recorder, failure = _recorded(given, words, here=devices is None)
         jobs = recorder.jobs if devices is None else recorder.for_devices(devices)
     else:
         jobs = _jobs(problem, given, arguments.set, devices)
@@ -64,7 +76,7 @@ def _with_words(arguments, op, words):
     """(the arguments, with options that follow the operation; its problem, None where it is given by `--set`)"""
     parser = Parser(prog=f"python -m dnnkern warm {op or ''}".strip(), description=HELP)
     add_arguments(parser.add_argument)
-    parser.set_defaults(arch=arguments.arch, jobs=arguments.jobs, set=arguments.set)
+    parser.set_defaults(**{name: value for name, value in vars(arguments).items() if name in _OPTIONS})
     if op is None:
         return arguments, None
     words_of_family, make, _ = family_words(parser, op)
@@ -122,6 +134,18 @@ def _recorded(script, words, here):
     finally:
         sys.argv, sys.path[0] = before
     return recorder, failure
+
+
+def _overrides(ops, simulate):
+    """PyTorch's operators as ``run`` has them."""
+    if ops is None and not simulate:
+        return contextlib.nullcontext()
+    _run.need_pytorch("warm")
+    from .torch import enabled
+    stack = contextlib.ExitStack()
+    stack.enter_context(enabled(ops or "heavy"))
+    stack.enter_context(_run.devices(simulate))
+    return stack
 
 
 def _by_target(jobs):

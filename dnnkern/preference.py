@@ -20,6 +20,9 @@ FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
 """Empty until a block of `within` is first entered: until then no call has to look at the context. Never emptied, since a context can
 outlive the block in which it was copied."""
+FOLLOWERS = []
+"""Functions that are called with the context's pairs when a block of `within` begins and when it has ended: they carry them to threads that
+work for this one."""
 
 _context = contextvars.ContextVar(VARIABLE, default=())
 of_context = _context.get
@@ -52,9 +55,26 @@ def within(variable, value):
     others = tuple(pair for pair in of_context() if pair[0] != variable)
     token = _context.set(others if value is None else (*others, (variable, value)))
     try:
+        _follow()
         yield
     finally:
         _context.reset(token)
+        _follow()
+
+
+@contextlib.contextmanager
+def context_of(pairs):
+    """In the block, the context of this thread has these pairs: those of the thread that it works for."""
+    token = _context.set(pairs)
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def _follow():
+    for follower in FOLLOWERS:
+        follower(of_context())
 
 
 def quick_to_simulate(able, problem, device, workspace_limit):

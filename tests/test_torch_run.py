@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dnnkern.device import HOST_MEMORY  # noqa: E402
+from dnnkern.device import HOST_MEMORY, SIMULATED  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
@@ -49,6 +49,11 @@ def python(*words, cwd=None, **environment):
 
 def run(*words, **more):
     return python("-m", "dnnkern", "run", *words, **more)
+
+
+def kept(cache):
+    """The kernels on disk, without what handles a processor's signals."""
+    return sorted(path for path in cache.rglob("*.*") if path.suffix in (".o", ".cubin") and not path.name.startswith("signals-"))
 
 
 def values(process):
@@ -109,6 +114,23 @@ def test_errors_and_exit_codes_are_the_programs(tmp_path):
     assert run(program, 5).returncode == 5 and run(program, 0).returncode == 0
 
 
+def test_a_program_is_warmed(tmp_path):
+    """Forward and backward passes are recorded, and what they need is compiled; then the program compiles nothing."""
+    program = tmp_path / "program.py"
+    program.write_text("import torch\n" + "x = torch.randn(1, 3, 8, 8, device='cuda')\nconv = torch.nn.Conv2d(3, 4, 3).cuda()\n"
+                       "conv(x).square().sum().backward()\nprint(float(conv.weight.grad.abs().sum()) > 0)\n")
+    simulate = ["--simulate"] if HOST_MEMORY else []
+    cache = {"DNNKERN_CACHE_DIR": str(tmp_path / "cache")}
+    warmed = python("-m", "dnnkern", "warm", "--ops", "convolution", *simulate, program, **cache)
+    assert warmed.returncode == 0 and warmed.stdout.splitlines()[0] == "False", warmed.stderr
+    if not SIMULATED:
+        assert " of 3 problems; 0 were in the cache" in warmed.stdout
+    before = kept(tmp_path / "cache")
+    process = run("--ops", "convolution", *simulate, program, **cache)
+    assert process.stdout == "True\n" and "2 calls of 2 operators" in process.stderr
+    assert SIMULATED or before and kept(tmp_path / "cache") == before
+
+
 @pytest.mark.parametrize("words, text", [
     (["--ops", "convolutin", "x.py"], "enable: ops has 'convolutin', which is no operator"),
     (["--ops", "mm"], "arguments are required: program"),
@@ -116,6 +138,11 @@ def test_errors_and_exit_codes_are_the_programs(tmp_path):
 def test_bad_words(words, text):
     process = run(*words)
     assert process.returncode != 0 and text in process.stderr
+
+
+def test_bad_words_of_warm():
+    process = python("-m", "dnnkern", "warm", "--ops", "mm", "matmul", "2x2x2")
+    assert process.returncode == 2 and "warm: --ops is for programs; expected a file, train.py" in process.stderr
 
 
 def test_without_pytorch(tmp_path):

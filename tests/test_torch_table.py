@@ -12,7 +12,7 @@ from dnnkern.torch._table import table  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
-ENDS = ("batch_norm-frozen", *(("nll_loss-sum", "cross_entropy-one") if KEY == "CUDA" else ()))
+ENDS = ("batch_norm-frozen", *(("nll_loss-sum", "cross_entropy-one", "embedding", "embedding-padded") if KEY == "CUDA" else ()))
 ROUGH = ("hardswish", "hardsigmoid") if KEY == "CUDA" else ()  # there PyTorch's 1/6 is a float32, of float64 too
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 RUNS = [(call, way, dtype) for call in CALLS

@@ -7,6 +7,8 @@ import time
 import torch
 from torch.autograd import forward_ad
 
+from ..preference import USED, context_of, of_context
+from ._context import followed
 from ._status import record
 from ._tensors import KEY
 
@@ -22,6 +24,9 @@ def counted(function, op):
     counts = record(op)
 
     def run(*args):
+        if USED and not of_context() and (pairs := followed()):
+            with context_of(pairs):
+                return run(*args)
         start = _clock()
         result = function(*args)
         counts.count(_clock() - start)

@@ -12,7 +12,9 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from .. import NotSupported
 from ..device._fork import in_forked_child
+from ..preference import USED, context_of, of_context
 from ._above import is_pytorchs
+from ._context import followed
 from ._compiled import compiled_graphs, forget_kernel
 from ._status import record
 from ._table import HEAVY, Refused, selected, table
@@ -204,6 +206,9 @@ def _caller(override, original, strict):
     def call(keyset, *args, **kwargs):
         if above and is_pytorchs():
             return back(keyset, *args, **kwargs)
+        if USED and not of_context() and (pairs := followed()):
+            with context_of(pairs):
+                return call(keyset, *args, **kwargs)
         start = _clock()
         try:
             if not plain(map(type, args)):

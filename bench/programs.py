@@ -1,0 +1,203 @@
+"""PyTorch programs, with overrides and without: ``python -m dnnkern bench torch --set resnet50-train-64``.
+
+The same program takes turns with and without overrides, in one process. Before it is timed its kernels are compiled side by side
+(`dnnkern.recording`), a first run of it has to give PyTorch's results, and a second the same bits. Without a GPU it is small.
+"""
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+
+from dnnkern import _table, dispatch
+from dnnkern.device import HOST_MEMORY
+from dnnkern.host.paths import plain
+
+from .machine import machine
+
+SECONDS = 0.2  # of one turn
+TOP = 12  # kernels that a row names
+TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
+
+
+def main(argv) -> int:
+    """Measure the programs that the arguments name; 1 if one gave wrong results or failed."""
+    import torch
+
+    import dnnkern.torch  # noqa: F401
+
+    from . import models
+    args = parser(models.SETS).parse_args(argv)
+    names = list(models.SETS) if args.set == "all" else args.set.split(",")
+    for name in names:
+        if name not in models.SETS:
+            raise ValueError(f"bench torch: --set {name}; expected all, or of {', '.join(models.SETS)}")
+    torch.backends.cudnn.benchmark = True
+    device = dispatch.device_of(dispatch.current_device())
+    rows = []
+    for name in names:
+        try:
+            row = measured(name, args)
+        except Exception as error:
+            if args.raises:
+                raise
+            row = {"op": "torch", "problem": name, "status": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        rows.append(row)
+        print(f"{name}: {row['status']}", *(f"{what} {row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "share") if what in row),
+              flush=True)
+        if args.json:
+            with open(args.json, "a", encoding="utf-8") as file:
+                file.write(json.dumps(plain({**row, "machine": machine(device)})) + "\n")
+        gc.collect()
+        if not HOST_MEMORY:
+            torch.cuda.empty_cache()
+    show(rows)
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def parser(sets):
+    """The command's arguments."""
+    p = argparse.ArgumentParser(prog="python -m dnnkern bench torch", description="Time PyTorch programs with overrides and without.")
+    p.add_argument("--set", default="all", metavar="NAMES", help=f"programs, with commas: {', '.join(sets)} (default: all)")
+    p.add_argument("--ops", default="heavy", metavar="NAMES", help="what is overridden, as run has it (default heavy)")
+    p.add_argument("--exclude", default="", metavar="NAMES", help="operators or groups that stay PyTorch's")
+    p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
+    p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
+    p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
+    p.add_argument("--raises", action="store_true", help="let what fails raise")
+    p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
+    return p
+
+
+class Bench:
+    """One program, with and without overrides."""
+
+    def __init__(self, name, args):
+        import torch
+        self.torch, self.name, self.args = torch, name, args
+        self.device = "cpu" if HOST_MEMORY else "cuda"
+
+    def made(self):
+        from . import models
+        return models.made(self.name, self.device, small=HOST_MEMORY)
+
+    def overrides(self):
+        import dnnkern.torch
+        return dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(","))))
+
+    def wait(self):
+        if not HOST_MEMORY:
+            self.torch.cuda.synchronize()
+
+    def results(self, steps):
+        """The losses of the first steps, or what is inferred; the seconds of the first step; the peak of memory in bytes."""
+        program = self.made()
+        self.wait()
+        if not HOST_MEMORY:
+            self.torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        found = [program.step()]
+        self.wait()
+        first = time.perf_counter() - started
+        is_loss = found[0].dim() == 0
+        found += [program.step() for _ in range(steps - 1 if is_loss else 0)]
+        values = self.torch.stack(found).double().cpu() if is_loss else found[0].double().cpu()
+        return values, first, 0 if HOST_MEMORY else self.torch.cuda.max_memory_allocated()
+
+    def compiled(self):
+        """Compile the kernels of a step, side by side."""
+        import dnnkern
+        started = time.perf_counter()
+        program = self.made()
+        with dnnkern.recording() as recorded:
+            program.step()
+        self.wait()
+        return {"kernels": recorded.compiled.kernels, "missing": recorded.compiled.missing, "compiled": recorded.compiled.done,
+                "compile_failed": dict(recorded.compiled.failed), "compile_s": time.perf_counter() - started}
+
+    def turn(self, program, steps):
+        """(milliseconds a step, of which the host was busy)"""
+        self.wait()
+        started = time.perf_counter()
+        for _ in range(steps):
+            program.step()
+        enqueued = time.perf_counter() - started
+        self.wait()
+        return 1e3 * (time.perf_counter() - started) / steps, 1e3 * enqueued / steps
+
+    def kernels(self, program):
+        """[(name, milliseconds a step, calls a step)], the longest first; [] without a GPU."""
+        if HOST_MEMORY:
+            return []
+        from torch.profiler import ProfilerActivity, profile
+        self.wait()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            program.step()
+            program.step()
+            self.wait()
+        found = {}
+        for event in profiled.events():
+            if event.device_type.name == "CUDA" and not event.name.startswith("ProfilerStep"):
+                ms, calls = found.get(event.name, (0.0, 0))
+                found[event.name] = ms + event.device_time_total / 2e3, calls + 0.5
+        return sorted(((name, ms, calls) for name, (ms, calls) in found.items()), key=lambda row: -row[1])
+
+
+def measured(name, args):
+    """A row: times, share of the device's time that is ours, results, memory."""
+    import dnnkern.torch
+    bench = Bench(name, args)
+    theirs, eager_first, eager_memory = bench.results(args.steps)
+    dnnkern.torch.status(reset=True)
+    with bench.overrides():
+        row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", **bench.compiled()}
+        ours, first, memory = bench.results(args.steps)
+        again, second, _ = bench.results(args.steps)
+    calls = dnnkern.torch.status(reset=True)
+    size = theirs.abs().max().item()
+    row.update(first_s=first, warm_s=second, eager_first_s=eager_first, memory=memory, eager_memory=eager_memory,
+               error=(ours - theirs).abs().max().item() / size, same_bits=bool((ours == again).all()), losses=ours.flatten()[:20].tolist(),
+               eager_losses=theirs.flatten()[:20].tolist(),
+               back=sorted({f"{c.op}: {c.why}" for c in calls if not c.ours}), calls={c.op: c.calls for c in calls if c.ours})
+    if not row["error"] <= TOLERANCE:
+        return {**row, "status": f"WRONG: the results differ by {row['error']:.3g} of the largest"}
+    program, turns = bench.made(), {"eager": [], "ours": []}
+    bench.turn(program, 2)
+    steps = max(1, round(1e3 * SECONDS / bench.turn(program, 2)[0]))
+    for _ in range(args.turns):
+        turns["eager"].append(bench.turn(program, steps))
+        with bench.overrides():
+            bench.turn(program, 1)
+            turns["ours"].append(bench.turn(program, steps))
+    for who, found in turns.items():
+        row[f"{who}_ms"] = statistics.median(ms for ms, _ in found)
+        row[f"{who}_host_ms"] = statistics.median(host for _, host in found)
+        row[f"{who}_turns"] = [ms for ms, _ in found]
+    row.update(of_eager=row["eager_ms"] / row["ours_ms"], steps=steps)
+    eager_kernels = bench.kernels(program)
+    with bench.overrides():
+        kernels = bench.kernels(program)
+    if kernels:
+        whole = sum(ms for _, ms, _ in kernels)
+        row.update(share=sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole, device_ms=whole,
+                   eager_device_ms=sum(ms for _, ms, _ in eager_kernels), top=kernels[:3 * TOP], eager_top=eager_kernels[:2 * TOP])
+        if args.kernels:
+            for title, found in (("ours", kernels), ("eager", eager_kernels)):
+                print(f"-- {title}")
+                for kernel, ms, n in found[:TOP]:
+                    print(f"{ms:9.3f} ms {n:6.1f}  {kernel[:150]}")
+    return row
+
+
+def show(rows):
+    """The table."""
+    print()
+    _table.show(("program", "ours (ms)", "eager (ms)", "x eager", "host, ours", "host, eager", "share", "memory", "first step (s)"),
+                [(row["problem"], *(f"{row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "ours_host_ms", "eager_host_ms")),
+                  f"{row['share']:.3f}" if "share" in row else "", f"{row['memory'] / row['eager_memory']:.3f}" if row["eager_memory"] else "",
+                  f"{row['warm_s']:.2f}") if row["status"] == "ok" else (row["problem"], row["status"]) + ("",) * 7 for row in rows])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
