@@ -112,8 +112,10 @@ def convnext(blocks=(3, 3, 9, 3), width=96, classes=1000):
 
 def twice(c, out):
     """Two 3-D convolutions with batch norm."""
-    return nn.Sequential(*(layer for a in (c, out) for layer in (nn.Conv3d(a, out, 3, padding=1, bias=False), nn.BatchNorm3d(out),
-                                                                nn.ReLU(inplace=True))))
+    layers = []
+    for channels in (c, out):
+        layers += [nn.Conv3d(channels, out, 3, padding=1, bias=False), nn.BatchNorm3d(out), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):
@@ -243,7 +245,8 @@ def convnext_training(device, n, small):
     """A step of ConvNeXt-T."""
     model = (convnext((1, 1, 1, 1), 8, 10) if small else convnext()).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    return training(model, classified, *images_of(2 if small else n, 64 if small else 224, 10 if small else 1000, device), optimizer=optimizer)
+    images = images_of(2 if small else n, 64 if small else 224, 10 if small else 1000, device)
+    return training(model, classified, *images, optimizer=optimizer)
 
 
 def gpt_training(device, n, small):

@@ -44,8 +44,8 @@ def main(argv) -> int:
                 raise
             row = {"op": "torch", "problem": name, "status": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         rows.append(row)
-        print(f"{name}: {row['status']}", *(f"{what} {row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "share") if what in row),
-              flush=True)
+        numbers = (f"{what} {row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "share") if what in row)
+        print(f"{name}: {row['status']}", *numbers, flush=True)
         if args.json:
             with open(args.json, "a", encoding="utf-8") as file:
                 file.write(json.dumps(plain({**row, "machine": machine(device)})) + "\n")
@@ -169,7 +169,9 @@ def measured(name, args):
         turns["eager"].append(bench.turn(program, steps))
         with bench.overrides():
             bench.turn(program, 1)
+            dnnkern.torch.status(reset=True)
             turns["ours"].append(bench.turn(program, steps))
+    row["host_us"] = {c.op: (1e6 * c.seconds / c.calls, c.calls / steps) for c in dnnkern.torch.status(reset=True) if c.ours}
     for who, found in turns.items():
         row[f"{who}_ms"] = statistics.median(ms for ms, _ in found)
         row[f"{who}_host_ms"] = statistics.median(host for _, host in found)
@@ -183,6 +185,8 @@ def measured(name, args):
         row.update(share=sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole, device_ms=whole,
                    eager_device_ms=sum(ms for _, ms, _ in eager_kernels), top=kernels[:3 * TOP], eager_top=eager_kernels[:2 * TOP])
         if args.kernels:
+            for op, (microseconds, n) in row["host_us"].items():
+                print(f"{microseconds:9.1f} us {n:6.1f}  {op}")
             for title, found in (("ours", kernels), ("eager", eager_kernels)):
                 print(f"-- {title}")
                 for kernel, ms, n in found[:TOP]:
@@ -194,9 +198,15 @@ def show(rows):
     """The table."""
     print()
     _table.show(("program", "ours (ms)", "eager (ms)", "x eager", "host, ours", "host, eager", "share", "memory", "first step (s)"),
-                [(row["problem"], *(f"{row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "ours_host_ms", "eager_host_ms")),
-                  f"{row['share']:.3f}" if "share" in row else "", f"{row['memory'] / row['eager_memory']:.3f}" if row["eager_memory"] else "",
-                  f"{row['warm_s']:.2f}") if row["status"] == "ok" else (row["problem"], row["status"]) + ("",) * 7 for row in rows])
+                [_shown(row) for row in rows])
+
+
+def _shown(row):
+    if row["status"] != "ok":
+        return row["problem"], row["status"], *[""] * 7
+    times = [f"{row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "ours_host_ms", "eager_host_ms")]
+    more = [f"{row['share']:.3f}", f"{row['memory'] / row['eager_memory']:.3f}"] if "share" in row else ["", ""]
+    return row["problem"], *times, *more, f"{row['warm_s']:.2f}"
 
 
 if __name__ == "__main__":

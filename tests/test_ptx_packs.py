@@ -6,7 +6,7 @@ import pytest
 import dnnkern
 from dnnkern import __main__ as command
 from dnnkern import _pack
-from dnnkern.device import SIMULATED, f32, jit
+from dnnkern.device import SIMULATED, _fingerprint, f32, jit
 from dnnkern.host import compile as host_compile
 from dnnkern.host import chosen, packs
 from dnnkern.host.compile import compile_kernel, pack_key
@@ -104,7 +104,7 @@ def test_the_key_of_a_pack_is_the_kernels_own(monkeypatch):
     key = pack_key(scaled(2), ("float32*",), "sm_80")
     assert key == pack_key(scaled(2), ("float32*",), "sm_80") != pack_key(scaled(3), ("float32*",), "sm_80")
     monkeypatch.setattr(host_compile, "versions", lambda: {"numba": "another"})
-    monkeypatch.setattr(host_compile, "_code", lambda code: "another Python's")
+    monkeypatch.setattr(_fingerprint, "_code", lambda code: "another Python's")
     assert key == pack_key(scaled(2), ("float32*",), "sm_80"), "neither compilers nor bytecode are in it"
 
 

@@ -5,7 +5,7 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._problem import LAYOUTS, OPS, RnnDataProblem, RnnProblem, RnnWeightsProblem, make_data, make_forward, make_weights
-from ._spec import BIASES, GATES, INPUT_MODES, RnnSpec
+from ._spec import BIASES, GATES, INPUT_MODES, MATH, RnnSpec
 
 PROBLEMS = {kind.op: kind for kind in (RnnProblem, RnnDataProblem, RnnWeightsProblem)}
 
@@ -23,6 +23,7 @@ def add_arguments(op, parser):
     parser.add_argument("--input-mode", choices=INPUT_MODES, default="linear")
     parser.add_argument("--dropout", type=float, default=0.0, help="dropout between layers")
     parser.add_argument("--clip", type=float, help="clip cell states to this bound")
+    parser.add_argument("--math", choices=[m for m in MATH if m])
     parser.add_argument("--lengths", action="store_true", help="sequences have lengths of their own")
     parser.add_argument("--layout", choices=LAYOUTS, default="TNC")
     if op == OPS[0]:
@@ -36,7 +37,7 @@ def make(op, arguments):
         if len(getattr(a, name)) != 2:
             raise ValueError(f"{op}: {name} is {'x'.join(map(str, getattr(a, name)))}; expected two numbers")
     spec = RnnSpec(a.cell, *a.sizes, num_layers=a.layers, bidirectional=a.bidirectional, proj_size=a.projection, bias=a.bias,
-                   input_mode=a.input_mode, dropout=a.dropout, clip=a.clip, dtype=a.dtype)
+                   input_mode=a.input_mode, dropout=a.dropout, clip=a.clip, dtype=a.dtype, math=a.math)
     steps, samples = a.steps
     lines, states = (steps, samples) if a.layout == "TNC" else (samples, steps), spec.num_layers * spec.directions
 

@@ -100,7 +100,7 @@ def least_step_seconds(problem, device):
     gates, lines = spec.gates * spec.hidden_size, spec.directions * p.samples
     elements, k = (gates, spec.state_size) if p.op == OPS[0] else (spec.state_size, gates)
     nbytes = spec.directions * gates * spec.state_size * p.x.itemsize
-    return cells_seconds(p, device) + fastest_seconds(p.dtype, None, lines * elements, k, nbytes, device)
+    return cells_seconds(p, device) + fastest_seconds(p.dtype, spec.math, lines * elements, k, nbytes, device)
 
 
 def blocks(elements):

@@ -15,6 +15,7 @@ SLOTS = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 4}
 """Numbers of a hidden unit and step that a reserve keeps; the fourth of GRU is the recurrent half of n, before r."""
 BIASES = {"double": ("b_ih", "b_hh"), "single_input": ("b_ih",), "single_rec": ("b_hh",), "none": ()}
 INPUT_MODES = ("linear", "skip")
+MATH = (None, "tf32")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class RnnSpec:
         LSTM only: bounds of the cell state s'; one number c means (-c, c). The gradient is 0 where they are reached.
     dtype : str
         dtype of all arrays: float64, float32, float16 or bfloat16.
+    math : None or "tf32"
+        "tf32" lets the factors of float32 products be rounded to TF32, for tensor cores; of other dtypes it means nothing.
 
     Raises
     ------
@@ -92,9 +95,10 @@ class RnnSpec:
     dropout: float = 0.0
     clip: object = None
     dtype: str = "float32"
+    math: str | None = None
 
     def __init__(self, cell, input_size, hidden_size, *, num_layers=1, bidirectional=False, proj_size=0, bias="double",
-                 input_mode="linear", dropout=0.0, clip=None, dtype="float32"):
+                 input_mode="linear", dropout=0.0, clip=None, dtype="float32", math=None):
         def put(name, value):
             object.__setattr__(self, name, value)
         put("cell", one_of("RnnSpec", "cell", cell, GATES))
@@ -108,6 +112,8 @@ class RnnSpec:
         put("dropout", shares("RnnSpec", dropout=dropout)[0])
         put("clip", _bounds(clip))
         put("dtype", dtype_of("RnnSpec", "dtype", dtype, FLOATS))
+        one_of("RnnSpec", "math", math, MATH)
+        put("math", math if self.dtype == "float32" else None)
         if self.proj_size and cell != "lstm":
             raise ValueError(f"RnnSpec: proj_size={self.proj_size} for {cell}; expected 0: only an LSTM has a projection")
         if self.proj_size >= self.hidden_size:
@@ -277,7 +283,7 @@ class RnnSpec:
         words += ["skip"] * (self.input_mode == "skip") + [f"dropout {self.dropout:g}"] * bool(self.dropout)
         if self.clip:
             words.append(f"clip {self.clip[0]:g} {self.clip[1]:g}")
-        return " ".join((*words, self.dtype))
+        return " ".join((*words, self.dtype, *([f"math={self.math}"] * bool(self.math))))
 
 
 def _part(weights, matrix):

@@ -8,7 +8,7 @@ from . import Case, lay, rounded
 from ._rnn_net import GATES, SLOTS, Bounded, Net
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
-KEYWORDS = "num_layers", "bidirectional", "proj_size", "bias", "input_mode", "dropout", "clip"
+KEYWORDS = "num_layers", "bidirectional", "proj_size", "bias", "input_mode", "dropout", "clip", "math"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Rnn(Case):
     @property
     def exact(self):
         """Sums of integers stay integers in relu alone."""
-        return self.cell == "relu" and self.dtype in ("float32", "float64")
+        return self.cell == "relu" and self.dtype in ("float32", "float64") and not self.spec.math
 
     @property
     def net(self):
@@ -320,6 +320,10 @@ def table(kind):
     case("wide-projection", "lstm", (4, 16), 3, 2, proj_size=8, num_layers=2)
     case("layers", "lstm", (5, 16), 4, 3, "float16", num_layers=3, lengths=(4, 0, 2))
     case("layers", "gru", (6, 8), 3, 2, num_layers=2)
+    for k, cell in enumerate(GATES):
+        case("tf32", cell, (8, 16), 3, 4, math="tf32", bidirectional=k == 1, num_layers=1 + k // 2)
+    case("tf32-projection", "lstm", (8, 16), 2, 4, math="tf32", proj_size=8)
+    case("tf32-means-nothing", "gru", (8, 8), 2, 2, "float16", math="tf32")
     case("no-steps", "lstm", (3, 4), 0, 2, num_layers=2)
     case("no-sequences", "gru", (3, 4), 3, 0)
     strided = {"x": {"step": 2, "gap": 1}, "y": {"gap": 3}, "h0": {"step": 2}, "c0": {"gap": 1}, "hn": {"gap": 2}, "cn": {"step": 3},

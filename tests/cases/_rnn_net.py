@@ -65,6 +65,7 @@ class Net:
         self.seed, self.offset, self.training = seed, offset, training
         self.compute = "float64" if spec.dtype == "float64" else "float32"
         self.unit, self.act = ROUNDOFF[self.compute], ACTIVATION[self.compute]
+        self.factors = 2 * ROUNDOFF["tf32"] if spec.math else 0.0  # error of a product of two numbers that are rounded first
 
     # ---- parts
 
@@ -79,7 +80,7 @@ class Net:
     def product(self, a, w):
         """a times the transpose of w, added up in any order."""
         size = np.abs(a.value) + a.error
-        return Bounded(a.value @ w.T, a.error @ np.abs(w).T + self.unit * (w.shape[1] + 4) * (size @ np.abs(w).T))
+        return Bounded(a.value @ w.T, a.error @ np.abs(w).T + (self.unit * (w.shape[1] + 4) + self.factors) * (size @ np.abs(w).T))
 
     def order(self, k, direction):
         """(sequences that have a step number k, which step it is)."""
@@ -309,6 +310,7 @@ class Net:
                     if self.matrix(np.zeros(s.weight_size), name, layer, direction) is None:
                         continue
                     value, size = np.einsum("tnr,tnc->rc", a, b.value), np.einsum("tnr,tnc->rc", np.abs(a), np.abs(b.value))
-                    error = np.einsum("tnr,tnc->rc", np.abs(a), b.error) + self.unit * (self.steps * self.samples + 4) * size
+                    rounding = self.unit * (self.steps * self.samples + 4) + self.factors
+                    error = np.einsum("tnr,tnc->rc", np.abs(a), b.error) + rounding * size
                     found.append(Bounded(value.reshape(-1), error.reshape(-1)))
         return Bounded(np.concatenate([v.value for v in found]), np.concatenate([v.error for v in found])).stored(s.dtype)

@@ -237,7 +237,7 @@ def _layer(plan, p, config, turns, kernel_of, arguments_of):
 
 def forward_plan(problem, device, config):
     """The plan of a forward pass."""
-    p, spec, plan = problem, problem.spec, Plan(device)
+    p, spec, plan = problem, problem.spec, Plan(device, problem.spec.math)
     size, directions, rows = p.x.itemsize, spec.directions, spec.gates * spec.hidden_size
     across, groups, slots = blocks(p, config)
     between, apart = Place("hn"), (0, 0, 0)
@@ -289,7 +289,7 @@ def forward_plan(problem, device, config):
 
 def data_plan(problem, device, config):
     """The plan of the gradients by inputs and first states."""
-    p, spec, plan, dtype = problem, problem.spec, Plan(device), problem.dtype
+    p, spec, plan, dtype = problem, problem.spec, Plan(device, problem.spec.math), problem.dtype
     across, groups, directions = blocks(p, config)
     turned = plan.part(2 * directions * p.samples * spec.gates * spec.hidden_size * p.x.itemsize)
     small = plan.part(directions * p.samples * spec.proj_size * p.x.itemsize) if spec.proj_size else turned

@@ -131,7 +131,7 @@ def last_kernel(compute):
 
 def data_plan(problem, device, config):
     """The plan of the gradients by inputs and first states."""
-    p, spec, plan = problem, problem.spec, Plan(device)
+    p, spec, plan = problem, problem.spec, Plan(device, problem.spec.math)
     size, many = p.x.itemsize, spec.directions * p.samples
     rests, products = (plan.part(numbers_bytes(p, many * spec.state_size)) for _ in range(2))
     turned = plan.part(many * spec.gates * spec.hidden_size * size)
@@ -294,7 +294,7 @@ def states_before(plan, problem, lines, layer, direction):
 
 def weights_plan(problem, device, config):
     """The plan of the gradient by the weights: a product for each matrix, whose sums run over all steps and sequences."""
-    p, spec, plan = problem, problem.spec, Plan(device)
+    p, spec, plan = problem, problem.spec, Plan(device, problem.spec.math)
     size, count, ones = p.x.itemsize, p.steps * p.samples, None
     if spec.bias != "none":
         ones = plan.part(count * size)

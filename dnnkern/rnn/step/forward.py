@@ -120,7 +120,7 @@ def projected_kernel(kind):
 
 def forward_plan(problem, device, config):
     """The plan of a forward pass."""
-    p, spec, plan = problem, problem.spec, Plan(device)
+    p, spec, plan = problem, problem.spec, Plan(device, problem.spec.math)
     size, directions = p.x.itemsize, spec.directions
     rows, gates = spec.gates * spec.hidden_size, directions * p.samples * spec.gates * spec.hidden_size
     layers = forward_layers(p, plan)

@@ -3,6 +3,7 @@ import torch
 
 from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_norm_bwd, group_norm_fwd, layer_norm_bwd, layer_norm_fwd)
 from ...device import HOST_MEMORY
+from .._above import needs_gradient
 from .._table import Refused, aten
 from .._tensors import computed, is_channels_last, one_dtype, to_first, to_last, wide_dtype
 
@@ -30,13 +31,24 @@ def _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum
     return to_first(y) if last else y, *statistics
 
 
+def _lying_like(x, y):
+    """y with the strides that PyTorch's own kernel for GPUs gives it: those of x, also where neither channels nor pixels are last."""
+    if HOST_MEMORY or y is None or y.stride() == x.stride():
+        return y
+    found = torch.empty_like(x)
+    return y if found.stride() == y.stride() else found.copy_(y)
+
+
 @aten("native_batch_norm", "_native_batch_norm_legit")
 def batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
     """``batch_norm_train_fwd`` or ``batch_norm_infer``."""
-    if not training and not HOST_MEMORY:
-        raise Refused("inference that returns statistics")  # on a GPU PyTorch's kernel does; for the CPU they are empty
     y, mean, rstd = _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
-    return (y, mean, rstd) if training else (y, x.new_empty(0), x.new_empty(0))
+    y = _lying_like(x, y)
+    if training:
+        return y, mean, rstd
+    if HOST_MEMORY or not needs_gradient(x, gamma, beta):
+        return y, x.new_empty(0), x.new_empty(0)  # statistics are for the gradient; PyTorch's kernel for the CPU returns none either
+    return y, running_mean.to(computed(x), copy=True), (running_var.to(computed(x)) + eps).rsqrt()
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -72,10 +84,10 @@ def _batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False):
 @aten("native_batch_norm_backward")
 def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask):
     """``batch_norm_bwd``; out of training of the running statistics, which are constants then."""
-    if training:
-        return _batch_backward(dy, x, gamma, mean, rstd, mask)
-    kind = computed(x)
-    return _batch_backward(dy, x, gamma, running_mean.to(kind), (running_var.to(kind) + eps).rsqrt(), mask, frozen=True)
+    if not training:
+        mean, rstd = running_mean.to(computed(x)), (running_var.to(computed(x)) + eps).rsqrt()
+    dx, dgamma, dbeta = _batch_backward(dy, x, gamma, mean, rstd, mask, frozen=not training)
+    return _lying_like(x, dx), dgamma, dbeta
 
 
 @aten("batch_norm_backward")

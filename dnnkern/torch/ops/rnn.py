@@ -6,7 +6,7 @@ import torch
 from ... import RnnSpec, rnn_bwd_data, rnn_bwd_weights, rnn_fwd
 from .._above import counted, gradients, needs_gradient
 from .._table import Refused, aten
-from .._tensors import one_dtype
+from .._tensors import KEY, math_of, one_dtype
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 OPS = {"lstm": "lstm.input", "gru": "gru.input", "tanh": "rnn_tanh.input", "relu": "rnn_relu.input"}
@@ -15,23 +15,24 @@ _derive = {cell: counted(lambda *args: _backward(*args), f"{op} backward") for c
 
 
 @functools.lru_cache(256)
-def _spec(cell, x_size, hidden, layers, bidirectional, projection, biases, dropout, dtype):
+def _spec(cell, x_size, hidden, layers, bidirectional, projection, biases, dropout, dtype, math):
     return RnnSpec(cell, x_size, hidden, num_layers=layers, bidirectional=bidirectional, proj_size=projection,
-                   bias="double" if biases else "none", dropout=dropout, dtype=dtype)
+                   bias="double" if biases else "none", dropout=dropout, dtype=dtype, math=math)
 
 
 def _forward(spec, seed, keep, x, h0, c0, params):
-    weights = torch.cat([p.reshape(-1) for p in params])  # in the order of `RnnSpec.matrices`, which is PyTorch's
+    # In the order of `RnnSpec.matrices`, which is PyTorch's; of another dtype under autocast.
+    weights = torch.cat([p.reshape(-1) for p in params]).to(x.dtype)
     y, hn, cn, reserve = rnn_fwd(spec, x, h0, c0, weights, training=keep, seed=0 if seed is None else seed)
     return y, hn, cn, weights, reserve
 
 
-def _backward(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, of_weights):
+def _backward(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, params, of_weights):
     reserve = reserve.clone()  # it is written, and there may be another backward pass
     dx, dh0, dc0 = rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve)
     if not of_weights:
         return dx, dh0, dc0, [None] * len(spec.matrices)
-    parts = rnn_bwd_weights(spec, x, h0, y, reserve).split([m.size for m in spec.matrices])
+    parts = rnn_bwd_weights(spec, x, h0, y, reserve).to(params[0].dtype).split([m.size for m in spec.matrices])
     return dx, dh0, dc0, [part.view(m.shape) for part, m in zip(parts, spec.matrices)]
 
 
@@ -54,7 +55,8 @@ class Rnn(torch.autograd.Function):
             return *(None,) * 4, *_again(again, seed, (x, h0, c0, *params), (dy, dhn, dcn))
         if dy is None:
             dy = torch.zeros_like(y)
-        dx, dh0, dc0, dparams = _derive[cell](spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, any(ctx.needs_input_grad[7:]))
+        of_weights = any(ctx.needs_input_grad[7:])
+        dx, dh0, dc0, dparams = _derive[cell](spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, params, of_weights)
         return *(None,) * 4, dx, dh0, dc0, *dparams
 
 
@@ -75,15 +77,20 @@ def _network(cell, x, states, params, biases, layers, dropout, train, bidirectio
     """The network of a call of PyTorch's."""
     if not (type(x) in _PLAIN and _PLAIN.issuperset(map(type, (*states, *params)))):
         raise Refused("tensors of other classes, or a compiler's")
+    if KEY == "CUDA" and torch.is_autocast_enabled("cuda"):  # where cuDNN's networks run in float16, whatever autocast's dtype
+        x, states = x.to(torch.float16), [state.to(torch.float16) for state in states]
+        one_dtype(*params)
+    else:
+        one_dtype(x, *params)
     h0, c0 = states if cell == "lstm" else (*states, None)
-    one_dtype(x, h0, c0, *params)
+    one_dtype(x, h0, c0)
     if x.dim() != 3 or h0.dim() != 3 or x.numel() == 0:
         raise Refused(f"x of shape {tuple(x.shape)}, states of {tuple(h0.shape)}")
     hidden, directions = params[1].shape[0] // {"lstm": 4, "gru": 3}.get(cell, 1), 1 + bidirectional
     projected = cell == "lstm" and h0.shape[2] != hidden
     drops = dropout if train and layers > 1 else 0.0
     spec = _spec(cell, x.shape[2], hidden, layers, bidirectional, h0.shape[2] if projected else 0, biases, drops,
-                 str(x.dtype).removeprefix("torch."))
+                 str(x.dtype).removeprefix("torch."), math_of("rnn", x))
     if [m.shape for m in spec.matrices] != [tuple(p.shape) for p in params]:
         raise Refused("weights of other shapes")
     expected = (layers * directions, x.shape[0 if batch_first else 1])
@@ -94,6 +101,7 @@ def _network(cell, x, states, params, biases, layers, dropout, train, bidirectio
 
     def again(x, h0, c0, *params):
         function = getattr(torch, cell if cell in ("lstm", "gru") else f"rnn_{cell}")
+        params = [p.to(x.dtype) for p in params]
         with torch.backends.cudnn.flags(enabled=False):  # whose gradients have no derivatives
             return function(x, (h0, c0) if cell == "lstm" else h0, params, biases, layers, dropout, train, bidirectional, False)
     if needs_gradient(x, h0, c0, *params):

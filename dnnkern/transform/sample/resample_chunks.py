@@ -235,7 +235,7 @@ def forward_pixels(config):
             for v in range(V):
                 result[v] = mix(result[v], other[v], h_share)
 
-    @jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 2 if TAPS > 2 and V == 4 else 3))  # two planes of four float32: of 80 registers 2 words are spilled
     def resample_pixels(x, y, axes, inverse_d, inverse_h, inverse_w, count, extents, x_stride, y_stride):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
