@@ -1,10 +1,22 @@
-"""PyTorch programs on this library's kernels, unchanged: overrides of PyTorch's operators.
+"""PyTorch programs on this library's kernels: overrides of PyTorch's operators, modules and optimisers.
 
 `enable` registers functions of this library for aten operators, for tensors on a GPU, or without one for tensors on the CPU. Autograd,
 autocast, vmap, torch.compile and modules stay PyTorch's and call them. What this library cannot compute goes back to PyTorch's kernel, and
 `status` says how often and why. ``python -m dnnkern run script.py`` does it for a program as it is.
+
+`nn` and `functional` are named as PyTorch's.
 """
+import importlib
+
 from ._overrides import disable, enable, enabled
 from ._status import Row, status
 
-__all__ = ["Row", "disable", "enable", "enabled", "status"]
+_MODULES = "functional", "nn"
+
+__all__ = ["Row", "disable", "enable", "enabled", *_MODULES, "status"]
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,10 +35,11 @@ def counted(function, op):
 
 
 def define(schema, kernel, fake, op):
-    """An operator of this library, whose calls count as those of `op`. `fake` makes results without values, with the right strides."""
+    """An operator of this library, whose calls count as those of `op`, unless its kernel counts (None). `fake` makes results without
+    values, with the right strides."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=_TAGS)
-    _library.impl(name, counted(kernel, op), KEY)
+    _library.impl(name, counted(kernel, op) if op else kernel, KEY)
     torch.library.register_fake(f"dnnkern::{name}", fake, lib=_library)
     return getattr(torch.ops.dnnkern, name).default
 

@@ -43,19 +43,19 @@ def _check(x, w, *others):
 
 
 @aten("convolution")
-def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
-    """``conv_fwd`` or ``conv_transpose_fwd``."""
-    _check(x, w, bias)
+def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *, residual=None, activation=None):
+    """``conv_fwd`` or ``conv_transpose_fwd``; the former may end with an addition and an activation."""
+    _check(x, w, bias, residual)
     window = _steps(x, stride, padding, dilation)
     last = _is_last(x, w, bias, window, transposed, output_padding, groups)
     if last:
-        x, w = to_last(x), to_last(w)
+        x, w, residual = to_last(x), to_last(w), None if residual is None else to_last(residual)
     options = _options(x, window, groups, last)
     if transposed:
         more = tuple(output_padding) if len(output_padding) == x.dim() - 2 else tuple(output_padding) * (x.dim() - 2)
         y = conv_transpose_fwd(x, w, bias, output_padding=more, **options)
     else:
-        y = conv_fwd(x, w, bias, **options)
+        y = conv_fwd(x, w, bias, residual=residual, activation=activation, **options)
     return to_first(y) if last else y
 
 

@@ -16,12 +16,12 @@ def _masked(mask, gradients):
 
 # ---- batch normalisation
 
-def _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps):
+def batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps, residual=None, activation=None):
     """(y, mean, rstd); the last two None in inference."""
     wide_dtype(x, gamma, beta, running_mean, running_var)
     last = is_channels_last(x)
-    image = to_last(x) if last else x
-    options = {"eps": eps, "layout": _LAYOUTS[last]}
+    image, residual = (to_last(x), None if residual is None else to_last(residual)) if last else (x, residual)
+    options = {"eps": eps, "layout": _LAYOUTS[last], "residual": residual, "activation": activation}
     if training:
         y, *statistics = batch_norm_train_fwd(image, gamma, beta, running_mean, running_var, momentum=momentum, **options)
     else:
@@ -42,7 +42,7 @@ def _lying_like(x, y):
 @aten("native_batch_norm", "_native_batch_norm_legit")
 def batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
     """``batch_norm_train_fwd`` or ``batch_norm_infer``."""
-    y, mean, rstd = _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
+    y, mean, rstd = batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
     y = _lying_like(x, y)
     if training:
         return y, mean, rstd
@@ -60,7 +60,7 @@ def batch_norm_of_batch(x, gamma, beta, training, momentum, eps):
 @aten("cudnn_batch_norm")
 def cudnn_batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
     """`batch_norm` by cuDNN's name, which PyTorch calls on a GPU. The fourth result is what cuDNN keeps for its gradient: nothing."""
-    y, mean, rstd = _batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
+    y, mean, rstd = batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
     none = x.new_empty(0, dtype=torch.uint8)
     return (y, mean, rstd, none) if training else (y, *(gamma.new_empty(0) for _ in range(2)), none)
 
@@ -68,17 +68,20 @@ def cudnn_batch_norm(x, gamma, beta, running_mean, running_var, training, moment
 @aten("_batch_norm_with_update")
 def batch_norm_with_update(x, gamma, beta, running_mean, running_var, momentum, eps):
     """`batch_norm` of exported programs."""
-    return *_batch_forward(x, gamma, beta, running_mean, running_var, True, momentum, eps), x.new_empty(0, dtype=torch.uint8)
+    return *batch_forward(x, gamma, beta, running_mean, running_var, True, momentum, eps), x.new_empty(0, dtype=torch.uint8)
 
 
-def _batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False):
+def batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False, y=None, beta=None, residual=False, activation=None):
+    """Gradients by x, gamma and beta, and with `residual` that of what was added."""
     one_dtype(x, dy)
     wide_dtype(x, gamma)
     last = is_channels_last(x)
     if last:
-        dy, x = to_last(dy), to_last(x)
-    dx, dgamma, dbeta = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last], frozen=frozen)
-    return _masked(mask, (to_first(dx) if last else dx, dgamma, dbeta))
+        dy, x, y = to_last(dy), to_last(x), None if y is None else to_last(y)
+    dx, *sums = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last], frozen=frozen, y=y, beta=beta, residual=residual,
+                               activation=activation)
+    dresidual = [to_first(d) if last else d for d in sums[2:]]
+    return _masked(mask, (to_first(dx) if last else dx, *sums[:2], *dresidual))
 
 
 @aten("native_batch_norm_backward")
@@ -86,7 +89,7 @@ def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, tra
     """``batch_norm_bwd``; out of training of the running statistics, which are constants then."""
     if not training:
         mean, rstd = running_mean.to(computed(x)), (running_var.to(computed(x)) + eps).rsqrt()
-    dx, dgamma, dbeta = _batch_backward(dy, x, gamma, mean, rstd, mask, frozen=not training)
+    dx, dgamma, dbeta = batch_backward(dy, x, gamma, mean, rstd, mask, frozen=not training)
     return _lying_like(x, dx), dgamma, dbeta
 
 
@@ -99,7 +102,7 @@ def batch_norm_backward_of_update(dy, x, gamma, running_mean, running_var, mean,
 @aten("cudnn_batch_norm_backward")
 def cudnn_batch_norm_backward(x, dy, gamma, running_mean, running_var, mean, rstd, eps, reserve):
     """`batch_norm_backward` by cuDNN's name."""
-    return _batch_backward(dy, x, gamma, mean, rstd, (True, True, True))
+    return batch_backward(dy, x, gamma, mean, rstd, (True, True, True))
 
 
 # ---- layer and group normalisation

@@ -1,0 +1,26 @@
+"""Functions with the names and arguments of ``torch.nn.functional`` that run on this library's kernels, whether or not overrides are on.
+
+Gradients, second derivatives, autocast and torch.compile work as with PyTorch's. What this library cannot compute, tensors that are no
+plain ones, tensors on another device, and calls under `torch.func` go to PyTorch's function, and `dnnkern.torch.status` tells why.
+
+>>> import torch, dnnkern.torch
+>>> from dnnkern.torch import functional
+>>> x = torch.ones(1, 1, 3, 3, requires_grad=True)
+>>> functional.conv2d(x, torch.ones(1, 1, 2, 2)).sum().backward()
+>>> x.grad[0, 0]
+tensor([[1., 2., 1.],
+        [2., 4., 2.],
+        [1., 2., 1.]])
+>>> sorted(row.op for row in dnnkern.torch.status(reset=True) if row.ours)
+['convolution', 'convolution_backward']
+"""
+import importlib
+import pkgutil
+
+from ._front import NAMES
+
+for _module in pkgutil.iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        importlib.import_module(f"{__name__}.{_module.name}")
+globals().update(NAMES)
+__all__ = sorted(NAMES)
