@@ -58,14 +58,14 @@ def operator(schema, kernel, fake, op, gradient=None):
 def _node(overload, run, gradient):
     """An autograd.Function, of which PyTorch also takes the gradient of the operator."""
     arguments = overload._schema.arguments
-    place = {a.name: i for i, a in enumerate(arguments)}
+    position = {a.name: i for i, a in enumerate(arguments)}
     tensors = [i for i, a in enumerate(arguments) if "Tensor" in str(a.type)]
     names = list(inspect.signature(gradient).parameters)[2:]
-    inputs = [place[n] for n in names if n in place and place[n] in tensors]
-    outputs, ended = [int(n[1:]) for n in names if n not in place], place.get("activation")
-    saved = [n for n in names if n in place and place[n] in tensors] + [n for n in names if n not in place]
+    inputs = [position[n] for n in names if n in position and position[n] in tensors]
+    outputs, ended = [int(n[1:]) for n in names if n not in position], position.get("activation")
+    saved = [n for n in names if n in position and position[n] in tensors] + [n for n in names if n not in position]
     # For each parameter of `gradient`: where among the saved tensors it is, or among the arguments.
-    source = [(True, saved.index(n)) if n in saved else (False, place[n]) for n in names]
+    source = [(True, saved.index(n)) if n in saved else (False, position[n]) for n in names]
 
     def setup_context(ctx, inputs_, output):
         results = output if isinstance(output, tuple) else (output,)

@@ -1,4 +1,4 @@
-"""How a function takes the place of one of ``torch.nn.functional``."""
+"""How a function replaces one of ``torch.nn.functional``."""
 import functools
 import time
 
@@ -23,7 +23,7 @@ LOW, FLOAT32 = "low", "float32"
 
 
 def replaces(theirs, cast=None, name=None):
-    """Decorator: the function, with the arguments of PyTorch's function `theirs`, takes its place where it does not raise `Refused`.
+    """Decorator: the function, with the arguments of PyTorch's function `theirs`, replaces it where it does not raise `Refused`.
 
     `cast` is what autocast does, None for nothing.
     """

@@ -4,11 +4,14 @@ import functools
 import torch
 
 from .._table import Refused
+from .._tensors import KEY
 from ..ops import rnn as ops
 from ._front import replaces
 
 
 def _network(function, input, states, params, *options):
+    if KEY == "CPU" and torch.is_autocast_enabled("cpu"):
+        raise Refused("autocast")  # of the parts of a network
     if not isinstance(params, (list, tuple)):
         raise Refused("a packed sequence")
     return function(input, states, params, *options)
