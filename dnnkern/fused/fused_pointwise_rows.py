@@ -211,8 +211,8 @@ def _make_lanes(config):
     @device_function
     def run(e, shift, first, last):
         words = cuda.local.array(WORDS, u32)
-        whole = True
-        for k in range(LANES):
+        whole = first[0] <= 0 and last[0] >= length  # not True: what is called with it would be compiled for that type as well
+        for k in range(1, LANES):
             whole = whole and first[k] <= 0 and last[k] >= length
         if whole:
             load_whole(words, e, shift, first, last)
@@ -311,58 +311,59 @@ def _all_takes(config, plan):
 
 def _make_each(config, plan):
     """Device function ``each(values, stored, e)``: the program of all elements of a chunk, by calls with constant indices: a loop with a
-    long body would not be unrolled, and its arrays not be registers."""
+    long body would not be unrolled, and its arrays not be registers. One function is compiled for all elements."""
     results, kinds = make_results(config.program), tuple(TYPES)
 
-    def of_one(n):
-        def of_array(k, dtype, access):
-            _, kind, start = plan.inputs[k]
-            V, N = kinds.index(kind), start + n
-
-            @device_function
-            def value(values, stored, e):
-                return values[V][N]
-            return value
-
-        def of_number(K, dtype):
-            @device_function
-            def value(values, stored, e):
-                return e[NUMBERS][K]
-            return value
-        loaded, keep = joined(make_loads(config.program, of_array, of_number)), None
-        for j, (_, kind, start) in enumerate(plan.results):
-            keep = _with_kept(keep, j, kinds.index(kind), start + n)
+    def of_array(k, dtype, access):
+        _, kind, START = plan.inputs[k]
+        V = kinds.index(kind)
 
         @device_function
-        def one(values, stored, e):
-            keep(stored, results(loaded(values, stored, e)))
-        return one
+        def value(values, e, n):
+            return values[V][START + n]
+        return value
 
-    def of_range(start, count):
-        if count == 1:
-            return of_one(start)
-        low, high = of_range(start, count // 2), of_range(start + count // 2, count - count // 2)
-
+    def of_number(K, dtype):
         @device_function
-        def both(values, stored, e):
-            low(values, stored, e)
-            high(values, stored, e)
-        return both
-    return of_range(0, config.chunks.elements)
+        def value(values, e, n):
+            return e[NUMBERS][K]
+        return value
+    loaded, keep = joined(make_loads(config.program, of_array, of_number)), None
+    for j, (_, kind, start) in enumerate(plan.results):
+        keep = _with_kept(keep, j, kinds.index(kind), start)
+
+    @device_function
+    def one(values, stored, e, n):
+        keep(stored, results(loaded(values, e, n)), n)
+
+    def twice(some, COUNT):
+        @device_function
+        def more(values, stored, e, n):
+            some(values, stored, e, n)
+            some(values, stored, e, n + COUNT)
+        return more
+    some, count = one, 1
+    while count < config.chunks.elements:  # a power of two
+        some, count = twice(some, count), 2 * count
+
+    @device_function
+    def each(values, stored, e):
+        some(values, stored, e, 0)
+    return each
 
 
-def _with_kept(before, J, V, N):
+def _with_kept(before, J, V, START):
     """The results `before`, and one more, in the arrays that are stored."""
     if before is None:
         @device_function
-        def first(stored, results):
-            stored[V][N] = results[J]
+        def first(stored, results, n):
+            stored[V][START + n] = results[J]
         return first
 
     @device_function
-    def more(stored, results):
-        before(stored, results)
-        stored[V][N] = results[J]
+    def more(stored, results, n):
+        before(stored, results, n)
+        stored[V][START + n] = results[J]
     return more
 
 

@@ -1,44 +1,57 @@
-"""Plans for calls in which a result's buffer overlaps an operand that is still needed: the operand is copied to the workspace first."""
+"""Plans for calls whose buffers are not as the steps take them: a result's overlaps an operand that is still needed, or a BOOLEAN tensor's
+has a bit an element. What the steps read and write instead lies in the workspace, and is copied there before them, or from there after."""
 from dataclasses import replace
 
 from .. import dispatch
+from ..device.pointwise import Function
+from ..device.program import Program
+from ..device.program import Step as Call
+from ..fused import FusedProblem
 from ..host.tensor import Tensor
-from ._enums import ITEMSIZE
 from ._part import Step, known_alignment
-from ._plan import LINE, Plan
+from ._plan import Plan, bytes_of, is_written, lines_of
 
 
 class Copying(Plan):
-    """A plan that begins with copies of operands, and reads these in place of the operands.
+    """A plan with steps before and after that copy tensors to the workspace, or from it; the others take these copies.
 
-    The copies follow what the plan itself has in the workspace: `workspace` is more by their bytes, whatever the others are.
+    Copies follow what the plan itself has in the workspace: `workspace` is more by their bytes, whatever the others are.
+
+    Parameters
+    ----------
+    plan : Plan
+    copied : iterable of int
+        uids of operands that are copied as they are.
+    bits : iterable of int
+        uids of BOOLEAN tensors whose buffers have a bit an element, in the order of their memory, the lowest bit of a byte first.
     """
 
-    def __init__(self, plan, uids):
-        self.base, self.copied = plan, tuple(sorted(uids))
-        copies = [_copy_of(plan.spec.tensor(uid)) for uid in self.copied]
+    def __init__(self, plan, copied=(), bits=()):
+        self.base, self.copied, self.bits = plan, tuple(sorted(copied)), frozenset(bits) | plan.bits
+        self._here, of = [("copy", uid) for uid in self.copied] + [("bytes", uid) for uid in sorted(bits)], plan.spec.tensor
+        before = [_copy_of(of(uid)) for uid in self.copied] + [_unpacked(of(uid)) for uid in sorted(bits) if not _is_made(plan, uid)]
+        after = [_packed(of(uid)) for uid in sorted(bits) if _is_made(plan, uid)]
+        self._later = len(before)
         steps = [replace(step, buffers=tuple((name, (self._moved(buffer), offset)) for name, (buffer, offset) in step.buffers))
                  for step in plan.steps]
-        algorithms = [dispatch.get_algorithm(step.op, step.problem, device=plan.device) for step in copies]
-        super().__init__(plan.spec, (*copies, *steps), plan.temporaries, (*algorithms, *plan.algorithms), plan.device, plan.engine,
-                         plan.kernels)
+        first, last = ([dispatch.get_algorithm(step.op, step.problem, device=plan.device) for step in some] for some in (before, after))
+        super().__init__(plan.spec, (*before, *steps, *after), plan.temporaries, (*first, *plan.algorithms, *last), plan.device,
+                         plan.engine, plan.kernels)
 
     def _moved(self, buffer):
         kind, number = buffer
-        return ("copy", number) if kind == "tensor" and number in self.copied else buffer
+        return next((here for here in self._here if kind == "tensor" and here[1] == number), buffer)
 
     def _arranged(self):
-        count, end = len(self.copied), self.base.workspace
-        offsets = {(kind, number + count * (kind == "scratch")): at for (kind, number), at in self.base.offsets.items()}
-        for uid in self.copied:
-            offsets["copy", uid] = end
-            end += -(-bytes_of(self.spec.tensor(uid)) // LINE) * LINE
+        offsets = {(kind, number + self._later * (kind == "scratch")): at for (kind, number), at in self.base.offsets.items()}
+        end = self.base.workspace
+        for here in self._here:
+            offsets[here], end = end, end + lines_of(self.spec.tensor(here[1]))
         return offsets, end
 
 
-def bytes_of(t):
-    """From a tensor's first element to the end of its last."""
-    return t.elements * ITEMSIZE[t.dtype]
+def _is_made(plan, uid):
+    return any(is_written(step, name) for step in plan.steps for name, (buffer, _) in step.buffers if buffer == ("tensor", uid))
 
 
 def _copy_of(t):
@@ -48,3 +61,38 @@ def _copy_of(t):
     problem = operation.make_problem((source,), Tensor((size,), (1,), "uint8"), (0,), aliases=frozenset())
     names = operation.operands[0], operation.outputs[0]
     return Step(problem, ((names[0], (("tensor", t.uid), 0)), (names[1], (("copy", t.uid), 0))), (), f"copy of tensor {t.name!r}", (), ())
+
+
+# ---- bits: the k-th bit of byte j is element 8 j + k
+
+_EIGHTHS, _BYTE = (("uint8", "matrix"),) * 8, ("uint8", "matrix")
+_MUL, _ADD, _FLOOR, _MOD = map(Function.of, ("mul", "add", "floor", "mod"))
+
+
+def _packed(t):
+    """The step that makes bits of bytes, which are 0 or 1: ((b7 * 2 + b6) * 2 + ..) + b0."""
+    steps, last = [], 7
+    for k in reversed(range(7)):
+        steps += Call(_MUL, (last, 8)), Call(_ADD, (9 + len(steps), k))
+        last = 8 + len(steps)
+    return _bit_step(t, Program((*_EIGHTHS, ("float32", 2.0)), steps, ((last, *_BYTE),), accumulators=0), f"bits of tensor {t.name!r}")
+
+
+def _unpacked(t):
+    """The step that makes bytes of bits: floor(byte / 2**k) mod 2."""
+    steps, bits = [], []
+    for k in range(8):
+        steps += Call(_MUL, (0, 1 + k)), Call(_FLOOR, (10 + len(steps),)), Call(_MOD, (11 + len(steps), 9))
+        bits.append((9 + len(steps), *_BYTE))
+    loads = (_BYTE, *(("float32", 0.5 ** k) for k in range(8)), ("float32", 2.0))
+    return _bit_step(t, Program(loads, steps, bits, accumulators=0), f"bytes of tensor {t.name!r}")
+
+
+def _bit_step(t, program, label):
+    """The step of a program between one array of bytes, 8 of which it has apart, and one of bits."""
+    count = t.elements // 8
+    apart = [(Tensor((count,), (8,), "uint8", 1 if k else 8), (("bytes", t.uid), k)) for k in range(8)]
+    bits = [(Tensor((count,), (1,), "uint8", known_alignment(t)), (("tensor", t.uid), 0))]
+    inputs, outputs = (apart, bits) if len(program.stores) == 1 else (bits, apart)
+    problem = FusedProblem(program, [tensor for tensor, _ in inputs], [tensor for tensor, _ in outputs])
+    return Step(problem, tuple(zip(problem.names, (buffer for _, buffer in (*inputs, *outputs)))), (), label, (), ())

@@ -199,7 +199,7 @@ class Plans:
 
     def within(self, workspace):
         """Leave out those that need more workspace."""
-        self._filter(lambda plan: plan.workspace <= workspace)
+        self._filter(lambda plan: plan.workspace + plan.room <= workspace)
 
     def with_notes(self, notes):
         """Keep those that have all of these."""

@@ -4,8 +4,9 @@ from ..host.arrays import KIND_OF_TYPE, kind_of
 from ..host.tensor import Tensor, share_memory
 from ._arrays import number
 from ._enums import DTYPE, ITEMSIZE
-from ._copies import Copying, bytes_of
+from ._copies import Copying
 from ._errors import InvalidValue, InvalidVariantPack, WorkspaceTooSmall
+from ._plan import bytes_of
 from ._repeated import Repeated
 from ._tensor import tensor
 from ._views import placed
@@ -30,7 +31,9 @@ class Runner:
         index = {uid: k for k, uid in enumerate(self.pointers)}
         self.apart = [(index[out], index[other], -self.needs[out][0], self.needs[other][0]) for out, other, _ in self.hazards]
         self.shared = {}  # {(uid, uid, bytes from one to the other): whether they have an element in common}
-        self.copying = {}  # {uids of tensors that are copied first: the runner of that plan}
+        self.others = {}  # {(uids of tensors that are copied first, of those whose buffers have bits): the runner of that plan}
+        self.bits = {uid: bytes_of(t) // 8 for uid in self.pointers if (t := self.spec.tensor(uid)).may_be_bits and uid not in plan.bits}
+        self.only_bits = frozenset(uid for uid in self.bits if self.spec.tensor(uid).vector)
         self.checked = {}  # {(uid, description of an array): None}, of those that reach far enough
         self.there = [(uid, view) for uid, view in placed(self.spec).items() if not self.spec.tensor(uid).virtual]
         self.repeated = None  # once a call had addresses as its only values
@@ -42,7 +45,7 @@ class Runner:
     def _need(self, uid):
         """(bytes that a buffer has to have, alignment of its address); ragged ones hold fewer than their dims say."""
         t = self.spec.tensor(uid)
-        return 0 if t.ragged is not None else bytes_of(t), min(t.alignment, 16)
+        return 0 if t.ragged is not None else bytes_of(t) // (8 if uid in self.plan.bits else 1), min(t.alignment, 16)
 
     def label(self, uid):
         """What messages call a tensor."""
@@ -93,6 +96,8 @@ class Runner:
 
     def run(self, pack, workspace, stream):
         """Launch with the buffers of {uid: buffer}."""
+        if self.only_bits:
+            return self._with(bits=self._of_bits(pack)).run(pack, workspace, stream)
         buffers, addresses, checked = [], [], self.checked
         for uid, need, odd in self.table:
             buffer = pack.get(uid)
@@ -103,8 +108,8 @@ class Runner:
                     self._missing(uid)
                 try:
                     description, address = (KIND_OF_TYPE.get(type(buffer)) or kind_of(buffer)).describe(buffer)
-                    if (uid, description) not in checked:
-                        self._check(uid, buffer, need, description)
+                    if (uid, description) not in checked and not self._check(uid, buffer, need, description):
+                        return self._with(bits=self._of_bits(pack)).run(pack, workspace, stream)
                 except (TypeError, RuntimeError) as error:
                     raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
             if (address & odd or not address) and need:
@@ -120,7 +125,7 @@ class Runner:
             if below < addresses[out] - addresses[other] < above:
                 aliases, copied = self._aliases(dict(zip(self.pointers, addresses)))
                 if copied:
-                    return self._with_copies(copied).run(pack, workspace, stream)
+                    return self._with(copied=copied).run(pack, workspace, stream)
                 break
         if self.plan.bound:
             bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound])
@@ -164,10 +169,14 @@ class Runner:
                                          f"{self.label(view.source)} has it, since it is in place")
 
     def _check(self, uid, buffer, need, description):
+        """Whether a buffer is what the plan takes; False where it has a bit an element, where the plan takes a byte."""
         kind = kind_of(buffer)
-        have = kind.tensor(buffer).extent[1]
+        have, bits = kind.tensor(buffer).extent[1], self.bits.get(uid)
+        if have < (need if bits is None else bits):
+            raise InvalidVariantPack(f"{self.label(uid)}: its buffer has {have} bytes; expected {need} at least"
+                                     + f", or {bits} of bits" * (bits is not None))
         if have < need:
-            raise InvalidVariantPack(f"{self.label(uid)}: its buffer has {have} bytes; expected {need} at least")
+            return False
         if kind.device(buffer) != self.plan.device.index:
             raise InvalidVariantPack(f"{self.label(uid)}: its buffer is on device {kind.device(buffer)}; expected device "
                                      f"{self.plan.device.index}")
@@ -176,6 +185,13 @@ class Runner:
         if len(self.checked) > 4096:
             self.checked.clear()
         self.checked[uid, description] = None
+        return True
+
+    def _of_bits(self, pack):
+        """uids of the BOOLEAN tensors whose buffers have a bit an element."""
+        sizes = {uid: kind_of(buffer).tensor(buffer).extent[1] for uid in self.bits
+                 if type(buffer := pack.get(uid)) is not int and buffer is not None}
+        return self.only_bits | {uid for uid, size in sizes.items() if self.bits[uid] <= size < self.needs[uid][0]}
 
     def _view(self, uid, buffer):
         """Host memory as NumPy, for the simulator and the processor."""
@@ -240,21 +256,23 @@ class Runner:
                 copied.add(other)
         return frozenset(found), frozenset(copied)
 
-    def _with_copies(self, uids):
-        """The runner of the plan that copies these tensors first."""
-        if uids not in self.copying:
-            self.copying[uids] = Runner(Copying(self.plan, uids))
-        return self.copying[uids]
+    def _with(self, copied=NOTHING, bits=NOTHING):
+        """The runner of the plan that copies these tensors first, or whose buffers of those have bits."""
+        if (copied, bits) not in self.others:
+            self.others[copied, bits] = Runner(Copying(self.plan, copied, bits))
+        return self.others[copied, bits]
 
     @property
     def most_workspace(self):
         """Bytes that are enough for whatever overlaps."""
-        inputs = {other for _, other, _ in self.hazards if other not in self.written and self.needs[other][0]}
-        return self._with_copies(frozenset(inputs)).plan.workspace
+        inputs = frozenset(other for _, other, _ in self.hazards if other not in self.written and self.needs[other][0])
+        return self._with(copied=inputs).plan.workspace + self.plan.room
 
     def _share(self, uid, other, distance):
         """Whether two tensors, `distance` bytes apart, have memory in common: halves of rows, say, lie between each other and have none."""
         key = uid, other, distance
+        if not self.plan.bits.isdisjoint(key[:2]):
+            return True
         if key not in self.shared:
             if len(self.shared) > 4096:
                 self.shared.clear()

@@ -33,7 +33,7 @@ class TensorSpec:
     alignment : int
         Bytes.
     vector : (int, int), optional
-        (count, dimension) of vectorized formats.
+        (count, dimension) of vectorized formats; 8 of BOOLEAN: its buffer has a bit an element.
     """
     uid: int
     name: str
@@ -55,6 +55,18 @@ class TensorSpec:
         if 0 in self.dim:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.dim, self.stride))
+
+    @property
+    def may_be_bits(self):
+        """Whether its buffer may have a bit an element, in the order of memory: BOOLEAN, without gaps."""
+        if self.dtype != "BOOLEAN" or self.virtual or self.by_value or self.ragged is not None or 0 in self.dim:
+            return False
+        count = 1
+        for s, n in sorted((s, n) for n, s in zip(self.dim, self.stride) if n > 1):
+            if s != count:
+                return False
+            count *= n
+        return count % 8 == 0
 
 
 @dataclass(frozen=True)

@@ -165,11 +165,13 @@ class Lifecycle:
 
     def get_workspace_size(self) -> int:
         """Bytes of workspace that `execute` needs."""
-        return self._chosen("get_workspace_size").workspace
+        plan = self._chosen("get_workspace_size")
+        return plan.workspace + plan.room
 
     def get_workspace_size_plan_at_index(self, index) -> int:
-        """Bytes of workspace that a plan needs, exactly."""
-        return self._at(index, "get_workspace_size_plan_at_index").workspace
+        """Bytes of workspace that a plan needs, exactly; with BOOLEAN tensors room for the bytes of those whose buffers may have bits."""
+        plan = self._at(index, "get_workspace_size_plan_at_index")
+        return plan.workspace + plan.room
 
     def get_workspace_size_with_copies(self) -> int:
         """Bytes of workspace that are enough for `execute` whatever buffers of results overlap those of operands. Not in cuDNN.

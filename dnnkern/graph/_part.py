@@ -136,7 +136,7 @@ class Part:
 
     def dtype(self, t):
         """The library's dtype of a tensor; refused where it has none."""
-        if t.dtype not in DTYPE or t.reordering != "NONE" or t.vector is not None:
+        if t.dtype not in DTYPE or t.reordering != "NONE" or t.vector is not None and not t.may_be_bits:
             more = f", reordering {t.reordering}" * (t.reordering != "NONE") + f", vectors {t.vector}" * (t.vector is not None)
             raise cudnnGraphNotSupportedError(f"{self}: tensor {t.name!r} (uid {t.uid}): data type {t.dtype}{more}; expected one of "
                                               f"{', '.join(DTYPE)}, in plain order")

@@ -11,7 +11,7 @@ from .. import dispatch
 from ..algorithm import Note
 from ..host.compile import held_by
 from ..host.executable import load
-from ._enums import behavior_note, numerical_note
+from ._enums import ITEMSIZE, behavior_note, numerical_note
 from ._errors import cudnnGraphNotSupportedError
 from ._part import Value
 
@@ -45,7 +45,10 @@ class Plan:
         That shares its kernels with other graphs.
     is_held : bool
         Whether nothing has to be compiled, as far as `kernels` knows.
+    bits : frozenset of int
+        uids of BOOLEAN tensors whose buffers have a bit an element.
     """
+    bits = frozenset()
 
     def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
@@ -99,7 +102,7 @@ class Plan:
                 spans["scratch", k] = [scratch, k, k]
         placed, end = [], 0
         for buffer, (size, first, last) in sorted(spans.items(), key=lambda item: (-item[1][0], item[1][1])):
-            lines, at = -(-max(size, 1) // LINE) * LINE, 0
+            lines, at = in_lines(max(size, 1)), 0
             for start, stop, _ in sorted((o, o + n, b) for b, o, n, f, t in placed if f <= last and first <= t):
                 if at + lines <= start:
                     break
@@ -113,10 +116,12 @@ class Plan:
         if kind == "temporary":
             return self.temporaries[number].extent[1]
         t = self.spec.tensor(number)
-        if not t.virtual:
-            return None
-        from ._enums import ITEMSIZE
-        return t.elements * ITEMSIZE[t.dtype]
+        return bytes_of(t) if t.virtual else None
+
+    @property
+    def room(self):
+        """Bytes of workspace for calls in which the buffers of BOOLEAN tensors have a bit an element: those tensors' bytes."""
+        return sum(lines_of(t) for t in map(self.spec.tensor, self.uids[0]) if t.may_be_bits and t.uid not in self.bits)
 
     # ---- launches
 
@@ -222,6 +227,21 @@ class Plan:
         return (operation.in_place.issuperset(names_of(step, other)) and isinstance(getattr(step.problem, "in_place", None), tuple)
                 and (a.dim, a.dtype) == (b.dim, b.dtype) and _same(a.dim, a.stride, b.stride)
                 and all(t is not None and t.shape == a.dim and _same(a.dim, a.stride, t.strides) for t in operands))
+
+
+def bytes_of(t):
+    """From a tensor's first element to the end of its last."""
+    return t.elements * ITEMSIZE[t.dtype]
+
+
+def in_lines(size):
+    """Bytes as the workspace has them."""
+    return -(-size // LINE) * LINE
+
+
+def lines_of(t):
+    """A tensor's bytes as the workspace has them."""
+    return in_lines(bytes_of(t))
 
 
 def names_of(step, uid):

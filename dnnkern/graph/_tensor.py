@@ -162,8 +162,12 @@ class tensor:
         self._stored = False
 
     def _spec(self, uid, uid_of):
-        """Its attributes as plain data."""
-        return TensorSpec(uid, self._name, self._dim, self._stride, self._type.name, self.get_is_virtual(), self._by_value, self._value,
+        """Its attributes as plain data; UINT8 of vectors of 8 is BOOLEAN, a bit an element."""
+        dim, stride, kind = self._dim, self._stride, self._type.name
+        if kind == "UINT8" and self._vector and dim and stride:
+            dim, kind = in_bits(dim, self._vector[1]), "BOOLEAN"
+            stride = tuple(1 if axis == self._vector[1] else 8 * s for axis, s in enumerate(stride))
+        return TensorSpec(uid, self._name, dim, stride, kind, self.get_is_virtual(), self._by_value, self._value,
                           self._constant, None if self._ragged is None else uid_of(self._ragged), self._reordering.name, self._alignment,
                           self._vector)
 
@@ -172,6 +176,11 @@ class tensor:
         return dumps({"name": self._name, "uid": self._uid, "data_type": self._type.name, "dim": self.get_dim(),
                       "stride": self.get_stride(), "is_virtual": self.get_is_virtual(), "is_pass_by_value": self._by_value,
                       "pass_by_value": self._value, "reordering_type": self._reordering.name, "alignment": self._alignment})
+
+
+def in_bits(dim, axis):
+    """The dims of what has 8 bits along an axis for each of its elements."""
+    return tuple(8 * n if k == axis else n for k, n in enumerate(dim))
 
 
 def sizes(values, what, least):

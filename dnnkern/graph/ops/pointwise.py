@@ -11,6 +11,7 @@ import operator
 from .._enums import data_type
 from .._errors import InvalidValue, ShapeDeductionFailed
 from .._infer import broadcast, broadcasts, ordered_like
+from .._tensor import in_bits
 from ._define import operation
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -22,11 +23,17 @@ def infer(node):
     """Dims and strides of the result."""
     ports = list(node.inputs)
     dims = [node.dim(port) for port in ports]
-    found = broadcast(dims)
+    found = broadcast(dims) or _of_bits(node, ports)
     node.expect(found is not None, ports[0], "dims " + ", ".join(f"{port} {dim}" for port, dim in zip(ports, dims)),
                 "dims that broadcast")
     out = node.outputs["OUT_0"]
     dim = out._dim or found
+    if node.operation.name in TRUTH and _says_bits(out, found):
+        first = next((port for port in ports if node.dim(port) == found), ports[0])
+        node.result("OUT_0", dim, ordered_like(dim, node.stride(first)) if out._stride is None else out._stride, exact=False)
+        axis = out._vector[1]
+        node.expect(out._stride[axis] == 1, "OUT_0", f"strides {out._stride}", f"1 of dim {axis}, of which a byte has 8 elements")
+        return
     if out._dim is not None:
         node.expect(broadcasts(found, dim), "OUT_0", f"dims {dim}", f"{found}, which the operands have, or what they broadcast to")
     same = [port for port in ports if node.dim(port) == tuple(dim) and not node.inputs[port]._by_value]
@@ -45,6 +52,22 @@ def infer(node):
     if stride is not None and any(s == 0 for n, s in zip(dim, stride) if n > 1):
         stride = ordered_like(dim, stride)
     node.result("OUT_0", dim, stride or out._stride, exact=False)
+
+
+def _says_bits(t, dim):
+    """Whether a tensor's dims say that it has a bit for each element of these: UINT8, an eighth along one dim."""
+    axis = next((k for k in range(len(dim)) if t._type is data_type.UINT8 and t._dim is not None and in_bits(t._dim, k) == tuple(dim)), None)
+    if axis is not None:
+        t._infer("vector", (8, axis))
+    return axis is not None
+
+
+def _of_bits(node, ports):
+    """The dims of operands of which some have a bit an element; None where they do not fit."""
+    whole = broadcast([node.dim(port) for port in ports if node.inputs[port]._type is not data_type.UINT8] or [()])
+    fits = whole and all(node.inputs[port]._type is not data_type.UINT8 or node.dim(port) == whole or _says_bits(node.inputs[port], whole)
+                         for port in ports)
+    return whole if fits else None
 
 
 def arranged(part, mode, dtypes, count):
