@@ -5,6 +5,7 @@
 Both are of one thread, without gradients. PyTorch's times have its kernels in them, of small operands. It needs no GPU.
 """
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ def measured():
     import torch
 
     import dnnkern.torch
-    from dnnkern.torch.ops import convolution, product
+    from dnnkern.torch.ops import convolution, norm, pool, product
 
     from .cached import microseconds
     torch.set_num_threads(1)
@@ -27,16 +28,21 @@ def measured():
     x, w = torch.ones(1, 4, 8, 8), torch.ones(4, 4, 3, 3)
     x_last, w_last = (t.to(memory_format=torch.channels_last) for t in (x, w))
     calls = {"mm": lambda: torch.mm(a, b), "conv2d": lambda: torch.conv2d(x, w, padding=1),
-             "conv2d, channels last": lambda: torch.conv2d(x_last, w_last, padding=1), "mm of integers": lambda: torch.mm(whole, whole)}
+             "conv2d, channels last": lambda: torch.conv2d(x_last, w_last, padding=1),
+             "max_pool2d": lambda: torch.max_pool2d(x, 2), "max_pool2d, channels last": lambda: torch.max_pool2d(x_last, 2),
+             "batch_norm": lambda: torch.batch_norm(x, weight, weight, None, None, True, 0.1, 1e-5, True),
+             "batch_norm, channels last": lambda: torch.batch_norm(x_last, weight, weight, None, None, True, 0.1, 1e-5, True),
+             "mm of integers": lambda: torch.mm(whole, whole)}
     y, image = torch.ones(4, 4), torch.ones(1, 4, 8, 8)
-    image_last = torch.ones(1, 8, 8, 4)
-
-    def conv_fwd(x, w, bias=None, *, layout="NCHW", **options):
-        return image if layout == "NCHW" else image_last
+    pooled = torch.ones(1, 4, 4, 4), torch.ones(1, 4, 4, 4, dtype=torch.int64)
+    normalised, weight = (x, torch.ones(4), torch.ones(4)), torch.ones(4)
     with torch.inference_mode():
         found = {f"{name}: PyTorch": microseconds(call) for name, call in calls.items()}
-        with mock.patch.object(product, "matmul", lambda *args, **options: y), mock.patch.object(convolution, "conv_fwd", conv_fwd):
-            found["enable, the first time"] = timed(lambda: dnnkern.torch.enable("mm,convolution"))
+        with contextlib.ExitStack() as stack:
+            for module, name, result in ((product, "matmul", y), (convolution, "conv_fwd", image), (pool, "max_pool_fwd", pooled),
+                                         (norm, "batch_norm_train_fwd", normalised)):
+                stack.enter_context(mock.patch.object(module, name, lambda *args, result=result, **options: result))
+            found["enable, the first time"] = timed(lambda: dnnkern.torch.enable("mm,convolution,pool,norm"))
             found.update({f"{name}: overridden": microseconds(call) for name, call in calls.items()})
             found["enable, later"] = min(timed(dnnkern.torch.enable) for _ in range(15))
             dnnkern.torch.disable()

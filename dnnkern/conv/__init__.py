@@ -43,8 +43,9 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
         Zeros around x; one value, or one per spatial dimension.
     groups : int
         Divides C and K; filters of a group cover only its channels. groups=C is depthwise.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     mode : "cross_correlation" or "convolution"
         "convolution" flips the filter.
     activation : str or Activation
@@ -202,7 +203,7 @@ def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, *
     ----------
     dy : array (N, K, *spatial), or (N, *spatial, K) with layout "NHWC"
         float64, float32, float16 or bfloat16; arbitrary strides.
-    layout : "NCHW" or "NHWC"
+    layout : "NCHW", "NHWC" or "channels_last"
     out : array (K,)
         Written and returned; may have another dtype than dy.
     workspace, stream, algo, allow, workspace_limit, exclude

@@ -2,6 +2,7 @@
 from types import SimpleNamespace
 
 from ..host.choices import activation_of, dtype_of, one_of
+from ..host.last import of_images
 from ..host.products import default_output
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS, check_rank, check_shape, pad_pairs, per_dimension
@@ -10,6 +11,7 @@ from ._geometry import ROLES, TRANSPOSED, Shape, check_words, out_extents, posit
 from ._problem import ConvProblem, checked
 
 
+@of_images
 def make_fwd(tensors, out, stride, padding, dilation, groups, layout, mode, activation, math, out_dtype, scaled, beta, aliases=()):
     """`ConvProblem` of a conv_fwd; `scaled` and `beta` say whether alpha is not 1 and beta is not 0."""
     x, w, bias, residual, prior = tensors
@@ -31,6 +33,7 @@ def make_fwd(tensors, out, stride, padding, dilation, groups, layout, mode, acti
                        bool(scaled), bool(beta), math)
 
 
+@of_images
 def make_bwd_data(tensors, out, x_shape, stride, padding, dilation, groups, layout, mode, math, scaled, beta, aliases=()):
     """`ConvProblem` of a conv_bwd_data."""
     dy, w, _, _, prior = tensors
@@ -45,6 +48,7 @@ def make_bwd_data(tensors, out, x_shape, stride, padding, dilation, groups, layo
                        math=math)
 
 
+@of_images
 def make_bwd_filter(tensors, out, w_shape, stride, padding, dilation, groups, layout, mode, math, scaled, beta, aliases=()):
     """`ConvProblem` of a conv_bwd_filter."""
     x, dy, prior = tensors
@@ -58,6 +62,7 @@ def make_bwd_filter(tensors, out, w_shape, stride, padding, dilation, groups, la
                        math=math)
 
 
+@of_images
 def make_transposed(tensors, out, stride, padding, output_padding, dilation, groups, layout, activation, math, out_dtype, scaled, beta,
                     aliases=()):
     """`ConvProblem`, in the direction conv_bwd_data, of a conv_transpose_fwd: its x is dy there, its y dx."""
@@ -92,6 +97,7 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
     return ConvProblem(**fields)
 
 
+@of_images
 def make_bwd_bias(tensors, out, layout, aliases=()):
     """`ConvBiasProblem` of a conv_bwd_bias."""
     dy, = tensors

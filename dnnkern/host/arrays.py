@@ -13,6 +13,7 @@ from ..device.host_memory import DeviceArray
 from . import driver
 from .choices import dtype_of
 from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
+from .last import to_first
 from .tensor import Tensor
 
 
@@ -23,6 +24,8 @@ class Kind:
     """Reads and creates arrays of one framework."""
     name = None
     finishes = False
+    to_first = None
+    """A function that views an array with channels last as one with channels first; None where arrays are packed."""
     data_ptr = None
     """A function of C that returns an array's address, where arrays of this kind have guards."""
 
@@ -125,6 +128,9 @@ class NumPy(Kind):
     def empty(self, shape, dtype, device, stream):
         return np.empty(shape, numpy_dtype(dtype))
 
+    def to_first(self, a):
+        return a.transpose(to_first(range(a.ndim)))
+
     def host_view(self, a):
         return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])  # without the ways of a subclass
 
@@ -224,6 +230,9 @@ class Torch(Kind):
         with self.torch.cuda.stream(self.torch.cuda.ExternalStream(stream, device=device)):
             return self.torch.empty(shape, dtype=torch_dtype, device=device)
 
+    def to_first(self, a):
+        return a.permute(to_first(range(a.dim())))
+
     def host_view(self, a):
         # Not Tensor.numpy(): it makes the storage non-resizable, and loses the memory around a view.
         from ..device.host_memory import bytes_at
@@ -253,6 +262,8 @@ class CuPy(Kind):
     def empty(self, shape, dtype, device, stream):
         with self.cupy.cuda.Device(device), self.cupy.cuda.ExternalStream(stream, device):
             return self.cupy.empty(shape, numpy_dtype(dtype))
+
+    to_first = NumPy.to_first
 
 
 class Numba(Kind):

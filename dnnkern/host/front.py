@@ -18,8 +18,9 @@ from .check import CHECKS
 from .device import device as device_of
 from .device import on_device
 from .executable import make_executable
-from .memory import introduce
-from .scalars import integer, shown
+from .last import as_given, is_last
+from .scalars import integer
+from .streams import stream_handle
 from .tensor import Tensor, share_memory
 
 MISS = object()
@@ -57,10 +58,11 @@ class Bound:
     """A resolved call: its problem, plan, outputs, and the bytes that its operands span.
 
     `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they last did not. `sites` is how many calls
-    have asked for a site, the first one not counted.
+    have asked for a site, the first one not counted. `viewed` has for each output whether it is made with channels last and viewed with
+    channels first.
     """
-    __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
-                 "device", "sites", "__weakref__")
+    __slots__ = ("problem", "algorithm", "executable", "outputs", "viewed", "workspace", "names", "tensors", "extents", "apart",
+                 "apart_at", "kind", "device", "sites", "__weakref__")
 
     def __init__(self, **fields):
         self.sites = -1
@@ -209,6 +211,8 @@ class Operation:
             results = outs
         else:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
+            if bound.viewed:
+                results = tuple([kind.to_first(r) if view else r for r, view in zip(results, bound.viewed)])
             addresses += [kind_of(r).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
@@ -297,7 +301,12 @@ class Operation:
         missing = (None,) * (len(self.operands) - len(operands))
         problem = self.make_problem(tensors + missing, (out_tensors if len(self.outputs) > 1 else out_tensors[0]) if outs else None,
                                     *parameters, aliases=aliases)
-        extents = [(0, 0) if t is None else t.extent for t in (*tensors, *problem.outputs)]
+        outputs, last = problem.outputs, is_last(parameters)
+        if last:
+            if not outs and kind.to_first is None:
+                raise TypeError(f"{self.function}: layout is 'channels_last', and {kind.name} arrays are packed; expected layout 'NHWC'")
+            outputs = as_given(outputs, tensors[0].ndim)
+        extents = [(0, 0) if t is None else t.extent for t in (*tensors, *outputs)]
         for alias in aliases - self.in_place:
             if tensors[self.operands.index(alias)].size:
                 able = [label for name, label in zip(self.operands, self.labels) if name in self.in_place and label != "out"]
@@ -305,8 +314,8 @@ class Operation:
                                  f"{', '.join(able) or 'nothing'}")
         for alias in aliases & self.in_place:
             t = tensors[self.operands.index(alias)]
-            if t.size and t not in problem.outputs:
-                raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {problem.outputs[0]}, "
+            if t.size and t not in outputs:
+                raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {outputs[0]}, "
                                  f"{self._label(alias)} is {t}; in place they must be exactly the same")
         for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
             self._check_writable(name, x)
@@ -327,7 +336,8 @@ class Operation:
                 executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
-                      names=self.labels[:len(operands)] + ("out",) * len(self.outputs), tensors=(*tensors, *problem.outputs),
+                      viewed=last and not outs and tuple(t is not o for t, o in zip(outputs, problem.outputs)),
+                      names=self.labels[:len(operands)] + ("out",) * len(self.outputs), tensors=(*tensors, *outputs),
                       extents=extents, apart=self._apart(extents, addresses, len(operands)), apart_at=None, kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
@@ -479,22 +489,3 @@ def _again(operands, outputs, tensors, outs, problem, aliases):
     elif not isinstance(outs, tuple):
         outs = (outs,)
     return problem.of_tensors({**dict(zip(operands, tensors)), **dict(zip(outputs, outs))})
-
-
-def stream_handle(function, stream) -> int:
-    """Handle of a stream, from an int or any framework's stream object."""
-    if isinstance(stream, int):
-        return stream
-    handle = None
-    if hasattr(stream, "__cuda_stream__"):
-        handle = int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr", "handle"):
-        value = getattr(stream, name, None) if handle is None else None
-        if value is not None:
-            handle = int(getattr(value, "value", value) or 0)
-    if handle is None:
-        raise TypeError(f"{function}: stream is {shown(stream)}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")
-    # PyTorch's own live as long as the process. Weak references to these objects outlive them (2.11), and end in a segmentation fault.
-    if not hasattr(stream, "cuda_stream"):
-        introduce(stream, handle)
-    return handle

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from .dtypes import STORAGE, numpy_dtype
 from .launch import Executable
 from .memory import numba_array, numba_classes
-from .tensor import packed_strides
+from .tensor import Tensor
 
 _REMEMBERED = 256  # addresses of a site that have been looked at: layers of the same shapes, and allocators that go in circles
 
@@ -78,8 +78,8 @@ class Framework:
         """An array's address."""
         raise NotImplementedError
 
-    def allocator(self, kind, shape, dtype, device):
-        """A function that makes an array on the current stream; None where `address` does not hold for it."""
+    def allocator(self, kind, t, device):
+        """A function that makes an array like a tensor on the current stream; None where `address` does not hold for it."""
         raise NotImplementedError
 
 
@@ -100,9 +100,9 @@ class Torch(Framework):
     def address(self, name, referenced=False):
         return f"{name}.data_ptr()"
 
-    def allocator(self, kind, shape, dtype, device):
+    def allocator(self, kind, t, device):
         from .guards import make_allocator
-        return make_allocator(kind.where, device, tuple(shape), packed_strides(shape), dtype)
+        return make_allocator(kind.where, device, t.shape, t.strides, t.dtype)
 
 
 class Numba(Framework):
@@ -139,9 +139,9 @@ class Numba(Framework):
     def address(self, name, referenced=False):
         return f"{name}.gpu_data.device_ctypes_pointer.value" if referenced else f"int({name}.gpu_data.device_pointer)"
 
-    def allocator(self, kind, shape, dtype, device):
-        if STORAGE[dtype] == dtype or dtype == "float16":  # others come back as views
-            return functools.partial(numba_array, shape, numpy_dtype(dtype), device, 0)
+    def allocator(self, kind, t, device):
+        if STORAGE[t.dtype] == t.dtype or t.dtype == "float16":  # others come back as views
+            return functools.partial(numba_array, t.shape, numpy_dtype(t.dtype), device, 0)
 
 
 FRAMEWORKS = {"torch": Torch(), "numba": Numba()}
@@ -253,9 +253,9 @@ def new_site(bound, operands, out, outs, addresses, sites, handle, MISS):
     for k, bit in zip(own, low):
         values[f"mask{k}"], values[f"low{k}"] = (2 * bit - 1, bit) if bit else (15, 0)
     for k in range(form.results):
-        values[f"empty{k}"] = framework.allocator(kind, bound.outputs[k].shape, bound.outputs[k].dtype, bound.device)
+        values[f"empty{k}"] = framework.allocator(kind, bound.tensors[count + k], bound.device)
     if form.has_workspace:
-        values["scratch"] = framework.allocator(kind, (bound.workspace,), "uint8", bound.device)
+        values["scratch"] = framework.allocator(kind, Tensor.packed((bound.workspace,), "uint8"), bound.device)
     if None in values.values():
         return None
     site = _maker(form, tuple(values))(**values)

@@ -40,8 +40,9 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
         Added to the biased variance.
     mode : "spatial" or "per_activation"
         Statistics per channel, over images and pixels; or per channel and pixel, over images only.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     activation : str or Activation, optional
         Any of `activation_fwd` without array parameters; with a residual only relu or leaky_relu, whose gradient follows from y.
     residual : array, optional

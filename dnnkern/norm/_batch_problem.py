@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 from ..device.epilogue import Activation
 from ..host.choices import activation_of
+from ..host.last import of_images
 from ..host.tensor import Tensor
 from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, check_given, for_activation, results_of
 
@@ -146,6 +147,7 @@ class BatchNormGradientProblem(ChannelNorm):
                 ("dgamma", self.dgamma, WEIGHT), ("dbeta", self.dbeta, WEIGHT), ("dresidual", self.dresidual, WHOLE))
 
 
+@of_images
 def make_batch_train(tensors, outs, mode, layout, activation, aliases):
     """`BatchNormProblem` of a call."""
     op, names = "batch_norm_train_fwd", ("x", "gamma", "beta", "running_mean", "running_var", "residual")
@@ -155,6 +157,7 @@ def make_batch_train(tensors, outs, mode, layout, activation, aliases):
     return BatchNormProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
 
 
+@of_images
 def make_batch_infer(tensors, outs, mode, layout, activation, aliases):
     """`BatchNormInferProblem` of a call."""
     op, names = "batch_norm_infer", ("x", "gamma", "beta", "mean", "var", "residual")
@@ -164,6 +167,7 @@ def make_batch_infer(tensors, outs, mode, layout, activation, aliases):
     return BatchNormInferProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
 
 
+@of_images
 def make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases, frozen=False):
     """`BatchNormGradientProblem` of a call."""
     op, names = "batch_norm_bwd", ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
@@ -177,6 +181,7 @@ def make_batch_backward(tensors, outs, mode, layout, activation, residual, alias
     return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation, beta, frozen)
 
 
+@of_images
 def make_batch_backward_frozen(tensors, outs, mode, layout, activation, residual, aliases):
     """`BatchNormGradientProblem` of a call whose statistics are constants."""
     return make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases, frozen=True)

@@ -28,8 +28,9 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
         A divisor of C.
     eps : float
         Added to the biased variance.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     activation : str or Activation, optional
         Any of `activation_fwd` without array parameters.
     out : tuple of arrays (y, mean, rstd)

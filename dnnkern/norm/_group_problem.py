@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 from ..device.epilogue import Activation
 from ..host.choices import activation_of, one_of
+from ..host.last import of_images
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS, integer
 from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, channel_axis, check_given, for_activation,
@@ -105,6 +106,7 @@ def _make(kind, function, tensors, outs, groups, layout, activation):
         raise type(error)(str(error).replace(kind.op, function, 1)) from None
 
 
+@of_images
 def make_group_forward(tensors, outs, groups, layout, activation, aliases):
     """`GroupNormProblem` of a call of group_norm_fwd."""
     if groups is None:
@@ -112,6 +114,7 @@ def make_group_forward(tensors, outs, groups, layout, activation, aliases):
     return _make(GroupNormProblem, "group_norm_fwd", tensors, outs, groups, layout, activation)
 
 
+@of_images
 def make_group_backward(tensors, outs, groups, layout, activation, aliases):
     """`GroupNormGradientProblem` of a call of group_norm_bwd."""
     if groups is None:
@@ -119,11 +122,13 @@ def make_group_backward(tensors, outs, groups, layout, activation, aliases):
     return _make(GroupNormGradientProblem, "group_norm_bwd", tensors, outs, groups, layout, activation)
 
 
+@of_images
 def make_instance_forward(tensors, outs, layout, activation, aliases):
     """`GroupNormProblem` of a call of instance_norm_fwd."""
     return _make(GroupNormProblem, "instance_norm_fwd", tensors, outs, None, layout, activation)
 
 
+@of_images
 def make_instance_backward(tensors, outs, layout, activation, aliases):
     """`GroupNormGradientProblem` of a call of instance_norm_bwd."""
     return _make(GroupNormGradientProblem, "instance_norm_bwd", tensors, outs, None, layout, activation)

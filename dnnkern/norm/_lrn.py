@@ -21,8 +21,9 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
         Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; channels outside x count as 0.
     alpha, beta, k : float
         s must be positive.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     out : array
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ..device.rows import Dim, RowForm, merged
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
+from ..host.last import of_images
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS, integer
@@ -114,6 +115,7 @@ def _given(op, names, tensors):
             raise TypeError(f"{op}: {name}: got NoneType; expected an array")
 
 
+@of_images
 def make_lrn_forward(tensors, out, size, layout, aliases):
     """`LrnProblem` of a call of lrn_fwd."""
     _given("lrn_fwd", ("x",), tensors)
@@ -121,6 +123,7 @@ def make_lrn_forward(tensors, out, size, layout, aliases):
     return LrnProblem("lrn_fwd", x, Tensor.packed(x.shape, x.dtype) if out is None else out, None, None, size, layout)
 
 
+@of_images
 def make_lrn_backward(tensors, out, size, layout, aliases):
     """`LrnProblem` of a call of lrn_bwd."""
     _given("lrn_bwd", ("dy", "x", "y"), tensors)

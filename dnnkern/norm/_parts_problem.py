@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..device.epilogue import Activation
 from ..host.choices import activation_of
+from ..host.last import of_images
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ._batch_problem import BatchNormGradientProblem, BatchNormProblem
@@ -155,6 +156,7 @@ class BatchNormGradientApplyProblem(ChannelNorm):
         return np.full(self.counts.shape, 1000) if name == "counts" else None
 
 
+@of_images
 def make_stats(tensors, outs, mode, layout, aliases):
     """`BatchNormProblem` of statistics alone."""
     function, (x,) = "batch_norm_stats", tensors
@@ -175,6 +177,7 @@ def make_merge(tensors, outs, aliases):
     return BatchNormMergeProblem(*tensors, *outs)
 
 
+@of_images
 def make_sums(tensors, outs, mode, layout, activation, aliases):
     """`BatchNormGradientProblem` of the sums alone."""
     function, names = "batch_norm_bwd_sums", ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
@@ -187,6 +190,7 @@ def make_sums(tensors, outs, mode, layout, activation, aliases):
     return BatchNormGradientProblem(*tensors[:5], y, None, *outs, None, mode, layout, activation, beta)
 
 
+@of_images
 def make_apply(tensors, outs, mode, layout, activation, residual, aliases):
     """`BatchNormGradientApplyProblem` of a call."""
     op, names = "batch_norm_bwd_apply", ("dy", "x", "gamma", "mean", "rstd", "dgamma", "dbeta", "counts", "y", "beta")

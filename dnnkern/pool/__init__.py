@@ -3,6 +3,7 @@ import functools
 
 from ..host.choices import dtype_of
 from ..host.front import Operation, public
+from ..host.last import of_images
 from ..host.scalars import flag, ints, shown
 from ..host.window import windows
 from ._problem import (INDEX_DTYPES, PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
@@ -13,7 +14,7 @@ __all__ = ["PoolProblem", "adaptive_avg_pool_bwd", "adaptive_avg_pool_fwd", "ada
 
 def _bound(make, *first):
     """A maker of problems with its first arguments given, which still says where it is from."""
-    return functools.wraps(make)(functools.partial(make, *first))
+    return of_images(functools.wraps(make)(functools.partial(make, *first)))
 
 
 # An operation with an index comes before the one without: the first of an op is what `find` takes for problems of either kind.
@@ -74,8 +75,9 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
         Pixels between taps.
     ceil_mode : bool
         Also include windows that extend past the padded image, except those that would start in the trailing padding.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     return_index : bool
         Also return the positions of the maxima, for `max_pool_bwd`.
     index_dtype : "int32", "int64" or None

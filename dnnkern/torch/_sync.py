@@ -6,24 +6,15 @@ from torch import nn
 from .. import batch_norm_bwd_apply, batch_norm_bwd_sums, batch_norm_infer, batch_norm_merge, batch_norm_stats
 from . import functional
 from ._above import counted
-from ._tensors import KEY, computed, is_channels_last, to_first, to_last
-
-_LAYOUTS = "NCHW", "NHWC"
-
-
-def _image(x, *others):
-    """The layout's name, and tensors as this library's functions take them."""
-    last = is_channels_last(x)
-    return _LAYOUTS[last], *[to_last(t) if last else t for t in (x, *others)]
+from ._tensors import KEY, computed, layout_of
 
 
 def _forward(x, gamma, beta, running_mean, running_var, eps, momentum, group):
     """(y, mean, rstd, counts): statistics and counts are those of all processes."""
-    layout, image = _image(x)
-    channels, kind = x.shape[1], computed(x)
+    layout, channels, kind = layout_of(x), x.shape[1], computed(x)
     own = x.new_zeros((2 * channels + 1,), dtype=kind)  # mean, rstd and count travel together
     if x.numel():
-        batch_norm_stats(image, eps=eps, layout=layout, out=(own[:channels], own[channels:-1]))
+        batch_norm_stats(x, eps=eps, layout=layout, out=(own[:channels], own[channels:-1]))
         own[-1] = x.numel() // channels
     parts = own.new_empty((dist.get_world_size(group), own.numel()))
     dist.all_gather(list(parts.unbind()), own, group)
@@ -33,22 +24,20 @@ def _forward(x, gamma, beta, running_mean, running_var, eps, momentum, group):
     if not x.numel():
         return torch.empty_like(x), mean, rstd, counts
     weights = [t if t is None else t.to(kind) for t in (gamma, beta)]
-    y = batch_norm_infer(image, *weights, mean, var, eps=eps, layout=layout)
-    return to_first(y) if layout == "NHWC" else y, mean, rstd, counts
+    return batch_norm_infer(x, *weights, mean, var, eps=eps, layout=layout), mean, rstd, counts
 
 
 def _backward(dy, x, gamma, mean, rstd, counts, group):
     """Gradients by x, gamma and beta; the latter two are this process's, which data-parallel training averages itself."""
-    layout, x_image, dy_image = _image(x, dy)
-    sums = mean.new_zeros((2, x.shape[1]))
+    layout, sums = layout_of(x), mean.new_zeros((2, x.shape[1]))
     if x.numel():
-        batch_norm_bwd_sums(dy_image, x_image, gamma, mean, rstd, layout=layout, out=(sums[0], sums[1]))
+        batch_norm_bwd_sums(dy, x, gamma, mean, rstd, layout=layout, out=(sums[0], sums[1]))
     own = sums.clone()
     dist.all_reduce(sums, group=group)
     if not x.numel():
         return torch.empty_like(x), *own
-    dx = batch_norm_bwd_apply(dy_image, x_image, gamma, mean, rstd, sums[0], sums[1], counts, layout=layout)
-    return to_first(dx) if layout == "NHWC" else dx, *own
+    dx = batch_norm_bwd_apply(dy, x, gamma, mean, rstd, sums[0], sums[1], counts, layout=layout)
+    return dx, *own
 
 
 _run, _derive = counted(_forward, "sync_batch_norm"), counted(_backward, "sync_batch_norm backward")

@@ -25,10 +25,14 @@ def one_dtype(x, *others):
 def wide_dtype(x, *weights):
     """As `one_dtype`, but float32 is taken beside 16 bits. Refuses what PyTorch's kernels for the CPU keep in 16 bits, statistics among
     them, which are float32 here."""
-    dtype = x.dtype
+    _check_wide(x.dtype, *[w.dtype for w in weights if w is not None])
+
+
+@functools.lru_cache(256)
+def _check_wide(given, *weights):
+    dtype = given
     if dtype not in FLOATS:
         raise Refused(f"dtype {_name(dtype)}")
-    weights = [w.dtype for w in weights if w is not None]
     if dtype.itemsize == 2:
         wide = torch.float32 in weights
         if HOST_MEMORY and not wide:
@@ -36,7 +40,7 @@ def wide_dtype(x, *weights):
         dtype = torch.float32 if wide else dtype
     for other in weights:
         if other is not dtype:
-            raise Refused(f"dtypes {_name(x.dtype)} and {', '.join(map(_name, weights))}")
+            raise Refused(f"dtypes {_name(given)} and {', '.join(map(_name, weights))}")
 
 
 def computed(x):
@@ -56,11 +60,14 @@ def math_of(operator, x):
 
 
 @functools.lru_cache(1 << 12)
-def _is_channels_last(shape, strides):
-    """PyTorch's own guess, of which every kernel's choice depends: the channels' stride is positive and the least, then those of the
-    spatial dimensions from the last to the first, then the images'; what could be either is channels first."""
+def are_channels_last(shape, strides):
+    """Whether PyTorch takes a tensor of images for one with channels last.
+
+    It is PyTorch's own guess, of which every kernel's choice depends: the channels' stride is positive and the least, then those of the
+    spatial dimensions from the last to the first, then the images'; what could be either is channels first.
+    """
     least = 0
-    if strides[1] == 0:
+    if len(shape) not in (4, 5) or strides[1] == 0:
         return False
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
         if shape[d] == 0 or strides[d] < least or d == 0 and least == strides[1]:
@@ -70,19 +77,10 @@ def _is_channels_last(shape, strides):
 
 
 def is_channels_last(x):
-    """Whether PyTorch takes a tensor of images for one with channels last."""
-    return x.dim() in (4, 5) and _is_channels_last(x.shape, x.stride())
+    """`are_channels_last` of a tensor."""
+    return are_channels_last(x.shape, x.stride())
 
 
-_TO_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
-_TO_FIRST = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
-
-
-def to_last(x):
-    """The view with channels last."""
-    return x.permute(_TO_LAST[x.dim()])
-
-
-def to_first(x):
-    """The view with channels first."""
-    return x.permute(_TO_FIRST[x.dim()])
+def layout_of(x):
+    """This library's word for how PyTorch takes a tensor of images to lie."""
+    return "channels_last" if is_channels_last(x) else "NCHW"

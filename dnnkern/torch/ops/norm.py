@@ -5,9 +5,7 @@ from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_n
 from ...device import HOST_MEMORY
 from .._above import needs_gradient
 from .._table import Refused, aten
-from .._tensors import computed, is_channels_last, one_dtype, to_first, to_last, wide_dtype
-
-_LAYOUTS = "NCHW", "NHWC"
+from .._tensors import computed, layout_of, one_dtype, wide_dtype
 
 
 def _masked(mask, gradients):
@@ -19,16 +17,14 @@ def _masked(mask, gradients):
 def batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps, residual=None, activation=None):
     """(y, mean, rstd); the last two None in inference."""
     wide_dtype(x, gamma, beta, running_mean, running_var)
-    last = is_channels_last(x)
-    image, residual = (to_last(x), None if residual is None else to_last(residual)) if last else (x, residual)
-    options = {"eps": eps, "layout": _LAYOUTS[last], "residual": residual, "activation": activation}
+    options = {"eps": eps, "layout": layout_of(x), "residual": residual, "activation": activation}
     if training:
-        y, *statistics = batch_norm_train_fwd(image, gamma, beta, running_mean, running_var, momentum=momentum, **options)
+        y, *statistics = batch_norm_train_fwd(x, gamma, beta, running_mean, running_var, momentum=momentum, **options)
     else:
         if running_mean is None or running_var is None:
             raise Refused("inference without running statistics")
-        y, statistics = batch_norm_infer(image, gamma, beta, running_mean, running_var, **options), (None, None)
-    return to_first(y) if last else y, *statistics
+        y, statistics = batch_norm_infer(x, gamma, beta, running_mean, running_var, **options), (None, None)
+    return y, *statistics
 
 
 def _lying_like(x, y):
@@ -75,13 +71,9 @@ def batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False, y=None, beta=No
     """Gradients by x, gamma and beta, and with `residual` that of what was added."""
     one_dtype(x, dy)
     wide_dtype(x, gamma)
-    last = is_channels_last(x)
-    if last:
-        dy, x, y = to_last(dy), to_last(x), None if y is None else to_last(y)
-    dx, *sums = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=_LAYOUTS[last], frozen=frozen, y=y, beta=beta, residual=residual,
-                               activation=activation)
-    dresidual = [to_first(d) if last else d for d in sums[2:]]
-    return _masked(mask, (to_first(dx) if last else dx, *sums[:2], *dresidual))
+    found = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=layout_of(x), frozen=frozen, y=y, beta=beta, residual=residual,
+                           activation=activation)
+    return _masked(mask, found)
 
 
 @aten("native_batch_norm_backward")
@@ -139,11 +131,10 @@ def layer_norm_backward(dy, x, shape, mean, rstd, gamma, beta, mask):
 def group_norm(x, gamma, beta, n, c, pixels, groups, eps):
     """``group_norm_fwd``."""
     wide_dtype(x, gamma, beta)
-    last = is_channels_last(x)
-    if not (last or x.is_contiguous()):
+    layout = layout_of(x)
+    if layout == "NCHW" and not x.is_contiguous():
         raise Refused("PyTorch's kernel takes packed tensors only")
-    y, mean, rstd = group_norm_fwd(to_last(x) if last else x, gamma, beta, groups, eps=eps, layout=_LAYOUTS[last])
-    return to_first(y) if last else y, mean, rstd
+    return group_norm_fwd(x, gamma, beta, groups, eps=eps, layout=layout)
 
 
 @aten("native_group_norm_backward")
@@ -151,8 +142,4 @@ def group_norm_backward(dy, x, mean, rstd, gamma, n, c, pixels, groups, mask):
     """``group_norm_bwd``."""
     one_dtype(x, dy)
     wide_dtype(x, gamma)
-    last = is_channels_last(x)
-    if last:
-        dy, x = to_last(dy), to_last(x)
-    dx, dgamma, dbeta = group_norm_bwd(dy, x, gamma, mean, rstd, groups, layout=_LAYOUTS[last])
-    return _masked(mask, (to_first(dx) if last else dx, dgamma, dbeta))
+    return _masked(mask, group_norm_bwd(dy, x, gamma, mean, rstd, groups, layout=layout_of(x)))

@@ -1,13 +1,14 @@
 """Images resampled: the public functions."""
 from ...host.front import Operation, public
+from ...host.last import of_images
 from ...host.scalars import flag, ints
 from ._resample_problem import make_resample
 
 RESAMPLE_FWD = Operation("resample_fwd", operands=("x",), outputs=("y",),
-                         problem=lambda *call, **more: make_resample("resample_fwd", *call, **more))
+                         problem=of_images(lambda *call, **more: make_resample("resample_fwd", *call, **more)))
 _resample_fwd = RESAMPLE_FWD.call
 RESAMPLE_BWD = Operation("resample_bwd", operands=("dy",), outputs=("dx",),
-                         problem=lambda *call, **more: make_resample("resample_bwd", *call, **more))
+                         problem=of_images(lambda *call, **more: make_resample("resample_bwd", *call, **more)))
 _resample_bwd = RESAMPLE_BWD.call
 
 
@@ -33,8 +34,9 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
         - "area": is the mean of the pixels from ``floor(i n / m)`` to before ``ceil((i + 1) n / m)``.
     align_corners : bool
         "bilinear" and "bicubic" sample at ``i (n - 1) / (m - 1)``.
-    layout : "NCHW" or "NHWC"
-        Channels first or last, for any number of spatial dimensions.
+    layout : "NCHW", "NHWC" or "channels_last"
+        Channels first or last, for any number of spatial dimensions. "channels_last": sizes as in "NCHW"; what is allocated lies in memory
+        as with "NHWC", which for arrays of NumPy, CuPy and PyTorch can be said.
     antialias : bool
         "bilinear" and "bicubic" with m < n: weight pixels by a triangle, or the cubic with A = -1/2, n / m times as wide, as Pillow does,
         and normalise the weights.
