@@ -1,5 +1,5 @@
-# make demo, test, test-full, test-torch, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the environment it
-# needs, in $(VENV), and installs nothing again until setup.cfg changes.
+# make demo, test, test-full, frameworks, test-torch, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the
+# environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
@@ -28,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full test-torch smoke planted fuzz machine-code casts packs bench lint docs clean
+.PHONY: demo test test-full frameworks test-torch smoke planted fuzz machine-code casts packs bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -39,8 +39,10 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
 
-# What runs PyTorch's programs; `make test` has no PyTorch unless BIN's environment does, and skips these files by name.
-test-torch: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu))
+# PyTorch and Keras, without which `make test` skips their tests by name.
+frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras)
+
+test-torch: frameworks
 	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_overrides.py $(ARGS)
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -q tests/test_torch_step.py $(ARGS)
 	$(if $(CUDA),DNNKERN_DEVICE=cuda $(BIN)/python -m pytest -q -m gpu tests/test_torch_*.py $(ARGS))

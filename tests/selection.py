@@ -4,7 +4,8 @@
 Changed is what differs from there (or from --since). Of the tests, in this order, as many as `BUDGET` CPU seconds hold:
 
 1. the cheapest test of each algorithm, of each dtype of an operation and of each test function; of what is compiled, of each file,
-   operation and architecture; on the processor, of each file and family. They run whatever they take;
+   operation and architecture; on the processor, of each file and family, and of each of PyTorch's functions that is overridden. They run
+   whatever they take, as do those marked `always`;
 2. what depends on a changed file, by the imports between them: the fewer, the sooner, and first what runs an algorithm with another dtype;
 3. the contract's problems that none of these has, the cheapest first; then all others, the cheapest first.
 
@@ -169,6 +170,8 @@ def covers(item, mode):
     """What a test covers: (what is never left out, what comes first among tests of changed files, what comes first among all others)."""
     parameters = getattr(item, "callspec", None)
     parameters = parameters.params if parameters else {}
+    if item.get_closest_marker("always"):
+        return {item.nodeid}, set(), set()
     if (row := parameters.get("pair")) is not None:
         if mode == "cpu":  # the simulator has had every algorithm: here the families count, compiling is most of a test
             return {sample.family_of(row.op)}, {(row.op, row.algo)}, {(row.op, row.algo), (row.op, row.dtype)}
@@ -178,6 +181,8 @@ def covers(item, mode):
         return {item.path.name, (item.path.name, operation), parameters.get("arch")}, set(), set()
     if mode == "cpu":  # of building blocks the files, which are imported, and of operations the families
         op, function = parameters.get("op"), {item.nodeid.split("[")[0]}
+        if hasattr(parameters.get("call"), "ops"):  # conv2d-grouped
+            return {str(parameters["call"]).partition("-")[0]}, function, function
         part = sample.family_of(op) if op in sample.OPS else getattr(getattr(item, "function", None), "__module__", "")
         return {(item.path.name, part)}, function, function
     return {item.nodeid.split("[")[0]}, set(), set()

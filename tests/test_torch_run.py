@@ -73,6 +73,7 @@ def assert_close(ours, theirs):
         assert ours == theirs
 
 
+@pytest.mark.always
 def test_a_convolution_on_cuda(tmp_path):
     program, plain = tmp_path / "program.py", tmp_path / "plain.py"
     program.write_text(CONV + TELL)
@@ -85,6 +86,7 @@ def test_a_convolution_on_cuda(tmp_path):
     assert "2 calls of 2 operators ran on its kernels, 0 went back to PyTorch" in process.stderr
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", ["keras", "tensorflow"])
 def test_a_model_of_keras(name, tmp_path):
     if find_spec(name) is None or find_spec("keras") is None:
