@@ -4,14 +4,14 @@
 autocast, vmap, torch.compile and modules stay PyTorch's and call them. What this library cannot compute goes back to PyTorch's kernel, and
 `status` says how often and why. ``python -m dnnkern run script.py`` does it for a program as it is.
 
-`nn` and `functional` are named as PyTorch's.
+`nn`, `optim` and `functional` are named as PyTorch's.
 """
 import importlib
 
 from ._overrides import disable, enable, enabled
 from ._status import Row, status
 
-_MODULES = "functional", "nn"
+_MODULES = "functional", "nn", "optim"
 
 __all__ = ["Row", "disable", "enable", "enabled", *_MODULES, "status"]
 

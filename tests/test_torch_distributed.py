@@ -1,0 +1,165 @@
+"""Two processes on the CPU: `SyncBatchNorm`, and DistributedDataParallel on overrides."""
+import functools
+import tempfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from test_torch_table import alone, assert_same  # noqa: E402, F401 (a fixture)
+from torch import nn  # noqa: E402
+
+import dnnkern.torch  # noqa: E402
+from dnnkern.torch._tensors import KEY  # noqa: E402
+
+pytestmark = pytest.mark.sized
+RANKS = 2
+
+
+def data(shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(KEY.lower())
+
+
+def started(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS)
+    try:
+        torch.save((synchronised(rank), parallel(rank)), f"{folder}/{rank}")
+    finally:
+        dist.destroy_process_group()
+
+
+@functools.cache
+def together():
+    """What `synchronised` returns in each of the processes, and what `parallel` does."""
+    if KEY == "CUDA":
+        pytest.skip("of processes without a GPU")
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(started, (folder,), RANKS)
+        return list(zip(*[torch.load(f"{folder}/{rank}") for rank in range(RANKS)]))
+
+
+# ---- synchronised batch normalisation: (shape of x, ranks' parts, arguments, memory format)
+
+CASES = {"images": ((6, 4, 3, 5), (4, 2), {}, torch.contiguous_format), "channels-last": ((6, 4, 3, 5), (1, 5), {}, torch.channels_last),
+         "rows": ((6, 4), (3, 3), {"momentum": None}, torch.contiguous_format),
+         "no-images": ((6, 4, 3, 5), (6, 0), {}, torch.contiguous_format),
+         "plain": ((6, 4, 3, 5), (2, 4), {"affine": False, "track_running_stats": False}, torch.contiguous_format)}
+
+
+def passes(norm, x, dy):
+    """Of two steps of training and, with running statistics, one of inference: results and gradients, then the statistics and the
+    weights' gradients."""
+    found = []
+    for training in (True, True, False)[:3 if norm.track_running_stats else 2]:
+        norm.train(training)
+        given = x.clone().requires_grad_()
+        y = norm(given)
+        y.backward(dy)
+        found += [y.detach(), given.grad]
+    sums = [p.grad for p in norm.parameters()]
+    return found, [t.clone() for t in norm.buffers()], sums
+
+
+def arguments(name):
+    shape, parts, more, memory_format = CASES[name]
+    x, dy = (data(shape, seed) for seed in (0, 1))
+    return [t.to(memory_format=memory_format) if len(shape) == 4 else t for t in (x, dy)], parts, more
+
+
+def weighted(norm):
+    with torch.no_grad():
+        for i, p in enumerate(norm.parameters()):
+            p.copy_(data(p.shape, 2 + i))
+    return norm
+
+
+def synchronised(rank):
+    found = {}
+    for name in CASES:
+        (x, dy), parts, more = arguments(name)
+        norm = weighted(dnnkern.torch.nn.SyncBatchNorm(4, **more))
+        found[name] = passes(norm, x.split(parts)[rank], dy.split(parts)[rank])
+    ours = {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+    return found, ours >= {"sync_batch_norm", "sync_batch_norm backward"}
+
+
+def test_two_processes_equal_one():
+    """Also where one has no images."""
+    ranks, _ = together()
+    assert all(ours for _, ours in ranks)
+    for name in CASES:
+        (x, dy), parts, more = arguments(name)
+        whole, buffers, sums = passes(weighted((nn.BatchNorm1d if x.dim() == 2 else nn.BatchNorm2d)(4, **more)), x, dy)
+        for i, theirs in enumerate(whole):
+            mine = torch.cat([found[name][0][i] for found, _ in ranks])
+            assert torch.allclose(mine, theirs, atol=2e-5, rtol=0), (name, i)
+            for (found, _), part in zip(ranks, theirs.split(parts)):
+                assert not part.numel() or found[name][0][i].stride() == part.stride(), (name, i)
+        for i, theirs in enumerate(sums):  # which data-parallel training adds
+            assert torch.allclose(sum(found[name][2][i] for found, _ in ranks), theirs, atol=1e-4, rtol=0), (name, i)
+        for found, _ in ranks:
+            for mine, theirs in zip(found[name][1], buffers, strict=True):
+                assert_same(mine, theirs, name)
+
+
+def test_converting():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), nn.BatchNorm1d(4, affine=False)).eval()
+    kept = {name: id(t) for name, t in net.state_dict(keep_vars=True).items()}
+    made = dnnkern.torch.nn.SyncBatchNorm.convert_sync_batchnorm(net, "group")
+    assert made is net and {name: id(t) for name, t in net.state_dict(keep_vars=True).items()} == kept
+    norms = [m for m in net.modules() if isinstance(m, nn.SyncBatchNorm)]
+    assert [(type(m), m.training, m.process_group) for m in norms] == [(dnnkern.torch.nn.SyncBatchNorm, False, "group")] * 2
+    assert type(dnnkern.torch.nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(4))) is dnnkern.torch.nn.SyncBatchNorm
+
+
+def test_without_a_group_it_is_batch_normalisation():
+    x = data((4, 3, 5, 5))
+    ours, theirs = (m.to(x.device) for m in (dnnkern.torch.nn.SyncBatchNorm(3), nn.BatchNorm2d(3)))
+    for training in (True, False):
+        assert_same(ours.train(training)(x).detach(), theirs.train(training)(x).detach(), "alone")
+    for mine, other in zip(ours.buffers(), theirs.buffers()):
+        assert_same(mine, other, "running")
+
+
+@pytest.mark.parametrize("x, text", [
+    (torch.ones(3), "expected at least 2D input"), (torch.ones(2, 3, device="meta"), "input is on meta; expected it on c")])
+def test_bad_input(x, text):
+    with pytest.raises(ValueError, match=text):
+        dnnkern.torch.nn.SyncBatchNorm(3)(x)
+
+
+# ---- data-parallel training of a network that knows nothing of this library
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5))
+
+
+def step(net, x, target):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), target).backward()
+        optimizer.step()
+    return [p.detach() for p in net.parameters()]
+
+
+X, TARGET = data((8, 2, 6, 6)), torch.arange(8) % 5
+
+
+def parallel(rank):
+    x, target = X.chunk(RANKS)[rank], TARGET.chunk(RANKS)[rank]
+    with dnnkern.torch.enabled("all", strict=True):
+        found = step(nn.parallel.DistributedDataParallel(network()), x, target)
+    return found, {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+
+
+def test_data_parallel_training_on_overrides():
+    expected = step(network(), X, TARGET)
+    for found, ran in together()[1]:
+        assert ran >= {"convolution", "convolution_backward", "max_pool2d_with_indices_backward", "cross_entropy_loss", "addmm", "mm"}
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same(mine, theirs, "trained")
