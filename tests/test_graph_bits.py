@@ -1,4 +1,4 @@
-"""Masks of a bit an element: buffers of BOOLEAN tensors with an eighth of their bytes, tensors whose dims say so, and what is refused."""
+"""Masks of one bit per element: buffers of BOOLEAN tensors with an eighth of their bytes, and tensors whose dims say so; refusals."""
 import numpy as np
 import pytest
 from graphs import T, array_of, channels_last, close, execute, like, new_graph, run

@@ -1,5 +1,5 @@
 """Plans for calls whose buffers are not as the steps take them: a result's overlaps an operand that is still needed, or a BOOLEAN tensor's
-has a bit an element. What the steps read and write instead lies in the workspace, and is copied there before them, or from there after."""
+has one bit per element. What the steps take instead lies in the workspace, and is copied there before them, or from there after."""
 from dataclasses import replace
 
 from .. import dispatch
@@ -23,7 +23,7 @@ class Copying(Plan):
     copied : iterable of int
         uids of operands that are copied as they are.
     bits : iterable of int
-        uids of BOOLEAN tensors whose buffers have a bit an element, in the order of their memory, the lowest bit of a byte first.
+        uids of BOOLEAN tensors whose buffers have one bit per element, in the order of their memory, the lowest bit of a byte first.
     """
 
     def __init__(self, plan, copied=(), bits=()):

@@ -169,7 +169,7 @@ class Runner:
                                          f"{self.label(view.source)} has it, since it is in place")
 
     def _check(self, uid, buffer, need, description):
-        """Whether a buffer is what the plan takes; False where it has a bit an element, where the plan takes a byte."""
+        """Whether a buffer is what the plan takes; False where it has one bit per element, where the plan takes a byte."""
         kind = kind_of(buffer)
         have, bits = kind.tensor(buffer).extent[1], self.bits.get(uid)
         if have < (need if bits is None else bits):
@@ -188,7 +188,7 @@ class Runner:
         return True
 
     def _of_bits(self, pack):
-        """uids of the BOOLEAN tensors whose buffers have a bit an element."""
+        """uids of the BOOLEAN tensors whose buffers have one bit per element."""
         sizes = {uid: kind_of(buffer).tensor(buffer).extent[1] for uid in self.bits
                  if type(buffer := pack.get(uid)) is not int and buffer is not None}
         return self.only_bits | {uid for uid, size in sizes.items() if self.bits[uid] <= size < self.needs[uid][0]}

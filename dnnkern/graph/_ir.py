@@ -33,7 +33,7 @@ class TensorSpec:
     alignment : int
         Bytes.
     vector : (int, int), optional
-        (count, dimension) of vectorized formats; 8 of BOOLEAN: its buffer has a bit an element.
+        (count, dimension) of vectorized formats; 8 of BOOLEAN: its buffer has one bit per element.
     """
     uid: int
     name: str
@@ -58,7 +58,7 @@ class TensorSpec:
 
     @property
     def may_be_bits(self):
-        """Whether its buffer may have a bit an element, in the order of memory: BOOLEAN, without gaps."""
+        """Whether its buffer may have one bit per element, in the order of memory: BOOLEAN, without gaps."""
         if self.dtype != "BOOLEAN" or self.virtual or self.by_value or self.ragged is not None or 0 in self.dim:
             return False
         count = 1

@@ -46,7 +46,7 @@ class Plan:
     is_held : bool
         Whether nothing has to be compiled, as far as `kernels` knows.
     bits : frozenset of int
-        uids of BOOLEAN tensors whose buffers have a bit an element.
+        uids of BOOLEAN tensors whose buffers have one bit per element.
     """
     bits = frozenset()
 
@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def room(self):
-        """Bytes of workspace for calls in which the buffers of BOOLEAN tensors have a bit an element: those tensors' bytes."""
+        """Bytes of workspace for calls in which the buffers of BOOLEAN tensors have one bit per element: those tensors' bytes."""
         return sum(lines_of(t) for t in map(self.spec.tensor, self.uids[0]) if t.may_be_bits and t.uid not in self.bits)
 
     # ---- launches

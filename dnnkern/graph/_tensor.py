@@ -162,7 +162,7 @@ class tensor:
         self._stored = False
 
     def _spec(self, uid, uid_of):
-        """Its attributes as plain data; UINT8 of vectors of 8 is BOOLEAN, a bit an element."""
+        """Its attributes as plain data; UINT8 of vectors of 8 is BOOLEAN, one bit per element."""
         dim, stride, kind = self._dim, self._stride, self._type.name
         if kind == "UINT8" and self._vector and dim and stride:
             dim, kind = in_bits(dim, self._vector[1]), "BOOLEAN"

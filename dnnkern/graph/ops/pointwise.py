@@ -56,14 +56,15 @@ def infer(node):
 
 def _says_bits(t, dim):
     """Whether a tensor's dims say that it has a bit for each element of these: UINT8, an eighth along one dim."""
-    axis = next((k for k in range(len(dim)) if t._type is data_type.UINT8 and t._dim is not None and in_bits(t._dim, k) == tuple(dim)), None)
+    axes = range(len(dim)) if t._type is data_type.UINT8 and t._dim is not None else ()
+    axis = next((k for k in axes if in_bits(t._dim, k) == tuple(dim)), None)
     if axis is not None:
         t._infer("vector", (8, axis))
     return axis is not None
 
 
 def _of_bits(node, ports):
-    """The dims of operands of which some have a bit an element; None where they do not fit."""
+    """The dims of operands of which some have one bit per element; None where they do not fit."""
     whole = broadcast([node.dim(port) for port in ports if node.inputs[port]._type is not data_type.UINT8] or [()])
     fits = whole and all(node.inputs[port]._type is not data_type.UINT8 or node.dim(port) == whole or _says_bits(node.inputs[port], whole)
                          for port in ports)
