@@ -25,6 +25,8 @@ from .tensor import Tensor, share_memory
 
 MISS = object()
 """What a site returns for a call that is not its own."""
+FOLLOWERS = []
+"""Functions that are told of each call, of any thread: ``f(operation, site or None, operands, out, scalars, results)``."""
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 _FORMS = 1 << 12  # forms of one operation's calls that have sites
 _SITES = 8  # of one form of a call, the latest first
@@ -162,7 +164,11 @@ class Operation:
         for site in sites:
             results = site(operands, out, scalars, stream)
             if results is not MISS:
+                for follow in FOLLOWERS:
+                    follow(self, site, operands, out, scalars, results)
                 return results
+        for follow in FOLLOWERS:
+            follow(self, None, operands, out, scalars, None)
         return self._call(operands, out, parameters, scalars, workspace, stream, choice, form)
 
     # ---- what happens where there is no site

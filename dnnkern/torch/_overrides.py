@@ -12,10 +12,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from .. import NotSupported
 from ..device._fork import in_forked_child
+from ..host.front import MISS
 from ..preference import USED, context_of, of_context
 from ._above import is_pytorchs
 from ._context import followed
 from ._compiled import compiled_graphs, forget_kernel
+from ._repeated import repeated
 from ._status import record
 from ._table import HEAVY, Refused, selected, table
 from ._tensors import KEY
@@ -202,6 +204,10 @@ def _caller(override, original, strict):
     """What PyTorch calls for an operator."""
     function, counts, back, above = override.function, record(override.name), original.call_boxed, override.composite
     plain = (_TRACED if above else _PLAIN).issuperset
+    shortened, run = None, function
+    if override.state:
+        known = repeated(function, override.state)
+        shortened, run = known.shortened, known.call
 
     def call(keyset, *args, **kwargs):
         if above and is_pytorchs():
@@ -211,9 +217,14 @@ def _caller(override, original, strict):
                 return call(keyset, *args, **kwargs)
         start = _clock()
         try:
-            if not plain(map(type, args)):
-                raise Refused(_foreign(args))
-            result = function(*args, **kwargs)
+            if shortened is None or kwargs or USED and of_context():
+                result = MISS
+            else:
+                result = shortened(args)
+            if result is MISS:
+                if not plain(map(type, args)):
+                    raise Refused(_foreign(args))
+                result = run(*args, **kwargs)
         except (Refused, NotSupported, ValueError, TypeError) as error:
             # Nothing has run yet. PyTorch says what is wrong with a call that is wrong.
             result = back(keyset, *args, **kwargs)

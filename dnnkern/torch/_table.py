@@ -31,12 +31,16 @@ class Override:
         Whether it is one of the set "heavy".
     composite : bool
         Whether the operator is replaced above autograd: the function then brings its own gradient.
+    state : callable or None
+        () -> what a call depends on besides its arguments, where calls like earlier ones may be shortened (`_repeated`): then nothing but
+        the library's functions may read or write memory.
     """
     name: str
     function: Callable
     group: str
     heavy: bool
     composite: bool
+    state: Callable | None
 
     @property
     def base(self):
@@ -44,11 +48,15 @@ class Override:
         return self.name.partition(".")[0]
 
 
-def aten(*names, heavy=True, composite=False):
+def nothing():
+    """The state of overrides that depend on their arguments alone."""
+
+
+def aten(*names, heavy=True, composite=False, state=None):
     """Decorator: the function overrides these operators. Several have one function if they take the same arguments."""
     def add(function):
         group = function.__module__.rpartition(".")[2]
-        _found.extend(Override(name, function, group, heavy, composite) for name in names)
+        _found.extend(Override(name, function, group, heavy, composite, state) for name in names)
         return function
     return add
 

@@ -3,12 +3,17 @@ import torch
 
 from ... import conv_bwd_bias, conv_bwd_data, conv_bwd_filter, conv_fwd, conv_transpose_fwd
 from .._table import Refused, aten
-from .._tensors import layout_of, math_of, one_dtype
+from .._tensors import fp32_precision, layout_of, math_of, one_dtype
 
 _LAST = torch.channels_last, torch.channels_last_3d
 _backend, _format, _has_cudnn = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format, torch._C._get_cudnn_enabled
 _LIMIT = 1 << 12
 _known = {}
+
+
+def _state():
+    """What of PyTorch's settings the choice of a kernel depends on."""
+    return fp32_precision("cuda", "conv"), _has_cudnn(), torch._C._get_cudnn_benchmark()
 
 
 def _options(x, w, other, stride, padding, dilation, transposed, output_padding, groups):
@@ -34,7 +39,7 @@ def _options(x, w, other, stride, padding, dilation, transposed, output_padding,
     return found
 
 
-@aten("convolution")
+@aten("convolution", state=_state)
 def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *, residual=None, activation=None):
     """``conv_fwd`` or ``conv_transpose_fwd``; the former may end with an addition and an activation."""
     options, of_transposed = _options(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
@@ -46,7 +51,7 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
     return conv_fwd(x, w, bias, residual=residual, activation=activation, **options)
 
 
-@aten("convolution_backward")
+@aten("convolution_backward", state=_state)
 def convolution_backward(dy, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
     """``conv_bwd_data``, ``conv_bwd_filter`` and ``conv_bwd_bias``; of a transposed convolution the first is ``conv_fwd``."""
     options, _ = _options(x, w, dy, stride, padding, dilation, transposed, output_padding, groups)

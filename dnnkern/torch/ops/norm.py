@@ -4,7 +4,7 @@ import torch
 from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_norm_bwd, group_norm_fwd, layer_norm_bwd, layer_norm_fwd)
 from ...device import HOST_MEMORY
 from .._above import needs_gradient
-from .._table import Refused, aten
+from .._table import Refused, aten, nothing
 from .._tensors import computed, layout_of, one_dtype, wide_dtype
 
 
@@ -35,7 +35,7 @@ def _lying_like(x, y):
     return y if found.stride() == y.stride() else found.copy_(y)
 
 
-@aten("native_batch_norm", "_native_batch_norm_legit")
+@aten("native_batch_norm", "_native_batch_norm_legit", state=torch.is_grad_enabled)
 def batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
     """``batch_norm_train_fwd`` or ``batch_norm_infer``."""
     y, mean, rstd = batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
@@ -47,13 +47,13 @@ def batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, ep
     return y, running_mean.to(computed(x), copy=True), (running_var.to(computed(x)) + eps).rsqrt()
 
 
-@aten("_native_batch_norm_legit.no_stats")
+@aten("_native_batch_norm_legit.no_stats", state=nothing)
 def batch_norm_of_batch(x, gamma, beta, training, momentum, eps):
     """`batch_norm` without running statistics."""
     return batch_norm(x, gamma, beta, None, None, training, momentum, eps)
 
 
-@aten("cudnn_batch_norm")
+@aten("cudnn_batch_norm", state=nothing)
 def cudnn_batch_norm(x, gamma, beta, running_mean, running_var, training, momentum, eps):
     """`batch_norm` by cuDNN's name, which PyTorch calls on a GPU. The fourth result is what cuDNN keeps for its gradient: nothing."""
     y, mean, rstd = batch_forward(x, gamma, beta, running_mean, running_var, training, momentum, eps)
@@ -61,7 +61,7 @@ def cudnn_batch_norm(x, gamma, beta, running_mean, running_var, training, moment
     return (y, mean, rstd, none) if training else (y, *(gamma.new_empty(0) for _ in range(2)), none)
 
 
-@aten("_batch_norm_with_update")
+@aten("_batch_norm_with_update", state=nothing)
 def batch_norm_with_update(x, gamma, beta, running_mean, running_var, momentum, eps):
     """`batch_norm` of exported programs."""
     return *batch_forward(x, gamma, beta, running_mean, running_var, True, momentum, eps), x.new_empty(0, dtype=torch.uint8)
@@ -76,7 +76,7 @@ def batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False, y=None, beta=No
     return _masked(mask, found)
 
 
-@aten("native_batch_norm_backward")
+@aten("native_batch_norm_backward", state=nothing)
 def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask):
     """``batch_norm_bwd``; out of training of the running statistics, which are constants then."""
     if not training:
@@ -85,13 +85,13 @@ def batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, tra
     return _lying_like(x, dx), dgamma, dbeta
 
 
-@aten("batch_norm_backward")
+@aten("batch_norm_backward", state=nothing)
 def batch_norm_backward_of_update(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask, reserve):
     """`batch_norm_backward` of exported programs."""
     return batch_norm_backward(dy, x, gamma, running_mean, running_var, mean, rstd, training, eps, mask)
 
 
-@aten("cudnn_batch_norm_backward")
+@aten("cudnn_batch_norm_backward", state=nothing)
 def cudnn_batch_norm_backward(x, dy, gamma, running_mean, running_var, mean, rstd, eps, reserve):
     """`batch_norm_backward` by cuDNN's name."""
     return batch_backward(dy, x, gamma, mean, rstd, (True, True, True))
@@ -107,7 +107,7 @@ def _axis(x, shape):
     return axis
 
 
-@aten("native_layer_norm")
+@aten("native_layer_norm", state=nothing)
 def layer_norm(x, shape, gamma, beta, eps):
     """``layer_norm_fwd``."""
     wide_dtype(x, gamma, beta)
@@ -117,7 +117,7 @@ def layer_norm(x, shape, gamma, beta, eps):
     return y, mean.view(kept), rstd.view(kept)
 
 
-@aten("native_layer_norm_backward")
+@aten("native_layer_norm_backward", state=nothing)
 def layer_norm_backward(dy, x, shape, mean, rstd, gamma, beta, mask):
     """``layer_norm_bwd``."""
     one_dtype(x, dy)
@@ -127,7 +127,7 @@ def layer_norm_backward(dy, x, shape, mean, rstd, gamma, beta, mask):
     return _masked(mask, layer_norm_bwd(dy, x, gamma, mean.view(rows), rstd.view(rows), axis=axis))
 
 
-@aten("native_group_norm")
+@aten("native_group_norm", state=nothing)
 def group_norm(x, gamma, beta, n, c, pixels, groups, eps):
     """``group_norm_fwd``."""
     wide_dtype(x, gamma, beta)
@@ -137,7 +137,7 @@ def group_norm(x, gamma, beta, n, c, pixels, groups, eps):
     return group_norm_fwd(x, gamma, beta, groups, eps=eps, layout=layout)
 
 
-@aten("native_group_norm_backward")
+@aten("native_group_norm_backward", state=nothing)
 def group_norm_backward(dy, x, mean, rstd, gamma, n, c, pixels, groups, mask):
     """``group_norm_bwd``."""
     one_dtype(x, dy)

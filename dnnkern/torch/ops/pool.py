@@ -3,7 +3,7 @@ import functools
 
 from ... import (adaptive_avg_pool_bwd, adaptive_avg_pool_fwd, adaptive_max_pool_bwd, adaptive_max_pool_fwd, avg_pool_bwd, avg_pool_fwd,
                  max_pool_bwd, max_pool_fwd)
-from .._table import Refused, aten
+from .._table import Refused, aten, nothing
 from .._tensors import are_channels_last, one_dtype
 
 
@@ -102,7 +102,7 @@ def _adaptive_max_backward(dims, dy, x, index):
 def _both(name, function):
     """Bind a function of the number of dimensions to the operator's name for two and for three."""
     for dims in (2, 3):
-        aten(name.format(dims))(functools.update_wrapper(functools.partial(function, dims), function))
+        aten(name.format(dims), state=nothing)(functools.update_wrapper(functools.partial(function, dims), function))
 
 
 _both("max_pool{}d_with_indices", _max)

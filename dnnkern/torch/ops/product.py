@@ -1,9 +1,12 @@
 """Matrix products."""
+import functools
+
 from ... import matmul
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
-from .._tensors import math_of, one_dtype
+from .._tensors import fp32_precision, math_of, one_dtype
 
+_state = functools.partial(fp32_precision, "cuda", "matmul")
 _GELU = "gelu" if HOST_MEMORY else "gelu_tanh"  # of PyTorch's kernels
 
 
@@ -29,13 +32,13 @@ def _sum(dims, c, a, b, beta, alpha, out=None, activation=None):
     return matmul(a, b, c=c, alpha=float(alpha), beta=float(beta), math=math, activation=activation, out=out)
 
 
-@aten("mm")
+@aten("mm", state=_state)
 def mm(a, b):
     """``a @ b`` of matrices."""
     return matmul(a, b, math=_math(2, a, b))
 
 
-@aten("bmm")
+@aten("bmm", state=_state)
 def bmm(a, b):
     """``a @ b`` of batches."""
     return matmul(a, b, math=_math(3, a, b))
@@ -53,13 +56,13 @@ def bmm_out(a, b, *, out):
     return matmul(a, b, math=_math(3, a, b, out=out), out=out)
 
 
-@aten("addmm", "addmm.out")
+@aten("addmm", "addmm.out", state=_state)
 def addmm(c, a, b, *, beta=1, alpha=1, out=None):
     """``beta * c + alpha * a @ b`` of matrices."""
     return _sum(2, c, a, b, beta, alpha, out)
 
 
-@aten("baddbmm", "baddbmm.out")
+@aten("baddbmm", "baddbmm.out", state=_state)
 def baddbmm(c, a, b, *, beta=1, alpha=1, out=None):
     """``beta * c + alpha * a @ b`` of batches."""
     return _sum(3, c, a, b, beta, alpha, out)

@@ -1,6 +1,6 @@
 """Softmax and log-softmax."""
 from ... import softmax_bwd, softmax_fwd
-from .._table import Refused, aten
+from .._table import Refused, aten, nothing
 from .._tensors import one_dtype
 
 
@@ -18,25 +18,25 @@ def _backward(dy, y, dim, input_dtype, log):
     return softmax_bwd(dy, y, axis=dim, log=log)
 
 
-@aten("_softmax")
+@aten("_softmax", state=nothing)
 def softmax(x, dim, half_to_float):
     """``softmax_fwd``."""
     return _forward(x, dim, half_to_float, False)
 
 
-@aten("_log_softmax")
+@aten("_log_softmax", state=nothing)
 def log_softmax(x, dim, half_to_float):
     """``softmax_fwd`` with log."""
     return _forward(x, dim, half_to_float, True)
 
 
-@aten("_softmax_backward_data")
+@aten("_softmax_backward_data", state=nothing)
 def softmax_backward(dy, y, dim, input_dtype):
     """``softmax_bwd``."""
     return _backward(dy, y, dim, input_dtype, False)
 
 
-@aten("_log_softmax_backward_data")
+@aten("_log_softmax_backward_data", state=nothing)
 def log_softmax_backward(dy, y, dim, input_dtype):
     """``softmax_bwd`` with log."""
     return _backward(dy, y, dim, input_dtype, True)

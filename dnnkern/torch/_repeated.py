@@ -1,0 +1,193 @@
+"""Calls of overrides like earlier ones, without what overrides do besides calling this library's functions.
+
+An override looks at dtypes, memory formats and windows, and calls one function of the library or a few, of which each makes a call like an
+earlier one by a `host.sites` function. Where all did, a shortcut is generated: it compares what the override was given, and calls the
+sites. For ``convolution`` it is::
+
+    def shortcut(args):
+        try:
+            a0, a1, a2, a3, a4, a5, a6, a7, a8 = args
+        except ValueError:
+            return MISS
+        if a2 is not None or a3 != c3 or a4 != c4 or a5 != c5 or a6 != c6 or a7 != c7 or a8 != c8:
+            return MISS
+        r0 = site0((a0, a1), None, scalars0, None)
+        if r0 is MISS:
+            return MISS
+        return r0
+
+The sites' guards compare the tensors. An override that has shortcuts says what else its calls depend on (`_table.Override.state`).
+"""
+import contextlib
+import functools
+import threading
+
+import torch
+
+from ..host.front import FOLLOWERS, MISS
+from ..host.guards import make_guard
+from ..registry import when_choices_change
+
+_PLAIN = int, float, bool, str, type(None), torch.dtype, torch.device
+_SHORTCUTS = 8    # for arguments whose first tensor has the same shape
+_ATTEMPTS = 32    # to make one, for such arguments
+_KEYS = 1 << 12
+SITES_FROM = 2    # calls before an override's calls have sites
+
+
+class Repeated:
+    """The shortcuts of an override.
+
+    Parameters
+    ----------
+    function : callable
+        The override.
+    state : callable
+        () -> what its calls depend on besides their arguments.
+    """
+
+    def __init__(self, function, state):
+        self.function, self.state = function, state
+        self.known, self.tries = {}, {}
+        when_choices_change(self.forget)
+
+    def forget(self):
+        """Drop all shortcuts."""
+        self.known.clear()
+        self.tries.clear()
+
+    def shortened(self, args):
+        """The result of a call, by a shortcut; MISS where there is none."""
+        try:
+            shortcuts = self.known.get((args[0].shape, self.state()), ())
+        except AttributeError:  # no tensor
+            return MISS
+        for shortcut in shortcuts:
+            result = shortcut(args)
+            if result is not MISS:
+                return result
+        return MISS
+
+    def call(self, *args, **kwargs):
+        """The result of the override, which is followed once its calls have sites."""
+        if kwargs:
+            return self.function(*args, **kwargs)
+        key = getattr(args[0], "shape", None), self.state()
+        tried = self.tries.get(key, 0)
+        if tried > _ATTEMPTS:
+            return self.function(*args)
+        if len(self.tries) >= _KEYS:
+            self.tries.clear()
+        self.tries[key] = tried + 1
+        if tried < SITES_FROM:
+            return self.function(*args)
+        with followed() as calls:
+            result = self.function(*args)
+        shortcut = make_shortcut(args, result, calls)
+        if shortcut is not None:
+            self.known[key] = (shortcut, *self.known.get(key, ())[:_SHORTCUTS - 1])
+        return result
+
+
+repeated = functools.cache(Repeated)
+"""The one `Repeated` of an override: what it knows outlives `enable` and `disable`."""
+
+
+@contextlib.contextmanager
+def followed():
+    """The calls that this thread makes of the library's functions in the block, as `FOLLOWERS` are told of them."""
+    calls, here = [], threading.get_ident()
+
+    def follow(*call):
+        if threading.get_ident() == here:
+            calls.append(call)
+    FOLLOWERS.append(follow)
+    try:
+        yield calls
+    finally:
+        FOLLOWERS.remove(follow)
+
+
+def make_shortcut(args, result, calls):
+    """A function of the arguments that makes these calls; None where they are not all of it."""
+    names = {id(a): f"a{k}" for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
+    made, values, lines, looked_at = {}, {}, [], set()
+    for n, (operation, site, operands, out, scalars, results) in enumerate(calls):
+        writes = out is not None or operation.updates and any(x is not None and name in operation.updates
+                                                              for name, x in zip(operation.operands, operands))
+        if site is None or writes and n + 1 < len(calls):
+            return None  # what was written in place would be written again
+        given = _sequence(operands, names)
+        into = "None" if out is None else _sequence(out, names) if isinstance(out, tuple) else names.get(id(out))
+        if given is None or into is None:
+            return None
+        looked_at.update(map(id, operands))
+        values[f"site{n}"], values[f"scalars{n}"] = site, scalars
+        lines += [f"r{n} = site{n}({given}, {into}, scalars{n}, None)", f"if r{n} is MISS:", "    return MISS"]
+        if type(results) is tuple:
+            made.update((id(r), (r, f"r{n}[{i}]")) for i, r in enumerate(results))
+        else:
+            made[id(results)] = results, f"r{n}"
+    returned = _returned(result, names, made, values)
+    if not calls or returned is None:
+        return None
+    tests = []
+    for k, a in enumerate(args):
+        if isinstance(a, torch.Tensor):
+            continue
+        if type(a) is list and all(type(v) in _PLAIN for v in a) or type(a) in _PLAIN:
+            values[f"c{k}"] = list(a) if type(a) is list else a
+            tests.append(f"a{k} is not None" if a is None else f"a{k} != c{k}")
+        else:
+            return None
+    others = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and id(a) not in looked_at]
+    if others:  # tensors whose memory nothing reads
+        values["guard"] = make_guard([args[k] for k in others])
+        if values["guard"] is None:
+            return None
+        tests.append(f"not guard({', '.join(f'a{k}' for k in others)})")
+    head = ["try:", f"    {''.join(f'a{k}, ' for k in range(len(args)))}= args", "except ValueError:", "    return MISS"]
+    if tests:
+        head += [f"if {' or '.join(tests)}:", "    return MISS"]
+    return _maker((*head, *lines, f"return {returned}"), tuple(values))(*values.values())
+
+
+def _sequence(arrays, names):
+    """The source of a tuple of arguments; None if something is none."""
+    found = ["None" if a is None else names.get(id(a)) for a in arrays]
+    return None if None in found else f"({''.join(f'{name}, ' for name in found)})"
+
+
+def _returned(result, names, made, values):
+    """The source of what an override returns: results of calls, views of them of another shape, its arguments, None, tensors without
+    elements; None if it is something else."""
+    if type(result) in (tuple, list):
+        parts = [_returned(part, names, made, values) for part in result]
+        return None if None in parts else f"({''.join(f'{part}, ' for part in parts)})"
+    if result is None:
+        return "None"
+    if not isinstance(result, torch.Tensor):
+        return None
+    if id(result) in made:
+        return made[id(result)][1]
+    if id(result) in names:
+        return names[id(result)]
+    if not result.numel():
+        name = f"empty{len(values)}"
+        values[name] = functools.partial(torch.empty_strided, result.shape, result.stride(), dtype=result.dtype, device=result.device)
+        return f"{name}()"
+    for other, source in made.values():
+        if other.data_ptr() == result.data_ptr() and other.dtype == result.dtype and other.numel() == result.numel() and (
+                other.is_contiguous() and result.is_contiguous()):
+            return f"{source}.view({tuple(result.shape)})"
+    return None
+
+
+@functools.lru_cache(1024)
+def _maker(lines, names):
+    """A function that makes a shortcut with these lines, of the values that have these names in them."""
+    text = "\n".join([f"def make({', '.join(names)}):", "    def shortcut(args):", *(f"        {line}" for line in lines),
+                      "    return shortcut"])
+    found = {"MISS": MISS}
+    exec(compile(text, "<shortcut>", "exec"), found)
+    return found["make"]
