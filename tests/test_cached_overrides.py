@@ -1,4 +1,4 @@
-"""Overrides' calls like earlier ones, as on a GPU (`bench.pretend`): what was found out is not asked again, and all that changed is noticed."""
+"""Overrides' calls like earlier ones, as on a GPU (`bench.pretend`): nothing is found out again, and all that changed is noticed."""
 import pytest
 from cached import now, pretended_gpu, seen_fixture, tensors, torch  # noqa: F401 (fixtures)
 
@@ -56,6 +56,15 @@ def test_a_product(seen, entered):
     assert len(entered) > count, "another width"
     count = len(entered)
     assert torch.mm(*others).shape == (4, 3) and len(entered) == count, "both are known"
+
+
+def test_images_with_channels_last(seen, entered):
+    x, w = (t.to(memory_format=torch.channels_last) for t in tensors((2, 4, 6, 6), (8, 4, 3, 3)))
+    first = repeat(lambda: ATEN.convolution(x, w, None, *CONV))
+    count = len(entered)
+    y = ATEN.convolution(x, w, None, *CONV)
+    assert len(entered) == count and y.stride() == first.stride() and y.is_contiguous(memory_format=torch.channels_last)
+    assert now(seen, x, w, y)
 
 
 def test_a_gradient_of_two_calls(seen, entered):

@@ -65,6 +65,20 @@ def assert_all_same(ours, theirs, call):
             assert_same(x, y, f"{call}: {kind} {i}")
 
 
+@pytest.mark.skipif(KEY == "CPU", reason="on a GPU calls like earlier ones are shortened")
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_repeated_calls(call):
+    """On other tensors of the same shapes, with the first ones still alive."""
+    way = call.ways[-1]
+    given = [tensors(call, way, "float32") for _ in range(5)]
+    for t in given[-1]:
+        t.data.mul_(0.5)
+    theirs = pytorchs(call, given[-1])
+    with dnnkern.torch.enabled("all", strict=True):
+        kept = [results(call, some) for some in given]
+    assert_all_same(kept[-1], theirs, call)
+
+
 def outcome(call, of=results):
     """What `results` returns for a first tensor without elements, or what it raises."""
     first, *others = tensors(call, "contiguous", "float32")
