@@ -60,8 +60,8 @@ CASES = [  # activation, its definition
 POINTS = np.concatenate([np.linspace(-12, 12, 480), [0.0, 1e-6, -1e-6, 20, -20, 60, -60, 85, -85, 300, -300]])
 
 
-def _forward(activation, x):
-    f = activation_function(activation, x.dtype.name)
+def _forward(activation, x, short=None):
+    f = activation_function(activation, x.dtype.name, short)
 
     @cuda.jit(launch_bounds=THREADS)
     def kernel(x, y, n):
@@ -96,6 +96,18 @@ def test_forward(activation, definition, dtype):
     exact = definition(x.astype(np.float64))
     # a few roundings; the absolute part is for tails, where exp magnifies the rounding of its argument
     np.testing.assert_allclose(y, exact, rtol=12 * eps, atol=4 * eps)
+
+
+@pytest.mark.parametrize("dtype, relative, absolute", [(np.float16, 2.0**-16, 2.0**-27), (ml_dtypes.bfloat16, 2.0**-12, 2.0**-126)])
+def test_gelu_of_16_bits(dtype, relative, absolute):
+    """In the tail too, and of what is not finite."""
+    x = np.arange(0, 2**16, 37, dtype=np.uint16).view(dtype).astype(np.float32)
+    x = np.concatenate([x[np.isfinite(x)], POINTS.astype(np.float32), np.float32([np.inf, -np.inf, np.nan])])
+    y = _forward(Activation("gelu"), x, np.dtype(dtype).name)
+    wide = x[:-3].astype(np.float64)
+    exact = wide * np.vectorize(lambda v: 0.5 * math.erfc(-v / math.sqrt(2)))(wide)
+    np.testing.assert_array_less(abs(y[:-3] - exact), abs(exact) * relative + absolute + 1e-300)
+    assert y[-3] == np.inf and abs(y[-2]) <= 2.0**-26 and np.isnan(y[-1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -90,6 +90,23 @@ def test_normal_tail(name, error):
         np.testing.assert_array_less(abs(got - exact), exact * (bound + wide * wide * 2**-23) + TINY)
 
 
+def test_a_product_is_saturated():
+    x = np.array([-1, 2, 0.25, np.nan, np.inf, 0, -np.inf], np.float32).repeat(2)
+    got = _map(fastmath.product_saturated, x, np.full_like(x, 0.75))
+    np.testing.assert_array_equal(got, np.array([0, 1, 0.1875, 0, 1, 0, 0], np.float32).repeat(2))
+
+
+@pytest.mark.parametrize("name, far, error", [("half_tail", 6.0, 2**-17), ("bfloat16_tail", 13.25, 2**-12)])
+def test_tails_of_what_is_rounded_to_16_bits(name, far, error):
+    """Of float16's, where the product with the argument is below 2**-14, the error counts beside that."""
+    u = np.concatenate([_range(0, 1), np.array([0, 1], np.float32)])
+    got = _map(getattr(fastmath, name), u).astype(np.float64)
+    a = far * u.astype(np.float64)
+    exact = far * 0.5 * np.vectorize(math.erfc)(a / math.sqrt(2))
+    least = 2.0**-14 / a.clip(1e-9) * far if name == "half_tail" else 0.0
+    np.testing.assert_array_less(abs(got - exact), np.maximum(exact, least) * error + TINY)
+
+
 SPECIAL = [  # function, argument, result
     ("ex2", -200, 0), ("ex2", 200, np.inf), ("ex2", -np.inf, 0), ("ex2", np.inf, np.inf), ("ex2", np.nan, np.nan),
     ("lg2", 0, -np.inf), ("lg2", np.inf, np.inf), ("lg2", -1, np.nan), ("rcp", 0, np.inf), ("rcp", np.inf, 0), ("rcp", 2.0**127, 0),
@@ -100,6 +117,7 @@ SPECIAL = [  # function, argument, result
     ("erfc_positive", 50, 0), ("expm1_negative", -np.inf, -1), ("expm1_negative", 0, 0), ("expm1_negative", np.nan, np.nan),
     ("log1p_unit", 0, 0), ("log1p_unit", np.nan, np.nan),
     ("saturate", -1, 0), ("saturate", 2, 1), ("saturate", 0.25, 0.25), ("saturate", np.nan, 0), ("fabs", -3, 3), ("fabs", -np.inf, np.inf),
+    ("bfloat16_tail", 1, 0),
 ]
 
 

@@ -18,6 +18,7 @@ from dnnkern.host.device import Device
 from dnnkern.host.tensor import Tensor
 from dnnkern.engine import hopper as engine
 from dnnkern.engine.hopper import Tile, make_matrix_loader
+from dnnkern.engine.hopper_columns import paired_columns
 from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.engine.roles import stored_by_rows
@@ -133,6 +134,23 @@ def test_a_programs_matrix_comes_through_shared_memory():
     assert staged_addend(spec, operands) == 2
     assert staged_addend(spec, {**operands, 2: (c, (1, 64))}) is None
     assert staged_addend(dataclasses.replace(spec, c="bfloat16"), {**operands, "c": (c, (1, 64))}) is None
+
+
+def test_operands_of_columns_come_in_pairs():
+    """Where a pair is one access; as many as there are registers for."""
+    bias, add = Tensor.packed((64,), "bfloat16"), Function.of("add")
+    spec = EpilogueSpec(bias="column", bias_dtype="bfloat16", output="float16")
+    assert paired_columns(spec, {"bias": (bias, (0, 1))}) == paired_columns(spec, {"bias": (bias, (0, 1, 64))}) == ("bias",)
+    assert paired_columns(dataclasses.replace(spec, bias="row"), {"bias": (bias, (1, 0))}) == ()
+    assert paired_columns(dataclasses.replace(spec, output="float32"), {"bias": (bias, (0, 1))}) == ()
+    for tensor, strides in ((bias, (0, 2)), (bias, (0, 1, 63)), (dataclasses.replace(bias, alignment=2), (0, 1)),
+                            (Tensor.packed((64,), "int32"), (0, 1))):
+        assert paired_columns(spec, {"bias": (tensor, strides)}) == ()
+    wide = Tensor.packed((64,), "float32")
+    program = Program(((wide.dtype, "column"), ("bfloat16", "matrix"), ("bfloat16", "column"), (wide.dtype, "column")),
+                      (Step(add, (0, 1)), Step(add, (5, 2)), Step(add, (6, 3)), Step(add, (7, 4))))
+    operands = {"bias": (bias, (0, 1)), 0: (wide, (0, 1)), 1: (bias, (64, 1)), 2: (bias, (0, 1)), 3: (wide, (0, 1))}
+    assert paired_columns(dataclasses.replace(spec, program=program), operands) == ("bias", 0, 2), "8 + 16 + 8 words; 16 more are too many"
 
 
 def test_results_leave_in_whole_boxes():

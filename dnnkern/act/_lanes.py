@@ -3,7 +3,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i64, u32
-from ..device.convert import element
+from ..device.convert import element, short_of
 from ..device.pointwise import TYPES, Function, make_function
 from ..device.vec import advance
 from ..engine.lanes import make_chunks, make_input, make_output, stored
@@ -127,7 +127,7 @@ def make_lanes(work):
     exist. Inputs with one value a row are ``k * step`` elements after theirs. `scalars` are (alpha, beta) of functions that have them.
     """
     inputs, results, length, LANES = work.inputs, work.function.results, work.elements, work.lanes
-    apply = make_function(work.function, work.compute, all(ITEMSIZE[d] <= 2 for d in work.dtypes[inputs:]))
+    apply = make_function(work.function, work.compute, short_of(*work.dtypes[inputs:]))
     values = [TYPES[element(stored(d)).compute] for d in work.dtypes]
     read = [make_input(work.dtypes[k], work.units[k], 1 if work.once[k] else LANES, length, work.plain) for k in range(inputs)]
     read += [(1, _nothing, _nothing, _nothing)] * (INPUTS - inputs)

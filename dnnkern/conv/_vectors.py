@@ -18,7 +18,7 @@ def make_finish(spec, count, words, residual_words):
     prior_type, prior_length, fetch_prior, unpack_prior = make_reader(spec.c or spec.output, count, words, False)
     kind, length, fetch_residual, unpack_residual = make_reader(spec.residual or spec.output, count, residual_words)
     Prior, Residual = scalar_of(spec.c or spec.output), scalar_of(spec.residual or spec.output)
-    activate, put = activation_function(spec.activation, spec.compute, spec.is_short), make_writer(spec.output, count, words)
+    activate, put = activation_function(spec.activation, spec.compute, spec.short), make_writer(spec.output, count, words)
 
     @device_function
     def finish(acc, k, y, at, biases, alpha, beta, residual, residual_at):

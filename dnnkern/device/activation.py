@@ -9,8 +9,8 @@ import numbers
 import sys
 
 from . import device_function, f32, f64
-from .fastmath import (erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, log1p, log1p_unit, maximum, minimum, normal_tail, rcp,
-                       short_tail, tanh)
+from .fastmath import (BFLOAT16_FAR, HALF_FAR, bfloat16_tail, erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, half_tail, log1p,
+                       log1p_unit, maximum, minimum, normal_tail, product_saturated, rcp, short_tail, tanh)
 
 PARAMETERS = {
     "identity": {},
@@ -107,15 +107,15 @@ def _types(compute, short):
 
 
 @functools.cache
-def activation_function(activation, compute="float32", short=False):
+def activation_function(activation, compute="float32", short=None):
     """Device function ``f(x)`` of a scalar of type `compute`.
 
     Parameters
     ----------
     activation : Activation, str or None
     compute : "float32" or "float64"
-    short : bool
-        Results will be rounded to 16 bits or fewer: gelu's tail may have a relative error of 2**-16.
+    short : None, "float16" or "bfloat16"
+        Results will be rounded to 16 bits or fewer (see `convert.short_of`): gelu may have the error of `half_tail`, or `bfloat16_tail`.
     """
     activation = Activation.of(activation)
     T, inverse, tail_of, far = _types(compute, short)
@@ -164,6 +164,13 @@ def activation_function(activation, compute="float32", short=False):
         def f(x):
             v = minimum(maximum(x, T(-2.0**60)), T(2.0**60))
             return v * inverse(T(1) + fabs(v))
+    elif mode == "gelu" and compute == "float32" and short:
+        # NOTE: as below, with the bound as part of the tail's argument, where it is no instruction
+        tail_in_parts, part = (half_tail, 1 / HALF_FAR) if short == "float16" else (bfloat16_tail, 1 / BFLOAT16_FAR)
+
+        def f(x):
+            u = product_saturated(fabs(x), f32(part))
+            return fma(-u, tail_in_parts(u), maximum(x, f32(0)))
     elif mode == "gelu":
         # NOTE: max(x, 0) - |x| erfc(|x|/sqrt 2)/2 has no cancellation, and the bound keeps infinity times zero out of it
         def f(x):
@@ -201,9 +208,9 @@ def activation_function(activation, compute="float32", short=False):
 
 
 @functools.cache
-def activation_gradient(activation, compute="float32", short=False):
+def activation_gradient(activation, compute="float32", short=None):
     """Device function ``g(dy, x)``: dy times the derivative at `x`; at a kink that of the clipped side, relu's at 0 being its slope.
-    `short` as `activation_function`'s."""
+    `short`: the results will be rounded to 16 bits or fewer; gelu's tail may have a relative error of 2**-16."""
     activation = Activation.of(activation)
     T, inverse, tail_of, far = _types(compute, short)
     p = dict(activation.parameters)

@@ -258,3 +258,10 @@ def element(dtype, compute=None):
     if compute in ("int32", "int64"):
         return _integer(name, compute)
     return _element(_ALIASES.get(name, name))
+
+
+def short_of(*dtypes):
+    """The float type of 16 bits whose range and precision results of these dtypes need; None if they need more."""
+    if any(element(d, "int32" if d in INTEGERS else None).storage.itemsize > 2 for d in dtypes):
+        return None
+    return "bfloat16" if "bfloat16" in dtypes else "float16"

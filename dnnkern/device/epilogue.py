@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import device_function, f32, f64, i32, i64
 from .activation import Activation, activation_function
-from .convert import element
+from .convert import element, short_of
 from .fastmath import fma
 from .numeric import float_to_int32, floats_to_bfloat162, floats_to_half2
 
@@ -170,9 +170,9 @@ class EpilogueSpec:
             self.alpha or self.beta or self.scales)
 
     @property
-    def is_short(self):
-        """Whether results have 16 bits or fewer."""
-        return element(self.output).storage.itemsize <= 2
+    def short(self):
+        """See `convert.short_of`."""
+        return short_of(self.output)
 
     @property
     def compute(self):
@@ -195,7 +195,7 @@ class EpilogueSpec:
 
 
 @functools.cache
-def make_epilogue(spec, result="storage", given=None):
+def make_epilogue(spec, result="storage", given=()):
     """Device function ``epilogue(acc, m, n, e)`` of `spec`; `e` are `EpilogueParams`, or those with more.
 
     Parameters
@@ -204,9 +204,9 @@ def make_epilogue(spec, result="storage", given=None):
     result : "storage", "compute" or "packed"
         The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
         of columns n and n + 1.
-    given : None, "c", "residual", or a number
-        With "packed": an addend of 16 bits, or the program's operand of that number, that is not loaded but handed over,
-        ``epilogue(acc0, acc1, m, n, e, word)``.
+    given : tuple of "c", "residual", "bias", and numbers
+        With "packed": addends, and the program's operands of these numbers, that are not loaded but handed over,
+        ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column.
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
@@ -216,13 +216,15 @@ def make_epilogue(spec, result="storage", given=None):
     by_row, by_column = spec.bias == "row", spec.bias == "column"
     load_bias, load_c = _loader(spec.bias_dtype, spec.integer), _loader(spec.c or spec.output, spec.integer)
     load_residual = _loader(spec.residual or spec.output, spec.integer)
-    short = spec.is_short and not spec.program
+    short = None if spec.program else spec.short
     activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute, short)
 
-    c_given, residual_given = given == "c", given == "residual"
+    c_given, given_c = _picked(given, "c")
+    residual_given, given_residual = _picked(given, "residual")
+    bias_given, given_bias = _picked(given, "bias")
 
     @device_function
-    def combine(acc, m, n, e, other):
+    def combine(acc, m, n, e, others):
         y = T(acc)
         if a_by_tensor:
             y = y * T(e.scale_a[0])
@@ -235,25 +237,27 @@ def make_epilogue(spec, result="storage", given=None):
         if has_alpha:
             y = y * T(e.alpha)
         if has_c:
-            addend = T(other) if c_given else T(load_c(e.c, Offset(m) * e.c_row_stride + Offset(n) * e.c_column_stride))
+            addend = T(given_c(others)) if c_given else T(load_c(e.c, Offset(m) * e.c_row_stride + Offset(n) * e.c_column_stride))
             y = fma(addend, T(e.beta), y) if has_beta else y + addend
         if has_residual:
             if residual_given:
-                addend = T(other)
+                addend = T(given_residual(others))
             else:
                 addend = T(load_residual(e.residual, Offset(m) * e.residual_row_stride + Offset(n) * e.residual_column_stride))
             y = y + addend
         if by_row:
             y = y + T(load_bias(e.bias, Offset(m * e.bias_stride)))
-        if by_column:
+        if by_column and bias_given:
+            y = y + T(given_bias(others))
+        elif by_column:
             y = y + T(load_bias(e.bias, Offset(n * e.bias_stride)))
         return activate(y)
     if spec.program:
-        combine = _with_program(spec, combine, None if given in ("c", "residual") else given)
+        combine = _with_program(spec, combine, given)
 
     @device_function
     def transform(acc, m, n, e):
-        return combine(acc, m, n, e, T(0))
+        return combine(acc, m, n, e, (T(0),))
 
     if result == "compute":
         return transform
@@ -264,15 +268,9 @@ def make_epilogue(spec, result="storage", given=None):
         if spec.program:
             from .program import make_cast
             pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
-        if given is not None:
-            addend = spec.c if c_given else spec.residual if residual_given else spec.program.operands[given][0]
-            if addend not in ("float16", "bfloat16"):
-                raise ValueError(f"make_epilogue: {given} of type {addend} cannot be given; expected float16 or bfloat16")
-            unpack = element(addend).unpack
-
+        if given:
             @device_function
-            def packed_given(acc0, acc1, m, n, e, word):
-                low, high = unpack(word)
+            def packed_given(acc0, acc1, m, n, e, low, high):
                 return pack(combine(acc0, m, n, e, low), combine(acc1, m, n + 1, e, high))
             return packed_given
 
@@ -294,20 +292,26 @@ def make_epilogue(spec, result="storage", given=None):
     return epilogue
 
 
-def _with_program(spec, combine, given=None):
-    """`combine`, and the program of its value, whose operand number `given` is `other`. Where it stores, m and n may lie beyond the matrix,
+def _picked(given, name):
+    """Whether a value is given, and the device function that picks it out of the tuple of those that are."""
+    AT = given.index(name) if name in given else 0
+    return name in given, device_function(lambda others: others[AT])
+
+
+def _with_program(spec, combine, given=()):
+    """`combine`, and the program of its value, some of whose operands may be `given`. Where it stores, m and n may lie beyond the matrix,
     see `program`."""
     from .program import make_program
-    run, STORES, GIVEN = make_program(spec.program, spec.compute, spec.is_short, given), bool(spec.program.stores), given is not None
+    run, STORES, GIVEN = make_program(spec.program, spec.compute, spec.short, given), bool(spec.program.stores), bool(given)
 
     @device_function
-    def combine_and_run(acc, m, n, e, other):
+    def combine_and_run(acc, m, n, e, others):
         if STORES:
-            value = combine(acc, min(m, e.extras[0] - 1), min(n, e.extras[1] - 1), e, other)
+            value = combine(acc, min(m, e.extras[0] - 1), min(n, e.extras[1] - 1), e, others)
         else:
-            value = combine(acc, m, n, e, other)
+            value = combine(acc, m, n, e, others)
         if GIVEN:
-            return run((value, other), m, n, e.extras)
+            return run((value,) + others, m, n, e.extras)
         return run(value, m, n, e.extras)
     return combine_and_run
 

@@ -97,9 +97,9 @@ class Function:
 
 
 @functools.cache
-def make_function(function, compute, short=False):
+def make_function(function, compute, short=None):
     """Device function ``apply(a, b, c)`` of values of type `compute`; those that it has no use for may be anything, c is the tuple (alpha,
-    beta) if it is scaled. Two results are a tuple; `short`: they will be rounded to 16 bits or fewer."""
+    beta) if it is scaled. Two results are a tuple; `short`: what `convert.short_of` calls the types that they will be rounded to."""
     refused = function.refusal(compute)
     if refused:
         raise TypeError(f"make_function: {refused}")
@@ -114,7 +114,9 @@ def make_function(function, compute, short=False):
         return device_function(_scaled(mode))
     if mode in ("prelu", WITH_SLOPE):
         return device_function(_prelu(T, op, mode))
-    f, g = (make(function.activation, compute, short) for make in (activation_function, activation_gradient))
+    # NOTE: of a product's factor small values need their own precision too
+    f = activation_function(function.activation, compute, None if short == "float16" and op in ("glu_fwd", "glu_bwd") else short)
+    g = activation_gradient(function.activation, compute, short)
     if op == "activation_fwd":
         def apply(x, b, c):
             return f(x)

@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass
 
 from . import device_function, i32
 from .activation import Activation
-from .convert import INTEGERS, element
+from .convert import INTEGERS, element, short_of
 from .numeric import double_to_int32, float_to_int32
 from .pointwise import TYPES, Function, make_function
 from .program_operands import MEMBERS, _bounds, loaded_type
@@ -202,25 +202,26 @@ def positions_of(program):
 # ---- the device function
 
 @functools.cache
-def make_program(program, accumulator="float32", short=False, given=None):
+def make_program(program, accumulator="float32", short=None, given=()):
     """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
 
-    `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: the result will be rounded to 16
-    bits or fewer. `given`: the number of an operand that is not loaded, but handed over after the one accumulator, ``run((acc, value), m,
-    n, e)``.
+    `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: what `convert.short_of` gives for
+    the type that the result will be rounded to. `given`: what comes after the one accumulator, ``run((acc, value, ...), m, n, e)``;
+    operands whose numbers are among it are not loaded.
     """
     types, shift = program.types(accumulator), not program.accumulators  # without accumulators a 0 stands first: tuples are not empty
     positions, operands = iter(positions_of(program)), itertools.count()
-    values = _start(program.accumulators) if given is None else device_function(_first)
+    values = device_function(_first) if given else _start(program.accumulators)
     for dtype, access in program.loads:
-        if access in MEMBERS and next(operands) == given:
-            next(positions)
-            values = _with_given(values)
-        elif access in MEMBERS:
-            values = _with_load(values, dtype, access, next(positions))
-        else:
+        number = next(operands) if access in MEMBERS else None
+        if number is None:
             values = _with_constant(values, dtype, access)
-    known, shorts = program.accumulators + len(program.loads), _shorts(program, short)
+        elif number in given:
+            next(positions)
+            values = _with_given(values, 1 + given.index(number))
+        else:
+            values = _with_load(values, dtype, access, next(positions))
+    known, shorts = program.accumulators + len(program.loads), _shorts(program, [short])
     for k, step in enumerate(program.steps):
         function = make_function(step.function, step.compute, shorts[known + k])
         casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
@@ -244,25 +245,21 @@ def make_program(program, accumulator="float32", short=False, given=None):
     return run_and_store
 
 
-def _shorts(program, short):
-    """For each value whether all that is made of it has 16 bits or fewer: no step goes on with it but as such."""
+def _shorts(program, result):
+    """What `short_of` gives for all that each value is rounded to; None where a step goes on with the value as it is. `result`: a list of
+    the same for what the kernel does with the result."""
     count = len(program.types())
     uses = [[] for _ in range(count)]
     for k, step in enumerate(program.steps, count - len(program.steps)):
         if step.round_to:
-            uses[k] = [_is_short(step.round_to)]
+            uses[k] = [short_of(step.round_to)]
         for i in step.inputs:
             if i < count - len(program.steps) or not program.steps[i - count].round_to:
-                uses[i].append(False)
+                uses[i].append(None)
     for value, dtype, _ in program.stores:
-        uses[value].append(_is_short(dtype))
-    if short is not None:
-        uses[program.result].append(short)
-    return [bool(of) and all(of) for of in uses]
-
-
-def _is_short(dtype):
-    return element_of(dtype).storage.itemsize <= 2
+        uses[value].append(short_of(dtype))
+    uses[program.result].extend(result)
+    return [None if not of or None in of else "bfloat16" if "bfloat16" in of else "float16" for of in uses]
 
 
 def element_of(dtype):
@@ -328,11 +325,11 @@ def _first(acc, m, n, e):
     return (acc[0],)
 
 
-def _with_given(before):
+def _with_given(before, J):
     """`before` with a value more, that is handed over."""
     @device_function
     def values(acc, m, n, e):
-        return before(acc, m, n, e) + (acc[1],)
+        return before(acc, m, n, e) + (acc[J],)
     return values
 
 

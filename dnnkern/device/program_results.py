@@ -3,7 +3,7 @@ import functools
 
 from . import device_function, i32
 from .pointwise import make_function
-from .program import MEMBERS, _rounding, _shorts, _start, _with_constant, _with_step, loaded_type, make_cast, make_narrow
+from .program import MEMBERS, _rounding, _shorts, _start, _with_constant, _with_given, _with_step, loaded_type, make_cast, make_narrow
 
 
 @functools.cache
@@ -17,7 +17,7 @@ def make_results(program):
             values, given = _with_given(values, given), given + 1
         else:
             values = _with_constant(values, dtype, access)
-    shorts = _shorts(program, None)
+    shorts = _shorts(program, [])
     for k, step in enumerate(program.steps, len(program.loads)):
         function = make_function(step.function, step.compute, shorts[k])
         casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
@@ -30,14 +30,6 @@ def make_results(program):
     def results(loaded):
         return stored(values(loaded, 0, 0, 0))
     return results
-
-
-def _with_given(before, J):
-    """`before` with a value more, that the kernel has loaded."""
-    @device_function
-    def values(loaded, m, n, e):
-        return before(loaded, m, n, e) + (loaded[J],)
-    return values
 
 
 def _with_result(before, VALUE, cast):

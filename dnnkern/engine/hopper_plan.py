@@ -54,7 +54,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Specialisation:
-    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave and an addend comes."""
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave, and how an addend and
+    the operands of columns come."""
     tile: Tile
     operands: tuple
     epilogue: EpilogueSpec
@@ -62,6 +63,7 @@ class Specialisation:
     vector: bool
     blocks: tuple = (False, False)  # whether a's and b's scales are by block
     staged: str | int | None = None
+    pairs: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ def make_epilogue_params(spec):
 def make_sink(special):
     """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
-    through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
+    through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
     epilogue_params = make_epilogue_params(spec)
 

@@ -20,6 +20,7 @@ from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
 from .hopper import GROUP, ROW
+from .hopper_columns import make_columns
 from .stores import make_group_store
 
 
@@ -29,41 +30,57 @@ def stores_aside(spec):
 
 
 @functools.cache
-def make_fill(spec, staged=None, width=ROW):
-    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
+def make_fill(spec, staged=None, width=ROW, pairs=()):
+    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns)``: 128 bytes of columns of a fragment, from acc[j]
+    on.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
     rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in the box already, as the
-    results will. Of 16-bit results rows may be `width` = 64 bytes wide, in the swizzle of as many.
+    results will; `columns` has the words that `make_columns` has read of `pairs`. Of 16-bit results rows may be `width` = 64 bytes
+    wide, in the swizzle of as many.
     """
     halves = element(spec.output).storage.itemsize == 2
-    epilogue = make_epilogue(spec, "packed" if halves else "storage", staged)
-    bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
+    given = (() if staged is None else (staged,)) + pairs
+    epilogue = make_epilogue(spec, "packed" if halves else "storage", given)
+    bits, ADDEND, PAIRS, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, bool(pairs), width == ROW
     CLAMPED = not stores_aside(spec)
+
+    if given:
+        values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, width)[2])
+
+        @device_function
+        def word(acc, k, row, column, e, columns, j, addend):
+            low, high = values(columns, j, addend)
+            return epilogue(acc[k], acc[k + 1], row, column, e, low, high)
 
     if halves:
         @device_function
         def fill_part(pair, s):
-            acc, j, line, chunk0, r0, r1, column, last, e = s
+            acc, j, line, chunk0, r0, r1, column, last, e, columns = s
             ca, cb = column + pair * 16, column + pair * 16 + 8
             if CLAMPED:
                 ca, cb = min(ca, last), min(cb, last)
             at = line + u32((pair * 2 + (chunk0 >> 3)) ^ (chunk0 & 7)) * 16
             k = j + pair * 8
             if ADDEND:
-                words = cuda.local.array(4, u32)
-                ldmatrix_x4(words, 0, at)
-                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e, words[0]), epilogue(acc[k + 2], acc[k + 3], r1, ca, e, words[1]),
-                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e, words[2]), epilogue(acc[k + 6], acc[k + 7], r1, cb, e, words[3]))
+                addend = cuda.local.array(4, u32)
+                ldmatrix_x4(addend, 0, at)
+                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, 2 * pair, addend[0]),
+                            word(acc, k + 2, r1, ca, e, columns, 2 * pair, addend[1]),
+                            word(acc, k + 4, r0, cb, e, columns, 2 * pair + 1, addend[2]),
+                            word(acc, k + 6, r1, cb, e, columns, 2 * pair + 1, addend[3]))
+            elif PAIRS:
+                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, 2 * pair, 0), word(acc, k + 2, r1, ca, e, columns, 2 * pair, 0),
+                            word(acc, k + 4, r0, cb, e, columns, 2 * pair + 1, 0), word(acc, k + 6, r1, cb, e, columns, 2 * pair + 1, 0))
             else:
                 stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
                             epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
         fill_all = unrolled(width // 32, fill_part)
 
         @device_function
-        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns):
             line = buffer + u32(warp * 16 + (lane & 15)) * width
-            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e))
+            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e, columns))
     else:
         @device_function
         def fill_part(block, s):
@@ -78,10 +95,35 @@ def make_fill(spec, staged=None, width=ROW):
         fill_all = unrolled(4, fill_part)
 
         @device_function
-        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns):
             line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
             fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e))
     return fill
+
+
+def _staged_dtype(spec, staged):
+    """Element type of the array that is staged."""
+    return spec.c if staged == "c" else spec.residual if staged == "residual" else spec.program.operands[staged][0]
+
+
+def _given_values(staged_dtype, pairs):
+    """Device function ``values(columns, j, addend)`` of what is given to an epilogue: the staged array's word and the columns' pairs."""
+    if staged_dtype is None:
+        return device_function(lambda columns, j, addend: pairs(columns, j))
+    unpack = element(staged_dtype).unpack
+    if pairs is None:
+        @device_function
+        def values(columns, j, addend):
+            low, high = unpack(addend)
+            return (low,), (high,)
+        return values
+
+    @device_function
+    def values_of_both(columns, j, addend):
+        lows, highs = pairs(columns, j)
+        low, high = unpack(addend)
+        return (low,) + lows, (high,) + highs
+    return values_of_both
 
 
 def staged_addend(spec, addends):
@@ -134,14 +176,14 @@ def make_fetch(width=ROW):
 
 
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False, staged=None):
+def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
 
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
     rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
-    box ahead of their use. Otherwise each thread loads it element by element.
+    box ahead of their use. Otherwise each thread loads it element by element. `pairs`: see `paired_columns`.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -150,10 +192,11 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
+    fill, free, ADDS = make_fill(spec, staged, pairs=pairs), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
     STAGED, AHEAD, CLAMPED = staged is not None, BUFFERS > 1, not stores_aside(spec)
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
+    (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(pairs)
 
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
@@ -196,6 +239,9 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
                 bulk_commit()  # counts as a box, or the next one would be written over one that is still read
             return
         buffer = staging + u32(box % BUFFERS * GROUP)
+        columns = cuda.local.array(max(WORDS, 1), u32)
+        if PAIRS:
+            read_columns(columns, column + start, c0 + start, n, e)
         if STAGED:
             if not AHEAD or box == 0:
                 fetch_ahead(box, row, column, thread, barrier, staging, m, n, e)
@@ -210,9 +256,9 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
             barrier_sync(barrier, u32(128))
         last = m - 1
         if CLAMPED:
-            fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e)
+            fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e, columns)
         else:
-            fill(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e)
+            fill(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e, columns)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
         if clipped and row + 64 > m:

@@ -15,6 +15,7 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import Factors, make_matrix_loader, make_product
+from ..engine.hopper_columns import paired_columns
 from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_seconds, locate_arguments, make_locate, make_sink,
                                   operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma,
                                   tile_count, tiles_for, wgmma_dtype, y_argument)
@@ -116,12 +117,13 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     by_tma = stored_by_tma(parts)
     tiles, place = locate_arguments(parts, tile, a, b)
-    addends = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
-               **numbered_operands(problem, parts.operand_steps)}
+    operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
+                "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"),
-                             staged_addend(parts.epilogue, addends) if by_tma else None)
+                             staged_addend(parts.epilogue, operands) if by_tma else None,
+                             paired_columns(parts.epilogue, operands) if by_tma else ())
     b_rows = tile.bn // tile.cluster
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,

@@ -16,6 +16,7 @@ from ...dispatch import Algorithm, Note
 
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
+from ...engine.hopper_columns import paired_columns
 from ...engine.hopper_stores import staged_addend, stores_aside
 from ...engine.programs import Steps, numbered_operands, operand_names, operands_argument
 from ...host.launch import Argument, Launch
@@ -54,13 +55,14 @@ def _body(p, config):
     total = _channels(p)[0]
     return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
                 config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue,
-                _staged(p))
+                *_given(p))
 
 
-def _staged(p):
-    """See `staged_addend`."""
+def _given(p):
+    """`staged_addend` and `paired_columns` of the epilogue."""
     residual = p.residual and (_pixels_apart(p.residual_strides, (p.n, *roles(p)[-1])), p.residual_strides[1])
-    return staged_addend(p.epilogue, {"residual": (p.residual, residual), **numbered_operands(p, _operand_steps(p))})
+    operands = {"residual": (p.residual, residual), "bias": (p.bias, (0, p.bias_stride)), **numbered_operands(p, _operand_steps(p))}
+    return staged_addend(p.epilogue, operands), paired_columns(p.epilogue, operands)
 
 
 def _pixels_apart(strides, sizes):

@@ -28,6 +28,7 @@ from ...device.vec import address, shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
+from ...engine.hopper_columns import make_columns
 from ...engine.hopper_stores import make_fetch, make_fill, make_staged, stores_aside
 
 WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
@@ -41,7 +42,8 @@ class Body:
 
     `taps` and `dilations` along d, h and w; `blocks` of 64 input channels; `columns`: output channels of a tile; `steps` of 16 channels of
     a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
-    "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through the stage, see `staged_addend`.
+    "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through the stage, see `staged_addend`; `pairs`:
+    what it reads in pairs of columns, see `paired_columns`.
     """
     dtype: str
     taps: tuple
@@ -56,6 +58,7 @@ class Body:
     major: str
     epilogue: EpilogueSpec
     staged: str | int | None = None
+    pairs: tuple = ()
 
     def __post_init__(self):
         steps = self.taps[0] * self.blocks
@@ -117,8 +120,10 @@ def halo_kernel(body):
     # consumers have rings of their own, whose barriers lie side by side
     pipe, rings, of_filters = make_pipeline(STAGES), make_pipeline(SLOTS), make_pipeline(1, consumers=0)
     READY = RING + rings.bytes
-    fill, STORES, STAGED = make_fill(body.epilogue, body.staged, 2 * COLUMNS), stores_aside(body.epilogue), body.staged is not None
+    fill = make_fill(body.epilogue, body.staged, 2 * COLUMNS, body.pairs)
+    STORES, STAGED = stores_aside(body.epilogue), body.staged is not None
     staged_array, arrived, PIXELS = make_staged(body.epilogue, body.staged) if STAGED else None, wait_copies(0), 64 * TILES
+    (WORDS, read_columns, _), PAIRS = make_columns(body.epilogue, body.pairs, 2 * COLUMNS), bool(body.pairs)
     CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
 
     @device_function
@@ -185,7 +190,7 @@ def halo_kernel(body):
         arrived()
 
     @device_function
-    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e):
+    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e, columns):
         """Results through the stage at `at`, whose pixels are no longer needed."""
         lane, warp = thread & 31, thread >> 5
         high, wide = extents
@@ -201,7 +206,7 @@ def halo_kernel(body):
             if STORES:  # not what lies outside
                 r0 = r0 if h < high and column + (lane >> 2) < wide else BEYOND
                 r1 = r1 if h + 1 < high and column + (lane >> 2) < wide else BEYOND
-            fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e)
+            fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e, columns)
         fence_async_shared()
         barrier_sync(barrier, 128)
         if thread == 0:
@@ -216,6 +221,9 @@ def halo_kernel(body):
     def consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, consumer, thread, n, extents, e):
         acc = cuda.local.array(SUMS, f32)
         state, t = pipe.consumer_start(), first + consumer * stride
+        columns = cuda.local.array(max(WORDS, 1), u32)
+        if PAIRS:
+            read_columns(columns, first_column, first_column + (thread & 3) * 2, n, e)
         of_filters.consumer_wait(ready, of_filters.consumer_start())
         while t < count:
             plane, line, column = locate(t, tiles)
@@ -233,7 +241,7 @@ def halo_kernel(body):
                         rings.consumer_release(bars, read, thread)
                 read, state = own, pipe.next(state)
             wait_all(acc)
-            store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e)
+            store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e, columns)
             rings.consumer_release(bars, read, thread)
             t = t + CONSUMERS * stride
 

@@ -30,6 +30,7 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
+from ...engine.hopper_columns import paired_columns
 from ...engine.hopper_plan import TILES, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
@@ -225,13 +226,13 @@ def _store_of(problem):
     return "direct"
 
 
-def _staged(problem, parts):
-    """The array that is loaded through shared memory where results are stored by TMA, see `staged_addend`."""
+def _operands(problem, parts):
+    """What epilogues read beside the accumulators, as `staged_addend` and `paired_columns` take it."""
     def strides(s):
-        return _row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1)
-    return staged_addend(problem.epilogue, {"c": (problem.output, strides(problem.output_strides)),
-                                            "residual": (problem.residual, strides(problem.residual_strides)),
-                                            **numbered_operands(problem, _operand_steps(problem, parts))})
+        return _row_stride(problem, parts, s), s[1], *(parts.columns * s[1],) * (problem.groups > 1)
+    bias = (0, problem.bias_stride, *(parts.columns * problem.bias_stride,) * (problem.groups > 1))
+    return {"c": (problem.output, strides(problem.output_strides)), "residual": (problem.residual, strides(problem.residual_strides)),
+            "bias": (problem.bias, bias), **numbered_operands(problem, _operand_steps(problem, parts))}
 
 
 @functools.cache
@@ -323,17 +324,18 @@ def build(problem, device, config):
     pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
     dtype, w_dtype = (wgmma_dtype(t.dtype, problem.math) for t in (image.tensor, w.tensor))
     image_map = image.argument(parts.axes, tile.bm, 0)
-    y_map, staged = image_map, None
+    y_map, staged, pairs = image_map, None, ()
     if store == "tma":
         per = 16 // out.itemsize
         shape = (problem.groups, parts.pixels, parts.columns)
         row = _row_stride(problem, parts, problem.output_strides)
         y_map = store_argument(problem.output_name, out.dtype, shape,
                                (parts.columns if problem.groups > 1 else per, row if parts.pixels > 1 else per, 1))
-        staged = _staged(problem, parts)
+        operands = _operands(problem, parts)
+        staged, pairs = staged_addend(problem.epilogue, operands), paired_columns(problem.epilogue, operands)
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
                              GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
-                             staged)
+                             staged, pairs)
     tiles = _tiles(parts, tile, problem.groups)[0]
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *_arguments(problem, parts, tile, store))

@@ -119,6 +119,8 @@ class Specialisation:
         Whether two columns are one vector store.
     staged : str, int or None
         The array that is loaded through shared memory, see `staged_addend`.
+    pairs : tuple
+        What is loaded in pairs of columns, see `paired_columns`.
     """
     tile: Tile
     dtype: str
@@ -131,6 +133,7 @@ class Specialisation:
     store: str
     vector: bool
     staged: str | int | None = None
+    pairs: tuple = ()
 
 
 @functools.cache
@@ -353,7 +356,7 @@ def make_rows_store(special):
             return  # the addend may be the result itself, which other blocks write
         if ALONE:
             barrier_sync(barrier, 128)
-        fill(acc, first + (start >> 1), buffer, r0, r1, column + (lane & 3) * 2 + start, lane, warp, n, e)
+        fill(acc, first + (start >> 1), buffer, r0, r1, column + (lane & 3) * 2 + start, lane, warp, n, e, acc)
         barrier_sync(barrier, 128)  # with two buffers also before this one is filled again
         chunk = thread & 7
         c, line = column + start + chunk * PER, buffer + u32(thread >> 3) * ROW
@@ -428,7 +431,7 @@ def make_sink(special):
     `OutputPixels`; the epilogue's eleven arguments.
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
-    store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged) if BY_TMA else None
+    store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
     store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
     placed = make_placed(special.epilogue.program, 1)

@@ -64,6 +64,11 @@ def saturate(body, x):
     return body.llvm("minnum", body.llvm("maxnum", x, FLOAT(0.0)), FLOAT(1.0))
 
 
+@form("mul.sat.f32 $0, $1, $2;")
+def product_saturated(body, x, y):
+    return saturate(body, body.fmul(x, y))
+
+
 # ---- integers
 
 @form("<op:min|max>.<sign:s|u><bits:32|64> $0, $1, $2;")

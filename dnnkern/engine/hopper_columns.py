@@ -1,0 +1,128 @@
+"""Operands of an epilogue with an element for each column, a bias say, loaded two at a time beside a fragment of wgmma.
+
+A thread has two neighbours of each 8 columns, in all its rows: of 16-bit elements that is one word, at an address a constant away from the
+first, where a tile lies inside the matrix.
+"""
+import functools
+
+from ..device import device_function, u32
+from ..device.convert import element
+from ..device.program import positions_of
+from ..device.vec import advance, as_u32, load2_into
+from .hopper import ROW
+
+MOST_WORDS = 32  # of a thread, for a box of results
+
+
+def paired_columns(spec, operands):
+    """The operands that can be loaded so: "bias", numbers of a program's. Host function.
+
+    `operands` as `hopper_stores.staged_addend` takes them, with the bias; results have 16 bits and an even number of columns.
+    """
+    names = ["bias"] if spec.bias == "column" else []
+    if spec.program is not None:
+        names += [k for k, (_, access) in enumerate(spec.program.operands[:spec.program.inputs]) if access == "column"]
+    if element(spec.output).storage.itemsize != 2 or spec.compute != "float32":
+        return ()
+    found, words = [], 0
+    for name in names:
+        more = ROW // 16 * operands[name][0].itemsize // 2
+        if words + more <= MOST_WORDS and _in_pairs(*operands[name]):
+            found.append(name)
+            words += more
+    return tuple(found)
+
+
+def _in_pairs(tensor, strides):
+    """Whether every second column of an array begins a multiple of two elements after address 0, and the next one follows it."""
+    _, column, *others = strides
+    return (tensor.dtype in ("float16", "bfloat16", "float32") and column == 1 and tensor.alignment % (2 * tensor.itemsize) == 0
+            and all(s % 2 == 0 for s in others))
+
+
+@functools.cache
+def make_columns(spec, pairs, width=ROW):
+    """(words, device functions `read` and `values`): operands that have an element for each column, `paired_columns`, two at a time.
+
+    ``read(words, start, column, n, e)`` loads what a thread needs for `width` bytes of 16-bit results, of columns `start` on, whose own
+    first is `column`, into the first `words` of a local array; ``values(words, j)`` gives the values of its pair number j: those of
+    the first columns, and those of the second, each a tuple with a value for each operand.
+    """
+    count, read, values = 0, None, None
+    for name in pairs:
+        dtype = spec.bias_dtype if name == "bias" else spec.program.operands[name][0]
+        per = 2 // element(dtype).per_word
+        read, values = _with_pairs(read, values, _pointer(spec, name), element(dtype).unpack, count, width // 16, per)
+        count += width // 16 * per
+    return count, read, values
+
+
+def _pointer(spec, name):
+    """Device function: the pointer to the bias, or to the program's operand of a number, among an epilogue's parameters."""
+    if name == "bias":
+        return device_function(lambda e: e.bias)
+    AT = positions_of(spec.program)[name]
+    return device_function(lambda e: e.extras[AT])
+
+
+@device_function
+def _load_pair(words, k, p, i):
+    words[k] = as_u32(p)[i >> 1]
+
+
+@device_function
+def _load_singly(words, k, p, i):
+    words[k] = u32(p[i]) | u32(p[i + 1]) << 16
+
+
+@device_function
+def _load_two(words, k, p, i):
+    load2_into(words, k, as_u32(p), i)
+
+
+@device_function
+def _load_two_singly(words, k, p, i):
+    p = as_u32(p)
+    words[k] = p[i]
+    words[k + 1] = p[i + 1]
+
+
+def _with_pairs(read_before, values_before, pointer, unpack, AT, PAIRS, WORDS):
+    """`make_columns`' functions with one operand more: `WORDS` words for each of `PAIRS` pairs, from word `AT` on."""
+    load, load_singly = (_load_pair, _load_singly) if WORDS == 1 else (_load_two, _load_two_singly)
+    ALONE = read_before is None
+
+    @device_function
+    def read_operand(words, start, column, n, e):
+        p = pointer(e)
+        if start + 8 * PAIRS <= n:
+            first = advance(p, column)
+            for j in range(PAIRS):
+                load(words, AT + j * WORDS, first, 8 * j)
+        else:  # NOTE: with the same loads the compiler would make one of both branches, and compute each address
+            for j in range(PAIRS):
+                load_singly(words, AT + j * WORDS, p, min(column + 8 * j, n - 2))
+
+    @device_function
+    def pair(words, j):
+        if WORDS == 1:
+            return unpack(words[AT + j])
+        return unpack(words[AT + 2 * j]), unpack(words[AT + 2 * j + 1])
+    if ALONE:
+        @device_function
+        def values(words, j):
+            low, high = pair(words, j)
+            return (low,), (high,)
+        return read_operand, values
+
+    @device_function
+    def read(words, start, column, n, e):
+        read_before(words, start, column, n, e)
+        read_operand(words, start, column, n, e)
+
+    @device_function
+    def values(words, j):
+        lows, highs = values_before(words, j)
+        low, high = pair(words, j)
+        return lows + (low,), highs + (high,)
+    return read, values
