@@ -12,7 +12,7 @@ import test_torch_overrides  # noqa: E402
 import test_torch_run  # noqa: E402
 import test_torch_table  # noqa: E402
 from kit import sized  # noqa: E402
-from test_torch_overrides import quick  # noqa: E402, F401 (a fixture)
+from test_torch_overrides import problems_measured, quick  # noqa: E402, F401 (fixtures)
 from test_torch_step import test_a_training_step  # noqa: E402, F401
 from test_torch_table import alone  # noqa: E402, F401 (a fixture)
 

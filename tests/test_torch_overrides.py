@@ -15,8 +15,9 @@ import dnnkern  # noqa: E402
 import dnnkern.torch  # noqa: E402
 from dnnkern import dispatch  # noqa: E402
 from dnnkern.device import SIMULATED  # noqa: E402
-from dnnkern.torch import _overrides  # noqa: E402
+from dnnkern.torch import _find, _overrides  # noqa: E402
 from dnnkern.torch._table import selected, table  # noqa: E402
+from dnnkern.torch.ops import convolution  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
@@ -233,6 +234,95 @@ def test_nan_and_infinity():
         ours = calls()
     for a, b in zip(ours, theirs):
         assert torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+# ---- PyTorch's switches
+
+def step(transposed=False):
+    """A convolution and its gradients."""
+    x, w = (torch.ones(s, device=DEVICE, requires_grad=True) for s in ((1, 2, 4, 4), (2, 2, 2, 2)))
+    (F.conv_transpose2d if transposed else F.conv2d)(x, w).sum().backward()
+
+
+@pytest.fixture
+def problems_measured(monkeypatch):
+    """Problems that are measured, as on a GPU, but among the simplest algorithms only."""
+    problems, find = [], dispatch.find_algorithms
+
+    def record(op, problem):
+        problems.append(problem)
+        return find(op, problem, save=not SIMULATED)
+    monkeypatch.delenv("DNNKERN_PREFER", raising=False)
+    monkeypatch.setattr(_find, "MEASURES", True)
+    monkeypatch.setattr(dispatch, "find_algorithms", record)
+    monkeypatch.setattr(dispatch, "candidates", lambda op, problem, device, **limits: [
+        a.configured(problem, device) for a in dispatch.algorithms(op) if a.name in ("naive", "implicit_gemm") and not a.reason(problem)])
+    monkeypatch.setattr(convolution, "_known", {})
+    with dispatch.prefer(None):
+        yield problems
+
+
+def test_benchmark_measures_a_new_problem_once(problems_measured):
+    with dnnkern.torch.enabled(strict=True):
+        step()
+        assert not problems_measured
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            step()
+            assert [p.op for p in problems_measured] == ["conv_fwd", "conv_bwd_data", "conv_bwd_filter"]
+            step()
+        assert len(problems_measured) == 3
+        if not SIMULATED:
+            for problem in problems_measured:
+                times = dispatch.measured(problem.op, problem)
+                assert times.keys() == {"naive", "implicit_gemm"}
+                assert dispatch.get_algorithm(problem.op, problem).name == min(times, key=times.get)
+            convolution._known.clear()  # as in another process: the database has it
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+                step()
+            assert len(problems_measured) == 3
+
+
+def test_benchmark_of_transposed_convolutions(problems_measured):
+    with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        step(transposed=True)
+    assert [p.op for p in problems_measured] == ["conv_bwd_data", "conv_fwd", "conv_bwd_filter"]
+
+
+def test_benchmark_measures_nothing_where_nothing_is_chosen(problems_measured):
+    with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        with dispatch.prefer("naive"):
+            step()
+        with dnnkern.recording():
+            step()
+    assert not problems_measured
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
+def test_benchmark_means_nothing_to_the_processor(monkeypatch):
+    monkeypatch.setattr(dispatch, "find_algorithms", lambda *ignored: pytest.fail("measured"))
+    monkeypatch.setattr(convolution, "_known", {})
+    with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        step()
+    assert ran() == {"convolution", "convolution_backward"}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_results_are_bitwise_the_same(deterministic):
+    """Whatever PyTorch is asked for; gradients that are sums over an index among them."""
+    def gradients():
+        make = torch.Generator().manual_seed(0)
+        x, w, table = (torch.randn(s, generator=make).to(DEVICE).requires_grad_() for s in ((3, 4, 6, 6), (4, 4, 3, 3), (5, 8)))
+        index = torch.arange(64, device=DEVICE) % 5
+        y = F.max_pool2d(F.conv2d(x, w, padding=1), 3, 1).sum() + F.embedding(index, table).square().sum()
+        return torch.autograd.grad(y + F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False).sum(), (x, w, table))
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)  # PyTorch has no such gradient of grid_sample on a GPU
+    try:
+        with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, deterministic=deterministic):
+            first, second = gradients(), gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert {row.op for row in dnnkern.torch.status() if not row.ours} == set()
 
 
 # ---- beneath autograd, functorch, autocast, torch.compile

@@ -309,8 +309,6 @@ class Operation:
                                     *parameters, aliases=aliases)
         outputs, last = problem.outputs, is_last(parameters)
         if last:
-            if not outs and kind.to_first is None:
-                raise TypeError(f"{self.function}: layout is 'channels_last', and {kind.name} arrays are packed; expected layout 'NHWC'")
             outputs = as_given(outputs, tensors[0].ndim)
         extents = [(0, 0) if t is None else t.extent for t in (*tensors, *outputs)]
         for alias in aliases - self.in_place:
@@ -326,6 +324,8 @@ class Operation:
         for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
             self._check_writable(name, x)
         kind.bound(problem)
+        if last and not outs and kind.to_first is None:
+            raise TypeError(f"{self.function}: layout is 'channels_last', and {kind.name} arrays are packed; expected layout 'NHWC'")
         device = device_of(index)
         if not outs and (size := sum(t.nbytes for t in problem.outputs)) > device.memory:
             raise ValueError(f"{self.function}: out would have shape {problem.outputs[0].shape}, {size} bytes in all; the device has "

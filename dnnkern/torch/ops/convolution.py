@@ -1,19 +1,30 @@
 """Convolutions, transposed or not, and their gradients."""
+from typing import NamedTuple
+
 import torch
 
 from ... import conv_bwd_bias, conv_bwd_data, conv_bwd_filter, conv_fwd, conv_transpose_fwd
+from .._find import find_once
 from .._table import Refused, aten
 from .._tensors import fp32_precision, layout_of, math_of, one_dtype
 
 _LAST = torch.channels_last, torch.channels_last_3d
 _backend, _format, _has_cudnn = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format, torch._C._get_cudnn_enabled
+_benchmark = torch._C._get_cudnn_benchmark
 _LIMIT = 1 << 12
 _known = {}
 
 
 def _state():
     """What of PyTorch's settings the choice of a kernel depends on."""
-    return fp32_precision("cuda", "conv"), _has_cudnn(), torch._C._get_cudnn_benchmark()
+    return fp32_precision("cuda", "conv"), _has_cudnn(), _benchmark()
+
+
+class _Found(NamedTuple):
+    """Keywords of calls, `more` of transposed ones, and functions that ``torch.backends.cudnn.benchmark`` asks to measure."""
+    keywords: dict
+    more: dict
+    unmeasured: set
 
 
 def _options(x, w, other, stride, padding, dilation, transposed, output_padding, groups):
@@ -21,7 +32,7 @@ def _options(x, w, other, stride, padding, dilation, transposed, output_padding,
     an override costs."""
     math = math_of("conv", x)
     key = (x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype, other is None or other.dtype, tuple(stride), tuple(padding),
-           tuple(dilation), transposed, tuple(output_padding), groups, math, _has_cudnn())
+           tuple(dilation), transposed, tuple(output_padding), groups, math, _has_cudnn(), _benchmark())
     found = _known.get(key)
     if found is None:
         one_dtype(x, w, other)
@@ -35,31 +46,41 @@ def _options(x, w, other, stride, padding, dilation, transposed, output_padding,
         found = dict(zip(("stride", "padding", "dilation"), window), groups=groups, math=math, layout="channels_last" if last else "NCHW")
         if len(_known) >= _LIMIT:
             _known.clear()
-        found = _known[key] = found, {**found, "output_padding": more}
+        found = _known[key] = _Found(found, {**found, "output_padding": more},
+                                     {"conv_fwd", "conv_transpose_fwd", "conv_bwd_data", "conv_bwd_filter"} if _benchmark() else set())
     return found
 
 
 @aten("convolution", state=_state)
 def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *, residual=None, activation=None):
     """``conv_fwd`` or ``conv_transpose_fwd``; the former may end with an addition and an activation."""
-    options, of_transposed = _options(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+    found = _options(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+    if found.unmeasured:
+        name, keywords = ("conv_transpose_fwd", found.more) if transposed else ("conv_fwd", found.keywords)
+        find_once(found.unmeasured, name, x=x, w=w, bias=bias, **keywords)
     if transposed:
-        return conv_transpose_fwd(x, w, bias, **of_transposed)
+        return conv_transpose_fwd(x, w, bias, **found.more)
     if residual is None and activation is None:
-        return conv_fwd(x, w, bias, **options)
+        return conv_fwd(x, w, bias, **found.keywords)
     one_dtype(x, residual)
-    return conv_fwd(x, w, bias, residual=residual, activation=activation, **options)
+    return conv_fwd(x, w, bias, residual=residual, activation=activation, **found.keywords)
 
 
 @aten("convolution_backward", state=_state)
 def convolution_backward(dy, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
     """``conv_bwd_data``, ``conv_bwd_filter`` and ``conv_bwd_bias``; of a transposed convolution the first is ``conv_fwd``."""
-    options, _ = _options(x, w, dy, stride, padding, dilation, transposed, output_padding, groups)
+    options, _, unmeasured = _options(x, w, dy, stride, padding, dilation, transposed, output_padding, groups)
+    image, result = (dy, x) if transposed else (x, dy)
     dx = dw = db = None
     if mask[0]:
+        if unmeasured:
+            given = {"x": dy} if transposed else {"dy": dy, "x_shape": tuple(x.shape)}
+            find_once(unmeasured, "conv_fwd" if transposed else "conv_bwd_data", w=w, **given, **options)
         dx = conv_fwd(dy, w, **options) if transposed else conv_bwd_data(dy, w, tuple(x.shape), **options)
     if mask[1]:
-        dw = conv_bwd_filter(*((dy, x) if transposed else (x, dy)), tuple(w.shape), **options)
+        if unmeasured:
+            find_once(unmeasured, "conv_bwd_filter", x=image, dy=result, w_shape=tuple(w.shape), **options)
+        dw = conv_bwd_filter(image, result, tuple(w.shape), **options)
     if mask[2]:
         db = conv_bwd_bias(dy, layout=options["layout"])
     return dx, dw, db
