@@ -1,4 +1,5 @@
 """Operators that are replaced above autograd: compiled, in inference, under functorch, derived twice."""
+import functools
 import os
 import shutil
 import subprocess
@@ -141,7 +142,33 @@ def test_recurrent_networks():
             net(x, (torch.zeros(1, 2, 3, device=DEVICE), torch.zeros(1, 2, 3, device=DEVICE)))
         packed = torch.nn.utils.rnn.pack_sequence([made(3, 4).detach(), made(2, 4).detach()])
         assert drops(packed)[0].data.shape == (5, 5)
-    assert ran() >= {"lstm.input", "gru.input", "gru.input backward"}
+    assert ran() >= {"lstm.input", "gru.input", "gru.input backward", "gru.data"}
+
+
+def test_packed_sequences():
+    """Of a module whose samples are not sorted, derived twice; and sizes that are none."""
+    lstm = torch.nn.LSTM(3, 4, bidirectional=True).double().to(DEVICE)
+    sizes = torch.tensor([3, 2])
+
+    def run(x):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, [1, 3, 2], enforce_sorted=False)
+        y, (h, c) = lstm(packed)
+        return torch.nn.utils.rnn.pad_packed_sequence(y)[0], h, c
+    x = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+    theirs = run(x)
+    with dnnkern.torch.enabled("rnn", strict=True):
+        for mine, other in zip(run(x), theirs, strict=True):
+            assert_same(mine, other, "packed")
+        assert ran() == {"lstm.data"}
+        assert torch.autograd.gradcheck(run, x, fast_mode=True)
+        assert torch.autograd.gradgradcheck(run, x, fast_mode=True)
+    call = functools.partial(torch.lstm, x[0].detach(), sizes, [t.new_zeros(2, 3, 4) for t in (x, x)], lstm._flat_weights, True, 1, 0.0,
+                             False, True)
+    with pytest.raises(RuntimeError) as theirs, torch.backends.cudnn.flags(enabled=False):
+        call()
+    with dnnkern.torch.enabled("rnn", strict=True), pytest.raises(RuntimeError) as ours, torch.backends.cudnn.flags(enabled=False):
+        call()
+    assert str(ours.value) == str(theirs.value)
 
 
 @pytest.mark.parametrize("call, why", [

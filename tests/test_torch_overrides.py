@@ -196,6 +196,18 @@ def test_an_index_out_of_range_is_pytorchs_error():
             F.embedding(torch.tensor([0, 7]), A)
 
 
+@pytest.mark.parametrize("how, why", [
+    ({"scale_factor": 1.3}, "the scale 1.3 of 5 pixels to 6"),
+    ({"scale_factor": 0.7, "mode": "bilinear"}, "the scale 0.7 of 5 pixels to 3"),
+    ({"size": (5, 82)}, "2 pixels to 82: PyTorch rounds positions")])
+def test_pixels_that_pytorch_finds_elsewhere(how, why):
+    x = torch.arange(10.0, device=DEVICE).reshape(1, 1, 5, 2)
+    theirs = F.interpolate(x, **how)
+    with dnnkern.torch.enabled("upsampling"):
+        assert torch.equal(F.interpolate(x, **how), theirs)
+    assert [row.why for row in dnnkern.torch.status()] == [why]
+
+
 class Tagged(torch.Tensor):
     """A subclass without ways of its own."""
 

@@ -29,6 +29,7 @@ class Call:
 
 
 WITHOUT_HALVES = ("float64",)
+HALVES = "float64", "float16", "bfloat16"
 
 
 def labels(*shape, classes):
@@ -82,7 +83,7 @@ MAX_POOL = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 MAX_POOL_3D = tuple(name.replace("2d", "3d") for name in MAX_POOL)
 
 
-def network(cell, layers=1, directions=1, biases=True, batch_first=False, projection=0):
+def network(cell, layers=1, directions=1, biases=True, batch_first=False, projection=0, samples=2):
     """A recurrent network of 3 steps of 2 samples, 4 numbers to 5, and shapes of x, the states and the weights."""
     gates, states = {"lstm": (4, 2), "gru": (3, 1)}.get(cell, (1, 1))
     state = projection or 5
@@ -91,11 +92,22 @@ def network(cell, layers=1, directions=1, biases=True, batch_first=False, projec
         weights += directions * [(gates * 5, directions * state if layer else 4), (gates * 5, state),
                                  *([(gates * 5,)] * 2 if biases else []), *([(projection, 5)] if projection else [])]
 
-    def run(x, *given):
+    def run(x, *given, batch_sizes=None):
         hx = given[:states] if cell == "lstm" else given[0]
-        return getattr(torch, cell)(x, hx, given[states:], biases, layers, 0.0, False, directions == 2, batch_first)
-    shapes = (layers * directions, 2, state), *[(layers * directions, 2, 5)] * (states - 1), *weights
-    return run, ((2, 3, 4) if batch_first else (3, 2, 4), *shapes), (f"{cell}.input", f"{cell}.input backward")
+        first, last = ((x,), (batch_first,)) if batch_sizes is None else ((x, batch_sizes), ())
+        return getattr(torch, cell)(*first, hx, given[states:], biases, layers, 0.0, False, directions == 2, *last)
+    shapes = (layers * directions, samples, state), *[(layers * directions, samples, 5)] * (states - 1), *weights
+    return run, ((samples, 3, 4) if batch_first else (3, samples, 4), *shapes), (f"{cell}.input", f"{cell}.input backward")
+
+
+def packed(cell, *args, **how):
+    """The same of packed sequences, of 3, 2, 2 and 1 steps."""
+    run, (_, *states), _ = network(cell, *args, samples=4, **how)
+    sizes = torch.tensor([4, 3, 1])
+
+    def of_packed(x, *given):
+        return run(x, *given, batch_sizes=sizes)
+    return of_packed, ((8, 4), *states), (f"{cell}.data", f"{cell}.data backward")
 
 
 CROSS_ENTROPY, ATTENTION, RMS_NORM = ((name, f"{name} backward") for name in (
@@ -208,12 +220,32 @@ CALLS = (
           ("bilinear", "zeros", EVERY), ("nearest", "border", ("contiguous",)), ("bilinear", "reflection", ("contiguous",)))),
     Call("grid_sample-3d", lambda x, grid: F.grid_sample(x, grid, align_corners=False), ((2, 3, 4, 5, 3), (2, 3, 4, 2, 3)),
          tuple(name.replace("2d", "3d") for name in GRID), ("contiguous",), ()),
+    *(Call(f"interpolate-{mode}-{dims}d", lambda x, mode=mode, size=size: F.interpolate(x, size, mode=mode), (shape,),
+           (name, f"{name}_backward"), PLAIN if dims == 1 else EVERY, dtypes) for name, mode, dims, shape, size, dtypes in (
+        ("upsample_nearest1d", "nearest", 1, (2, 3, 5), 7, ()), ("upsample_nearest2d", "nearest", 2, (2, 3, 4, 5), (7, 3), HALVES),
+        ("upsample_nearest3d", "nearest", 3, (2, 3, 2, 3, 2), (4, 5, 2), ()),
+        ("_upsample_nearest_exact1d", "nearest-exact", 1, (2, 3, 5), 3, ()),
+        ("_upsample_nearest_exact2d", "nearest-exact", 2, (2, 3, 4, 5), (7, 3), ()),
+        ("_upsample_nearest_exact3d", "nearest-exact", 3, (2, 3, 2, 3, 2), (4, 5, 2), ()),
+        ("upsample_linear1d", "linear", 1, (2, 3, 5), 7, ()), ("upsample_bilinear2d", "bilinear", 2, (2, 3, 4, 5), (7, 3), HALVES),
+        ("upsample_trilinear3d", "trilinear", 3, (2, 3, 2, 3, 2), (4, 5, 2), ()),
+        ("upsample_bicubic2d", "bicubic", 2, (2, 3, 4, 5), (7, 3), HALVES))),
+    *(Call(f"interpolate-{mode}-{what}", lambda x, mode=mode, how=how: F.interpolate(x, mode=mode, **how), ((2, 3, 6, 5),),
+           (name, f"{name}_backward"), EVERY, ()) for name, mode, what, how in (
+        ("upsample_nearest2d", "nearest", "twice", {"scale_factor": 2}),
+        ("upsample_bilinear2d", "bilinear", "twice", {"scale_factor": 2.0}),
+        ("upsample_bilinear2d", "bilinear", "corners", {"size": (3, 8), "align_corners": True}),
+        ("upsample_bicubic2d", "bicubic", "corners", {"size": (3, 8), "align_corners": True}),
+        ("_upsample_bilinear2d_aa", "bilinear", "antialias", {"size": (3, 8), "antialias": True}),
+        ("_upsample_bicubic2d_aa", "bicubic", "antialias", {"size": (3, 8), "antialias": True}))),
     Call("lstm", *network("lstm"), PLAIN, WITHOUT_HALVES),
     Call("lstm-bidirectional", *network("lstm", 2, 2, batch_first=True), ("contiguous", "sliced"), ()),
     Call("lstm-projection", *network("lstm", biases=False, projection=3), ("contiguous",), ()),
     Call("gru", *network("gru", 2), ("contiguous",), WITHOUT_HALVES),
     Call("rnn_tanh", *network("rnn_tanh"), ("contiguous",), ()),
     Call("rnn_relu", *network("rnn_relu"), ("contiguous",), ()),
+    Call("lstm-packed", *packed("lstm", 2, 2), ("contiguous", "sliced", "expanded"), WITHOUT_HALVES),
+    *(Call(f"{cell}-packed", *packed(cell), ("contiguous",), ()) for cell in ("gru", "rnn_tanh", "rnn_relu")),
     Call("relu", F.relu, ((2, 3, 4, 5),), ("relu", "threshold_backward")),
     Call("relu_", lambda x: F.relu(x.sin(), inplace=True), ((2, 3, 4, 5),), ("relu_", "threshold_backward")),
     Call("gelu", F.gelu, ((2, 3, 4, 5),), ("gelu", "gelu_backward")),
