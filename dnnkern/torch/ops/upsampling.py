@@ -4,7 +4,7 @@ import functools
 import numpy as np
 
 from ... import resample_bwd, resample_fwd
-from .._table import Refused, aten
+from .._table import Refused, aten, nothing
 from .._tensors import layout_of, one_dtype
 
 # This library's mode -> names of PyTorch's operators with that of one dimension first, whether `align_corners` is among the arguments.
@@ -57,5 +57,5 @@ for _antialias, _modes in ((False, _NAMES), (True, _ANTIALIASED)):
     for _mode, _operators in _modes.items():
         for _dims, _name in _operators:
             _given = _dims, _mode, _antialias, not _mode.startswith("nearest")
-            aten(_name)(functools.update_wrapper(functools.partial(_forward, *_given), _forward))
-            aten(f"{_name}_backward")(functools.update_wrapper(functools.partial(_backward, *_given), _backward))
+            aten(_name, state=nothing)(functools.update_wrapper(functools.partial(_forward, *_given), _forward))
+            aten(f"{_name}_backward", state=nothing)(functools.update_wrapper(functools.partial(_backward, *_given), _backward))
