@@ -43,7 +43,7 @@ test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras)
 
 test-torch: frameworks
-	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_overrides.py $(ARGS)
+	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_*.py $(ARGS)
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -q tests/test_torch_step.py $(ARGS)
 	$(if $(CUDA),DNNKERN_DEVICE=cuda $(BIN)/python -m pytest -q -m gpu tests/test_torch_*.py $(ARGS))
 

@@ -1,5 +1,7 @@
 """The command ``python -m dnnkern run``: a PyTorch program as it is, on this library's kernels."""
 import contextlib
+import importlib.abc
+import importlib.util
 import os
 import runpy
 import sys
@@ -31,8 +33,9 @@ def main(arguments) -> int:
     enable(arguments.ops, exclude=exclude, strict=arguments.strict)
     before = sys.argv, sys.path[0]
     sys.argv = [arguments.program, *arguments.words]
+    os.environ.setdefault("KERAS_BACKEND", "torch")
     try:
-        with devices(arguments.simulate):
+        with devices(arguments.simulate), _keras():
             if arguments.module:
                 sys.path[0] = os.getcwd()
                 runpy.run_module(arguments.program, run_name="__main__", alter_sys=True)
@@ -81,6 +84,41 @@ def devices(simulate):
         return contextlib.nullcontext()
     from .torch._devices import cuda_is_cpu
     return cuda_is_cpu()
+
+
+class _WithKeras(importlib.abc.MetaPathFinder):
+    """Imports ``dnnkern.keras`` once the program has imported Keras, by itself or through TensorFlow."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = self.after(spec.loader.exec_module)
+        return spec
+
+    @staticmethod
+    def after(load):
+        def exec_module(module):
+            load(module)
+            try:
+                from . import keras  # noqa: F401
+            except ImportError as error:  # another backend: nothing of it runs on PyTorch
+                print(f"dnnkern: nothing of Keras runs on its kernels: {error}", file=sys.stderr)
+        return exec_module
+
+
+@contextlib.contextmanager
+def _keras():
+    """In the block Keras' functions are replaced as soon as it is imported."""
+    finder = _WithKeras()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
 
 
 def _report(table):

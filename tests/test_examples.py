@@ -55,8 +55,9 @@ def test_example(name):
 @pytest.mark.parametrize("path", PAGES)
 def test_examples_in_docs(path, simulated):
     """In a process of its own: a page may register algorithms or change the simulator's settings."""
-    if ">>> import torch" in (ROOT / path).read_text():
-        pytest.importorskip("torch")
+    for name in ("torch", "keras"):
+        if re.search(rf"^>>> import {name}\b", (ROOT / path).read_text(), re.M):
+            pytest.importorskip(name)
     done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,
                           env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,12 +30,12 @@ print(json.dumps([output.shape, output.double().mean().item(), conv.weight.grad.
 KERAS = """import keras
 keras.utils.set_random_seed(0)
 model = keras.models.Sequential([
-    keras.layers.Conv2D(32, (3, 3), activation='relu', input_shape=(12, 12, 1)),
+    keras.layers.Conv2D(32, (3, 3), activation='relu', input_shape=(28, 28, 1)),
     keras.layers.MaxPooling2D((2, 2)), keras.layers.Flatten(),
     keras.layers.Dense(10, activation='softmax')])
 model.compile(optimizer='adam', loss='sparse_categorical_crossentropy', metrics=['accuracy'])
 import json, numpy as np
-x, y = np.random.rand(8, 12, 12, 1).astype('float32'), np.random.randint(0, 10, 8)
+x, y = np.random.rand(8, 28, 28, 1).astype('float32'), np.random.randint(0, 10, 8)
 losses = model.fit(x, y, batch_size=4, epochs=2, verbose=0).history['loss']
 print(json.dumps([losses, model.evaluate(x, y, verbose=0)[0], model.predict(x, verbose=0).sum(0).tolist()]))
 """

@@ -8,12 +8,12 @@ autocast, vmap, torch.compile and modules stay PyTorch's and call them. What thi
 """
 import importlib
 
-from ._overrides import disable, enable, enabled
-from ._status import Row, status
+from ._overrides import disable, enable, enabled, is_overridden
+from ._status import Row, record, status  # noqa: F401 (`record` for dnnkern.keras)
 
 _MODULES = "functional", "nn", "optim"
 
-__all__ = ["Row", "disable", "enable", "enabled", *_MODULES, "status"]
+__all__ = ["Row", "disable", "enable", "enabled", "is_overridden", *_MODULES, "status"]
 
 
 def __getattr__(name):

@@ -145,6 +145,35 @@ def enabled(ops=HEAVY, *, exclude=(), strict=False):
             _leave(request)
 
 
+def _request():
+    """The request that holds: of the latest block that has not ended, then that of `enable`; None if there is none."""
+    blocks = _blocks[-1:]  # another thread may end a block meanwhile
+    return blocks[0] if blocks else _base
+
+
+def is_overridden(name):
+    """Whether calls of an operator come to this library now.
+
+    Parameters
+    ----------
+    name : str
+        An aten operator with its overload: "mm", "mm.out".
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import dnnkern.torch
+    >>> with dnnkern.torch.enabled("product"):
+    ...     dnnkern.torch.is_overridden("mm"), dnnkern.torch.is_overridden("convolution")
+    (True, False)
+    """
+    request = _request()
+    return request is not None and name in request.names
+
+
 def _leave(request):
     """End a block; nothing to do if `disable` has."""
     left = [other for other in _blocks if other is not request]
@@ -159,7 +188,7 @@ def _install():
     if _library is not None:
         _library._destroy()
         _library = None
-    request = _blocks[-1] if _blocks else _base
+    request = _request()
     overrides = [table()[name] for name in sorted(request.names)] if request else []
     compiled_graphs(o.name for o in overrides if o.composite)
     for override in table().values():
