@@ -77,7 +77,7 @@ def instancenorm_swish(b):
     b.output(b.swish(y))
 
 
-@pattern("rms_norm_fwd", "fused_pointwise", launches=2)
+@pattern("rms_norm_fwd", launches=1)
 def rmsnorm_swish_mul(b):
     y, _ = b.rows("rmsnorm", b.input((6, 40, 1, 1)), b.weight(40, io=T.HALF))
     b.output(b.binary("mul", b.swish(y), b.input((6, 40, 1, 1))))
@@ -90,7 +90,37 @@ def layernorm_with_weights_of_another_type(b):
     b.output(*statistics, dtype=T.FLOAT)
 
 
-@pattern("fused_pointwise", "layer_norm_fwd", "fused_pointwise", launches=3)
+@pattern("layer_norm_fwd", launches=1)
+def layernorm_add_gelu_with_side_outputs(b):
+    """The normalized values and the sum are outputs as well; the sum is rounded to half before it goes on."""
+    y, *statistics = b.rows("layernorm", b.input((6, 40, 1, 1)), b.weight(40), b.weight(40))
+    b.output(*statistics, y, dtype=T.FLOAT)
+    total = b.rounded(b.binary("add", y, b.input((6, 40, 1, 1))))
+    b.output(total)
+    b.output(b.binary("mul", b.swish(total), b.weight(40)))
+
+
+@pattern("layer_norm_fwd", launches=1)
+def layernorm_of_images_add_relu(b):
+    """Rows of three dims, channels last, and a number that is given at each execution."""
+    x, w, c = (b.input(shape, order=channels_last) for shape in ((3, 8, 4, 5), (1, 8, 4, 5), (1, 8, 4, 5)))
+    v, epsilon = b.values[x], b.number(EPSILON)
+    mean, var = v.mean((1, 2, 3), keepdims=True), v.var((1, 2, 3), keepdims=True)
+    y, *_ = b.known(b.graph.layernorm(TRAINING, x, w, c, epsilon),
+                    ((v - mean) / np.sqrt(var + b.values[epsilon]) * b.values[w] + b.values[c], mean, var))
+    scaled = b.binary("mul", y, b.number(0.5))
+    b.output(b.relu(b.binary("add", scaled, b.input((3, 8, 4, 5), order=channels_last))))
+
+
+@pattern("rms_norm_fwd", "fused_pointwise", launches=2)
+def rmsnorm_whose_statistic_goes_on(b):
+    """What reads a statistic is another kernel's."""
+    x = b.input((6, 40, 1, 1))
+    y, rstd = b.rows("rmsnorm", x, b.weight(40))
+    b.output(b.binary("add", y, b.binary("mul", x, rstd)))
+
+
+@pattern("fused_pointwise", "layer_norm_fwd", launches=2)
 def layernorm_of_a_sum_then_gelu(b):
     """A virtual FLOAT sum, HALF weights, a HALF result."""
     x = b.binary("add", b.input((6, 40, 1, 1)), b.input((6, 40, 1, 1)))
@@ -162,7 +192,7 @@ def genstats(b):
 
 # ---- normalizations with masks and gradients
 
-@pattern("layer_norm_fwd", "fused_pointwise", launches=2)
+@pattern("layer_norm_fwd", launches=1)
 def layernorm_clamped_relu_with_a_mask(b):
     y, *_ = b.rows("layernorm", b.input((6, 40, 1, 1)), b.weight(40), b.weight(40))
     low, high = b.number(0.1), b.number(0.9)

@@ -9,6 +9,7 @@ from labs import array, host, refused
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.host.tensor import Tensor
 from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd")
@@ -268,3 +269,42 @@ def test_ranges_of_rows(op, monkeypatch):
     case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
     case = dataclasses.replace(case, shape=(5, 2600), dtype="float32", weights=None)
     contract.check(next(a for a in dispatch.algorithms(op) if a.name == "split"), case, again=False, **contract.ONCE)
+
+
+# ---- programs
+
+def _problem(program, *extras, shape=(4, 24)):
+    from dnnkern.norm import RmsNormProblem
+    x, statistic = Tensor.packed(shape, "float32"), Tensor.packed(shape[:1], "float32")
+    return RmsNormProblem(x, None, None, x, statistic, 1, program=program, extras=extras)
+
+
+def _added(dtype="float32", access="matrix", **more):
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+    return Program(((dtype, access),), (Step(Function.of("add"), (0, 1)),), **more)
+
+
+@pytest.mark.parametrize("program, extras, error, message", [
+    (None, [(4, 24)], ValueError, "rms_norm_fwd: 1 extras without a program"),
+    ("gelu", [], TypeError, "rms_norm_fwd: program: got str; expected a Program"),
+    (_added(), [], ValueError, "rms_norm_fwd: 0 extras; the program has 1 operands"),
+    (_added("float16"), [(4, 24)], TypeError, "rms_norm_fwd: x0 is float32; the program has float16"),
+    (_added(), [(4, 23)], ValueError, r"rms_norm_fwd: x0 has shape \(4, 23\), which does not broadcast to the result's \(4, 24\)"),
+    (_added(access="row"), [(1, 24)], ValueError, "rms_norm_fwd: x0 is read by row, and varies along columns"),
+    (_added(access="column"), [(4, 24)], ValueError, "rms_norm_fwd: x0 is read by column, and varies along rows")])
+def test_programs_that_are_refused(program, extras, error, message):
+    with pytest.raises(error, match=message):
+        _problem(program, *(Tensor.packed(shape, "float32") for shape in extras))
+
+
+def test_which_algorithms_run_programs():
+    """Operands that step evenly through all rows, or `naive`."""
+    device, program = contract.device(), _added()
+    even = _problem(program, Tensor.packed((4, 24), "float32"))
+    assert {a.name for a in dispatch.algorithms("rms_norm_fwd") if dispatch.refusal(a, even, device) is None} >= {"naive", "block"}
+    assert dispatch.refusal(dispatch.named("rms_norm_fwd", "ring"), even, device) == "ring runs no program"
+    odd = dataclasses.replace(even, x=(x := Tensor.packed((2, 2, 24), "float32")), y=x, rstd=Tensor.packed((2, 2), "float32"), axis=2,
+                              extras=(Tensor((2, 2, 24), (24, 48, 1), "float32"),))
+    assert "rows along 2 dimensions beside a program" in dispatch.refusal(dispatch.named("rms_norm_fwd", "block"), odd, device)
+    assert dispatch.refusal(dispatch.named("rms_norm_fwd", "naive"), odd, device) is None

@@ -7,6 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
+import sass  # noqa: E402
 from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
@@ -127,3 +128,23 @@ def test_pieces_of_rows(op):
         code = assembled(launch)
         assert accesses(code, "LDG")[128] >= 4 and not code.doubles and not code.divisions
     assert set(accesses(code, "STG")) <= {128, 32} and accesses(code, "STG")[128] >= 2
+
+
+TEN = "mul@4096 gelu mul@0.5 add@8192x4096 relu mul@4096 swish add@8192x4096 tanh mul@0.5"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("op, words, algo", [
+    ("layer_norm_fwd", f"8192x4096 bf16 --program {TEN}", "block"), ("rms_norm_fwd", f"8192x4096 f32 --program {TEN}", "block"),
+    ("layer_norm_fwd", "65536x256 f16 --program add@65536x256 gelu", "block"),
+    ("rms_norm_fwd", "8192x4095 bf16 --program add@4095", "block"),
+    ("layer_norm_fwd", "1024x65536 bf16 --program add@1024x65536 relu", "cluster")])
+def test_programs_are_registers(op, words, algo, arch):
+    """Whatever their length: no local memory, no call, nothing spilled, in the configuration that is chosen."""
+    if algo == "cluster" and arch == "sm_80":
+        pytest.skip("clusters are Hopper's")
+    config, (launch,) = variants(op, words, algo, arch)[0]
+    code = sass.assembled(launch.kernel, launch.signature, arch)  # whose shuffles are calls on sm_80
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    assert code.registers * config.threads * config.blocks <= 65536, config
+    assert accesses(code, "STG")[128] >= config.registers, config

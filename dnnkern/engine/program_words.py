@@ -58,7 +58,7 @@ def with_program(problem, steps, rows, column, order=None):
 
     Parameters
     ----------
-    rows, column : tuple of int, int
+    rows, column : tuple of int, int or tuple of int
         Axes of the result that are the rows and the columns of its kernel.
     order : tuple of int, optional
         The axes of the words' sizes in the order of the result's.
@@ -82,10 +82,11 @@ def with_program(problem, steps, rows, column, order=None):
 
 
 def access_of(strides, rows, column):
-    """How an operand with these strides, 0 where it broadcasts, is addressed from rows and columns."""
+    """How an operand with these strides, 0 where it broadcasts, is addressed from rows and columns; `column` is an axis, or several."""
     along = {axis % len(strides) for axis, stride in enumerate(strides) if stride}
-    m, n = along & {axis % len(strides) for axis in rows}, column % len(strides) in along
-    others = along - m - {column % len(strides)}
+    columns = {axis % len(strides) for axis in ((column,) if isinstance(column, int) else column)}
+    m, n = along & {axis % len(strides) for axis in rows}, along & columns
+    others = along - m - columns
     if m and n or others and not (m or n):
         return "matrix"
     return "row" if m else "column" if n else "scalar"

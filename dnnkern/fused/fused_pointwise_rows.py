@@ -14,6 +14,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.pointwise import TYPES
 from ..device.program import Program, loaded_type
 from ..device.program_results import make_results
+from ..device.unroll import unrolled
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -333,22 +334,14 @@ def _make_each(config, plan):
         keep = _with_kept(keep, j, kinds.index(kind), start)
 
     @device_function
-    def one(values, stored, e, n):
+    def one(n, s):
+        values, stored, e = s
         keep(stored, results(loaded(values, e, n)), n)
-
-    def twice(some, COUNT):
-        @device_function
-        def more(values, stored, e, n):
-            some(values, stored, e, n)
-            some(values, stored, e, n + COUNT)
-        return more
-    some, count = one, 1
-    while count < config.chunks.elements:  # a power of two
-        some, count = twice(some, count), 2 * count
+    run = unrolled(config.chunks.elements, one)
 
     @device_function
     def each(values, stored, e):
-        some(values, stored, e, 0)
+        run(0, (values, stored, e))
     return each
 
 

@@ -46,6 +46,8 @@ class Chain:
 
     def permuted(self, order):
         """With the dims of everything in memory in another order."""
+        if list(order) == sorted(order):
+            return self
         if self.axes:
             raise cudnnGraphNotSupportedError("positions along axes beside a result whose dims are in another order")
         return replace(self, reads=tuple(ref and ref.permuted(order) for ref in self.reads),
@@ -102,7 +104,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
     anchor : int, optional
         uid of the result of another node of the part: an accumulator of the type `accumulator`, whose kernel writes one result of the
         dtypes `allowed`.
-    axes : (tuple of int, int)
+    axes : (tuple of int, int or tuple of int)
         The axes of the result that are the rows of the anchor's kernel, and its columns; the others are a batch.
 
     Raises

@@ -207,17 +207,22 @@ class Part:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
         self.add(problem, refs, numbers)
 
-    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, **fields):
+    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, chain=None, **fields):
         """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these.
 
-        `bound`: {field: Value} of fields that are read at each execution. `names`: {field: name in launches}, where they differ.
+        `bound`: {field: Value} of fields that are read at each execution. `names`: {field: name in launches}, where they differ. `chain`
+        is as `call`'s.
         """
-        refs = {**operands, **results}
+        refs, more_refs, more_numbers = {**operands, **results}, {}, {}
+        if chain is not None:
+            fields["extras"], more_refs, more_numbers = chain.extras(chain.main.shape)
+            fields["program"] = chain.program
         try:
             problem = kind(**{name: None if r is None else r.tensor for name, r in refs.items()}, **fields)
         except (TypeError, ValueError) as error:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
-        self.add(problem, {(names or {}).get(name, name): r for name, r in refs.items()}, scalars, bound)
+        self.add(problem, {**{(names or {}).get(name, name): r for name, r in refs.items()}, **more_refs},
+                 {**(scalars or {}), **more_numbers}, bound)
 
     def add(self, problem, refs, scalars=None, bound=None):
         """Add a step; `refs` are its operands and outputs by their names in launches."""

@@ -123,14 +123,15 @@ class Operation:
         names = getattr(problem, "extra_names", ())
         if not any(names):
             return self
-        fused = self.fused.get(names)
+        outputs = getattr(problem, "output_names", None) or self.outputs + names[1]  # which has not those that this one lacks
+        fused = self.fused.get((names, outputs))
         if fused is None:
-            more, outputs, scalars = names
-            make = functools.update_wrapper(functools.partial(_again, self.operands + more, self.outputs + outputs), self.make_problem)
-            fused = _Fused(self.op, operands=self.operands + more, outputs=self.outputs + outputs, scalars=self.scalars + scalars,
+            more, _, scalars = names
+            make = functools.update_wrapper(functools.partial(_again, self.operands + more, outputs), self.make_problem)
+            fused = _Fused(self.op, operands=self.operands + more, outputs=outputs, scalars=self.scalars + scalars,
                            problem=make, in_place=self.in_place, updates=self.updates - set(getattr(problem, "over", ())),
                            check_values=self.check_values, leaves=self.leaves, function=self.function, labels=self.labels + more)
-            fused = self.fused.setdefault(names, fused)
+            fused = self.fused.setdefault((names, outputs), fused)
         return fused
 
     def forget(self):

@@ -1,6 +1,7 @@
 """Layer and RMS normalisations in words, for the command line: ``8192x4096 bf16 --axis -1 --weights float32``."""
 import functools
 
+from ..engine.program_words import add_program_argument, with_program
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word
@@ -26,7 +27,9 @@ def add_arguments(op, parser):
     if op in _EXTRA:
         word, text = _EXTRA[op]
         parser.add_argument(word, dest="extra", action="store_true", help=text)
-    if op.endswith("bwd"):
+    if op.endswith("fwd"):
+        add_program_argument(parser)
+    else:
         parser.add_argument("--dsummed", action="store_true", help="add the gradient of the residual sum")
 
 
@@ -42,7 +45,8 @@ def make(op, arguments):
     statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
     known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
              "rstd": statistics, "residual": x if extra else None, "dsummed": x if getattr(arguments, "dsummed", False) else None}
-    return (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
+    problem = (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
+    return with_program(problem, getattr(arguments, "program", ()), range(axis), range(axis, x.ndim))
 
 
 def from_record(op, record):
@@ -55,7 +59,8 @@ FAMILY |= _channel_parse.FAMILY | _lrn_parse.FAMILY
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
-              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1]), *("5x100 bf16 --dsummed",) * op.endswith("bwd")) for op in _KINDS}
+              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1]), *("5x100 bf16 --dsummed",) * op.endswith("bwd"),
+              *("5x100 bf16 --program add@5x100 gelu mul@100",) * op.endswith("fwd")) for op in _KINDS}
 SMALL |= _channel_parse.SMALL | _lrn_parse.SMALL
 """Problems that ``python -m dnnkern check`` tries."""
 

@@ -2,11 +2,16 @@
 import functools
 import operator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device.rows import Dim, RowForm, merged
+from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, operand_names, operands_argument
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 MOST_DIMENSIONS = 8
 WHOLE, ROW, OUTER = "whole", "row", "outer"  # of x's shape, of its shape from the axis on, of its shape before the axis
@@ -17,6 +22,7 @@ SHAPES = {**dict.fromkeys(("x", "residual", "y", "summed", "dy", "dx", "dsummed"
 class _RowNorm:
     """What all four share: `names` are the operands and the results, `optional` what may be missing."""
     names, optional = ((), ()), ()
+    extra_strides, program = (), None
 
     def __post_init__(self):
         self._check()
@@ -62,13 +68,18 @@ class _RowNorm:
 
     @functools.cached_property
     def form(self) -> RowForm:
-        """Rows from the axis on; strides are those of all arrays, 0 where an array has not the dimension or is missing."""
+        """Rows from the axis on; strides are those of all arrays, 0 where an array has not the dimension or is missing, then those of the
+        program's operands."""
         def strides(t, kind, d):
             if t is None or kind == ROW and d < self.axis or kind == OUTER and d >= self.axis:
                 return 0
             return t.strides[d - self.axis if kind == ROW else d]
-        dims = [Dim(n, tuple(strides(t, kind, d) for _, t, kind in self.arrays)) for d, n in enumerate(self.x.shape)]
-        return RowForm(merged(dims[self.axis:]) or (Dim(1, (1,) * len(self.arrays)),), merged(dims[:self.axis]))
+        extras = len(self.extra_strides)
+        dims = [Dim(n, (*(s[d] for s in self.extra_strides), *(strides(t, kind, d) for _, t, kind in self.arrays)))
+                for d, n in enumerate(self.x.shape)]  # the last array says which dimension is the innermost
+        row, outer = ([Dim(d.size, d.strides[extras:] + d.strides[:extras]) for d in merged(some)]
+                      for some in (dims[self.axis:], dims[:self.axis]))
+        return RowForm(tuple(row) or (Dim(1, (1,) * len(self.arrays) + (0,) * extras),), tuple(outer))
 
     @property
     def dtype(self):
@@ -116,8 +127,53 @@ class _RowNorm:
         return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{extra}{strided}"
 
 
+class _Forward(WithProgram, _RowNorm):
+    """What becomes of y before it is rounded, by the fields `program` and `extras`; they are of x's dimensions."""
+
+    def _check(self):
+        super()._check()
+        object.__setattr__(self, "extras", tuple(self.extras))
+        self.check_program(self.op, self.x.shape)
+        for name, (_, access), s in zip(operand_names(self.program) if self.program else (), getattr(self.program, "operands", ()),
+                                        self.extra_strides):
+            check_access(self.op, name, access, Steps(max(map(abs, s[:self.axis]), default=0), max(map(abs, s[self.axis:]), default=0)))
+
+    @functools.cached_property
+    def extra_strides(self):
+        """Element strides of the program's operands along x's dimensions."""
+        return tuple(broadcast_strides(t, self.x.shape) for t in self.extras)
+
+    @property
+    def output_names(self):
+        """Of the results that there are, as the operation calls them."""
+        return (*(name for name, _, _ in self.arrays[-self.results:]), *(self.extra_names[1] if self.program else ()))
+
+    @property
+    def outputs(self):
+        return (*super().outputs, *self.side_outputs)
+
+    @property
+    def bytes(self):
+        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
+
+    @property
+    def wide(self):
+        """Whether offsets in the program's operands need 64 bits."""
+        return any(sum(abs(s) * (n - 1) for s, n in zip(strides, self.x.shape) if n) >= 2 ** 31 for strides in self.extra_strides)
+
+    def operands_argument(self):
+        """The kernel parameter with the program's operands, where rows and their elements step evenly through each."""
+        form, first = self.form, len(self.arrays)
+        steps = [Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k])
+                 for k in range(first, first + len(self.extras))]
+        return operands_argument(self, steps, form.rows, form.length)
+
+    def __str__(self):
+        return super().__str__() + f" program {self.program}" * (self.program is not None)
+
+
 @dataclass(frozen=True)
-class LayerNormProblem(_RowNorm):
+class LayerNormProblem(_Forward):
     """``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``, over the dimensions from `axis` on.
 
     Attributes
@@ -131,6 +187,10 @@ class LayerNormProblem(_RowNorm):
         From 0 on.
     residual, summed : Tensor or None
         Both or neither: ``summed = x + residual``, rounded, is what is normalised.
+    program : Program or None
+        What becomes of each element of y before it is rounded, see `device.program`; rows are those of the dimensions before the axis.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to x, see `engine.programs`.
     """
     x: Tensor
     gamma: Tensor | None
@@ -141,12 +201,14 @@ class LayerNormProblem(_RowNorm):
     axis: int
     residual: Tensor | None = None
     summed: Tensor | None = None
+    program: "Program | None" = None
+    extras: tuple = ()
     op, optional = "layer_norm_fwd", ("gamma", "beta", "residual")
     names = ("x", "gamma", "beta", "residual"), ("y", "mean", "rstd", "summed")
 
 
 @dataclass(frozen=True)
-class RmsNormProblem(_RowNorm):
+class RmsNormProblem(_Forward):
     """``y = x * rstd * gamma + beta``, ``rstd = 1 / sqrt(mean(x * x) + eps)``; attributes as `LayerNormProblem`'s."""
     x: Tensor
     gamma: Tensor | None
@@ -156,6 +218,8 @@ class RmsNormProblem(_RowNorm):
     axis: int
     residual: Tensor | None = None
     summed: Tensor | None = None
+    program: "Program | None" = None
+    extras: tuple = ()
     op, optional = "rms_norm_fwd", ("gamma", "beta", "residual")
     names = ("x", "gamma", "beta", "residual"), ("y", "rstd", "summed")
 

@@ -6,15 +6,22 @@ strides and sizes; every element costs divisions of 64-bit integers. Wins only w
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import sqrt
+from ..device.program_batches import make_placed
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
+from ..engine.programs import NOTHING, Steps, operands_argument
 from ..host.launch import Argument, Launch
+from ._program import make_functions
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("norm/naive")
 
@@ -28,7 +35,7 @@ WEIGHTS = ("dy", "x", "mean", "rstd"), ("dy", "x", "dgamma", "dbeta")
 @dataclass(frozen=True)
 class Config:
     """Element types of x, gamma and beta (backward of dgamma and dbeta), whether there is a mean, each weight, a residual; dimensions; that
-    of y, "" where it is x's."""
+    of y, "" where it is x's; the program, all dimensions beside it, whether its operands have 64-bit strides."""
     dtype: str
     gamma: str
     beta: str
@@ -39,6 +46,9 @@ class Config:
     outer_dims: int
     residual: bool = False
     result: str = ""
+    program: "Program | None" = None
+    all_dims: int = 0
+    wide: bool = False
 
 
 def supports(problem):
@@ -69,9 +79,12 @@ def forward_kernel(config):
     Real = f64 if x_type.compute == "float64" else f32
     LAYER, SCALED, SHIFTED, RESIDUAL = config.layer, config.scaled, config.shifted, config.residual
     row_offsets, element_offsets = make_row_offsets64(config.outer_dims, FORWARD[0]), make_row_offsets64(config.row_dims, FORWARD[1])
+    PROGRAM, placed = config.program is not None, make_placed(config.program, config.all_dims)
+    function, _ = make_functions(config.program, x_type.compute, config.result or config.dtype, 1)
 
     @jit(launch_bounds=THREADS)
-    def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides):
+    def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides,
+                       shape, operands):
         n = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if n < rows:
             row, source, count = row_offsets(n, sizes, strides), x, Real(length)
@@ -102,6 +115,8 @@ def forward_kernel(config):
                     value = value * load_gamma(gamma, at.gamma)
                 if SHIFTED:
                     value += load_beta(beta, at.beta)
+                if PROGRAM:
+                    value = function(value, 0, 0, placed(operands, n * length + i, shape))
                 store_y(y, row.y + at.y, value)
     return norm_fwd_naive
 
@@ -201,10 +216,14 @@ def build(problem, device, config):
     block = (THREADS, 1, 1)
     if p.op.endswith("fwd"):
         config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present,
-                        p.result)
+                        p.result, p.program, len(form.outer + form.row) if p.program else 0, p.wide)
+        every, first = form.outer + form.row, len(p.arrays)  # of an element; the program's operands are moved to each
+        extras = operands_argument(p, [Steps(0, 0, tuple(d.strides[first + k] for d in every)) for k in range(len(p.extras))], 1, 1,
+                                   len(every))
+        shape = Argument(f"int64x{len(every)}", tuple(d.size for d in every)) if p.program else NOTHING
         arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("residual", "x"), pointer("y", ""),
                      pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "x"), Argument(p.compute, "eps"), *extents,
-                     *offset_arguments(*FORWARD))
+                     *offset_arguments(*FORWARD), shape, extras)
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
     config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, "dsummed" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("gamma", "x"), pointer("mean", "rstd"), pointer("rstd", ""),
@@ -216,5 +235,6 @@ def build(problem, device, config):
     return (*rows, Launch(weights_kernel(config), grid(form.length), block, arguments))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=op.endswith("fwd"))
                    for op in ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd"))

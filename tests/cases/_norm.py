@@ -1,10 +1,11 @@
 """What the cases of layer and RMS normalisation share."""
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from ._programs import PROGRAMS
 from ._softmax import OTHERS, SHORT
 
 
@@ -18,7 +19,8 @@ def normalised(x, axes, eps, layer):
 @dataclass(frozen=True)
 class Norm(Case):
     """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out; `extra`: with what is optional, a
-    residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum; `to`: y's dtype, if not x's."""
+    residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum; `to`: y's dtype, if not x's;
+    `program`: one of `PROGRAMS`, of y."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -31,6 +33,7 @@ class Norm(Case):
     extra: bool = False
     dsummed: bool = False
     to: str | None = None
+    program: str | None = None
     layer = True
     exact = False
     optional = ()
@@ -86,11 +89,26 @@ class Norm(Case):
             dtype = self.to or dtype
         return lay(shape, dtype, **self.layout.get(name, {}))
 
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    def extra_places(self):
+        """Of the program's operands."""
+        if not self.fused:
+            return {}
+        shapes = {"scalar": (1,), "column": self.shape[self.start:], "matrix": self.shape,
+                  "row": (*self.shape[:self.start], *(1,) * len(self.axes))}
+        places = self.fused.places(self.to or self.dtype, shapes.get)
+        return {name: lay(shape, dtype, **self.layout.get(name, {})) for name, (dtype, shape) in places.items()}
+
     def inputs(self):
-        return {name: self.place(name) for name in self.names}
+        return {name: self.place(name) for name in self.names} | self.extra_places()
 
     def outputs(self):
-        return {name: self.place(name) for name in self.results}
+        sides = range(1, self.fused.sides + 1 if self.fused else 1)
+        return ({name: self.place(name) for name in self.results}
+                | {f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **self.layout.get(f"y{k}", {})) for k in sides})
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
@@ -99,11 +117,24 @@ class Norm(Case):
         def tensor(p):
             return None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment)
         make = f"make_{self.op.split('_')[0]}_{'forward' if self.op.endswith('fwd') else 'backward'}" + self.maker * self.extra
-        return getattr(_problem, make)(tuple(map(tensor, self.inputs().values())), tuple(map(tensor, self.outputs().values())), self.axis,
-                                       frozenset())
+        plain = getattr(_problem, make)(tuple(tensor(self.place(name)) for name in self.names),
+                                        tuple(tensor(self.place(name)) for name in self.results), self.axis, frozenset())
+        if not self.fused:
+            return plain
+        extras = {name: tensor(p) for name, p in self.extra_places().items()}
+        sides = [tensor(p) for p in list(self.outputs().values())[len(self.results):]]
+        program, extras = self.fused.problem_parts(self.wide, self.to or self.dtype, extras, sides, self.shape)
+        return replace(plain, program=program, extras=extras)
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
+        if self.fused:
+            from dnnkern.registry import operation_of
+            problem = self.problem()
+            operation = operation_of(self.op).of(problem)
+            operands = tuple(arrays.get(name) for name in operation.operands)
+            return operation.call(operands, out, (problem,), (self.eps, *self.fused.numbers), tail.pop("workspace", None),
+                                  tail.pop("stream", None), tail)
         names = [name for name in self.names if name not in ("residual", "dsummed")]
         return getattr(dnnkern, self.op)(*(arrays[name] for name in names), axis=self.axis, out=out, **self.keywords(arrays), **tail)
 
@@ -120,6 +151,8 @@ class Norm(Case):
                 elif v.size:
                     v = rng.standard_normal(place.shape) + {"x": self.around, "gamma": 1.0}.get(name, 0.25)
                 found[name] = coherent(rounded(v, place.dtype), place)
+        if self.fused:
+            found |= (self.fused.exact_values if mode == "exact" else self.fused.float_values)(rng, self.extra_places())
         if "rstd" in self.names:
             _, mean, rstd = normalised(found["x"], self.axes, self.eps, self.layer)
             outer = self.shape[:self.start]
@@ -169,8 +202,12 @@ class Forward(Norm):
         if self.extra:
             found["summed"] = total, 0 * total
         found = {name: found[name] for name in self.results}
+        if self.fused:
+            found["y"], sides = self.fused.reference(*found["y"], values, self.unit)
+            found |= {f"y{k}": side for k, side in enumerate(sides, 1)}
+        dtypes = {name: place.dtype for name, place in self.outputs().items()}
         return ({name: v for name, (v, _) in found.items()},
-                {name: e + rounding_error(v, self.place(name).dtype) for name, (v, e) in found.items()})
+                {name: e + rounding_error(v, dtypes[name]) for name, (v, e) in found.items()})
 
 
 class Backward(Norm):
@@ -273,6 +310,16 @@ def table(kind):
             case(f"to-{SHORT[to]}-strided", (6, 18), dtype, to=to, layout={"y": {"step": 3, "gap": 1}})
         case("to-f32-misaligned", (5, 48), "bfloat16", to="float32", layout={"y": {"misaligned": 1}})
         case("to-f32-apart", (5, 48), "float16", to="float32", layout={"all": {"gap": 1}})
+        for program in PROGRAMS:
+            case(f"program-{program}", (7, 40), "bfloat16", weights="float32", program=program)
+            case(f"program-{program}-odd", (4, 77), program=program)
+        case("program-chain-long", (2, 1031), "float16", program="chain")
+        case("program-chain-to-f32", (6, 72), "bfloat16", to="float32", program="chain", extra=True)
+        case("program-two-inputs", (5, 36), "float64", program="two-inputs")
+        case("program-chain-two-dimensions", (3, 4, 24), axis=-2, program="chain")
+        case("program-chain-apart", (5, 48), "float16", program="chain",
+             layout={"x1": {"gap": 3}, "y1": {"order": (1, 0)}, "x0": {"step": 2}})
+        case("program-two-inputs-outer", (2, 3, 24), "bfloat16", program="two-inputs", layout={"x1": {"order": (1, 0, 2)}})
         case("no-beta", (6, 20), "bfloat16", missing=("beta",))
         case("beta-alone", (6, 20), "float16", missing=("gamma",))
     if kind.optional:

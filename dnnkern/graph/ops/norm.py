@@ -7,7 +7,7 @@ import functools
 
 from .._enums import DTYPE, member, norm_forward_phase
 from .._errors import InvalidValue
-from .._fuse import Arithmetic
+from .._fuse import Arithmetic, chain_of
 from .._infer import channels_last, ordered_like, row_major
 from ...host.choices import activation_of
 from ...host.products import FLOATS, alike
@@ -207,7 +207,7 @@ def _(node):
 
 @layernorm.lower
 def _(part):
-    _lower_rows(part, "layer_norm_fwd", ("MEAN", "INV_VARIANCE"))
+    _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"))
 
 
 @operation(outputs="Y INV_VARIANCE", tag="RMSNORM")
@@ -233,23 +233,35 @@ def _(node):
 
 @rmsnorm.lower
 def _(part):
-    _lower_rows(part, "rms_norm_fwd", ("INV_VARIANCE",))
+    _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",))
 
 
-def _lower_rows(part, op, statistics):
-    arrays = Arrays(part, ("X",), ("Y",))
+def _takes_rows(spec, node, others, outside):
+    """The kernel runs any program of y; its statistics are in memory when it is done."""
+    results = {uid for port, uid in node.outputs if port != "Y"}
+    if any(uid in results for other in others for _, uid in other.inputs):
+        return f"statistics of {node.op} are read from memory"
+    return None
+
+
+def _lower_rows(part, kind, statistics, fused=False):
+    arrays = Arrays(part, ("X",), () if fused else ("Y",))
     x, gamma, beta = arrays.whole("X"), arrays.weight("SCALE"), arrays.weight("BIAS")
     axes = normalized(x.shape, gamma.shape)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     small = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    y = arrays.result("Y", arrays.results)
+    chain = chain_of(part, OPERATIONS, part.node.output("Y"), arrays.compute, arrays.results, (kept, axes)) if fused else None
+    y = chain.main if fused else arrays.result("Y", arrays.results)
     found = [squeezed(arrays.result(port, (arrays.compute,), small), kept) for port in statistics]
     gamma, beta = squeezed(gamma, axes), squeezed(beta, axes)
     x_rows, y_rows = as_rows(x, kept, axes), as_rows(y, kept, axes)
-    kind = LayerNormProblem if op == "layer_norm_fwd" else RmsNormProblem
     part.problem(kind, {"x": x_rows, "gamma": gamma, "beta": beta}, {"y": y_rows, **dict(zip(("mean", "rstd")[-len(found):], found))},
-                 {"eps": part.number("EPSILON")}, axis=len(kept))
+                 {"eps": part.number("EPSILON")}, chain=chain and chain.permuted((*kept, *axes)), axis=len(kept))
     arrays.done()
+
+
+layernorm.fuse(lambda part: _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"), True), takes=_takes_rows)
+rmsnorm.fuse(lambda part: _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",), True), takes=_takes_rows)
 
 
 @operation(outputs="Y MEAN INV_VARIANCE", tag="ADALAYERNORM")

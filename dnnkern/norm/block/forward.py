@@ -17,119 +17,26 @@ rows far from 0; edges and idle threads make the counts uneven. RMS normalisatio
 they have the same phase as the rows, else element by element. Where rows are short a group loads several of them at once.
 """
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
-from ...device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments, row_vector
+from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
 from ...device.vec import advance, pin, shared_address
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
+from .._program import make_functions
 from .._weights import make_weights, weight_words
+from .forward_config import WARP, Config
 
 COST = constants("norm/forward")
 
-WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
-RESIDENT = 1024          # threads of a multiprocessor that are enough
-
 WHOLE = "x", "residual", "y", "summed"
 OFFSETS = *WHOLE, "mean", "rstd"  # names of the arrays that a row has offsets in
-
-
-@dataclass(frozen=True)
-class Config:
-    """What the kernel is compiled for.
-
-    Attributes
-    ----------
-    dtype, gamma, beta : str
-    layer, scaled, shifted, residual : bool
-        Whether there is a mean, gamma, beta, a residual.
-    gamma_words, beta_words : int
-        Of one load; 0: element by element.
-    vector_bytes, unaligned
-        As `RowLayout`'s.
-    dims : int
-        Dimensions besides the row, 1 at least.
-    lanes, registers : int
-        Threads of a block that hold a row, vectors of each in registers.
-    rows : int
-        Rows of a group of threads, all loaded before the first is looked at.
-    cluster : int
-        Blocks that hold a row together.
-    shared, shared_per_sm : int
-        Vectors of a thread in shared memory; bytes of it that a multiprocessor has.
-    result : str
-        y's dtype, "" where it is x's.
-    """
-    dtype: str
-    gamma: str
-    beta: str
-    layer: bool
-    scaled: bool
-    shifted: bool
-    residual: bool
-    gamma_words: int
-    beta_words: int
-    vector_bytes: int
-    unaligned: bool
-    dims: int
-    lanes: int
-    registers: int
-    rows: int = 1
-    cluster: int = 1
-    shared: int = 0
-    shared_per_sm: int = 0
-    result: str = ""
-
-    @property
-    def threads(self):
-        """Of a block."""
-        return max(THREADS, self.lanes) if self.lanes <= WARP else self.lanes
-
-    @property
-    def layout(self):
-        return RowLayout(self.dtype, self.vector_bytes, self.lanes * self.cluster, self.registers, self.shared, self.unaligned,
-                         result=self.result)
-
-    @property
-    def shared_bytes(self):
-        return 16 * self.shared * self.threads
-
-    @property
-    def has_single_weights(self):
-        """Whether 16-byte vectors meet weights that are loaded one by one."""
-        return self.vector_bytes == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
-
-    @property
-    def registers_needed(self):
-        """Of a thread: packed words, values of a few vectors, addresses."""
-        layout, real = self.layout, 2 if self.dtype == "float64" else 1
-        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 else 0
-        words = (1 + self.residual) * (layout.words * self.rows + 2 * real * layout.edges) + 16 * (self.shared > 0)
-        return -(-min(255, 24 * real + words + layout.elements * real + early) // 8) * 8
-
-    @property
-    def resident(self):
-        """Blocks that a multiprocessor's registers allow, a quarter of which has 512 for each lane of a warp, and its shared memory."""
-        blocks = 4 * (512 // self.registers_needed) * WARP // self.threads
-        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared else blocks)
-
-    @property
-    def blocks(self):
-        """Resident ones at least: the compiler's bound on registers."""
-        return min(RESIDENT // self.threads, self.resident)
-
-    def __str__(self):
-        where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
-        vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
-        return f"{where}, {vectors}" + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned + (
-            f", to {self.result}" * bool(self.result))
 
 
 def _names(problem):
@@ -163,6 +70,8 @@ def refusal(problem):
     form = problem.form
     if len(form.row) != 1:
         return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
+    if problem.program is not None and len(form.outer) > 1:
+        return f"rows along {len(form.outer)} dimensions beside a program; expected one that all its operands step evenly through"
     if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
         return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
     return None
@@ -177,7 +86,7 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
-                  shared, shared_per_sm, problem.result)
+                  shared, shared_per_sm, problem.result, problem.program, problem.wide)
 
 
 def seconds(problem, device, config):
@@ -244,6 +153,12 @@ class Weights(NamedTuple):
     betas: object
     scales: object
     shifts: object
+
+
+class Extras(NamedTuple):
+    """The row, and the operands of the program."""
+    row: i32
+    operands: object
 
 
 class Line(NamedTuple):
@@ -356,10 +271,11 @@ def kernel(config):
 
     # ---- the result
 
-    load_gamma, load_beta = element(config.gamma).load, element(config.beta).load
+    load_gamma, load_beta, PROGRAM = element(config.gamma).load, element(config.beta).load, config.program is not None
+    function, of_vector = make_functions(config.program, x_type.compute, config.result or config.dtype, E)
 
     @device_function
-    def normalise(values, weights, c, j, loaded, row_mean, row_rstd):
+    def normalise(values, weights, extras, c, j, loaded, row_mean, row_rstd):
         """A vector, whose elements begin with the j-th of the row; its weights are those of vector c where they are `loaded`."""
         if SCALED:
             if not loaded:
@@ -376,22 +292,24 @@ def kernel(config):
             if SHIFTED:
                 value += weights.shifts[e]
             values[e] = value
+        if PROGRAM:
+            of_vector(0, (values, extras.row, j, extras.operands))
 
     @device_function
-    def store_row(held, weights, k, y_row, y_step, line, overflow, row_mean, row_rstd):
+    def store_row(held, weights, extras, k, y_row, y_step, line, overflow, row_mean, row_rstd):
         """Normalise the k-th row of a thread and store it."""
         for c in range(REGISTERS):
             i = line.lane + c * TOGETHER
             if i < line.vectors:
                 vec.unpack(held.values, held.words, k * REGISTERS + c)
-                normalise(held.values, weights, c, line.prologue + i * E, EARLY, row_mean, row_rstd)
+                normalise(held.values, weights, extras, c, line.prologue + i * E, EARLY, row_mean, row_rstd)
                 vec.write_vector(advance(y_row, line.prologue), i, y_step, held.words, k * REGISTERS + c, held.values)
         if SHARED:
             for c in range(overflow):
                 vec.load_overflow(held.part, held.smem, c)
                 vec.unpack(held.values, held.part, 0)
                 j = line.prologue + (line.lane + (c + REGISTERS) * TOGETHER) * E
-                normalise(held.values, weights, 0, j, False, row_mean, row_rstd)
+                normalise(held.values, weights, extras, 0, j, False, row_mean, row_rstd)
                 vec.write_overflow(y_row, held.part, c, held.values, line.prologue, line.vectors, line.lane)
         for s in range(EDGES):
             j = line.lane + s * TOGETHER
@@ -402,6 +320,8 @@ def kernel(config):
                     value = value * load_gamma(weights.gamma, i * weights.gamma_step)
                 if SHIFTED:
                     value += load_beta(weights.beta, i * weights.beta_step)
+                if PROGRAM:
+                    value = function(value, extras.row, i, extras.operands)
                 held.edges[s] = value
         vec.write_edges(y_row, held.edges, line.prologue, line.vectors, line.size, line.lane)
 
@@ -415,7 +335,7 @@ def kernel(config):
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
-                      gamma_step, beta_step, divisors, strides):
+                      gamma_step, beta_step, divisors, strides, operands):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         thread = cuda.threadIdx.x
@@ -461,7 +381,7 @@ def kernel(config):
                         mean[offsets.mean] = row_mean
                     rstd[offsets.rstd] = row_rstd
             hold(held.words)
-            store_row(held, weights, k, y_row, y_step, line, overflow, row_mean, row_rstd)
+            store_row(held, weights, Extras(row, operands), k, y_row, y_step, line, overflow, row_mean, row_rstd)
     return norm_fwd_rows
 
 
@@ -486,7 +406,7 @@ def build(problem, device, config):
     arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),
                  Argument("int32", form.rows), Argument("int32", form.length),
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
-                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides), p.operands_argument())
     grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
     return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
                    cluster=(config.cluster, 1, 1)),)
