@@ -16,7 +16,7 @@ from dnnkern.host.paths import plain
 
 from .machine import machine
 
-SECONDS = 0.2  # of one turn
+SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: what is repeated is launched as graphs from the 17th time on
 TOP = 12  # kernels that a row names
 TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
 
@@ -164,11 +164,13 @@ def measured(name, args):
         return {**row, "status": f"WRONG: the results differ by {row['error']:.3g} of the largest"}
     program, turns = bench.made(), {"eager": [], "ours": []}
     bench.turn(program, 2)
-    steps = max(1, round(1e3 * SECONDS / bench.turn(program, 2)[0]))
+    ms = bench.turn(program, 2)[0]
+    steps, before = (max(1, min(64, round(1e3 * seconds / ms))) for seconds in (SECONDS, WARM))
     for _ in range(args.turns):
+        bench.turn(program, before)
         turns["eager"].append(bench.turn(program, steps))
         with bench.overrides():
-            bench.turn(program, 1)
+            bench.turn(program, before)
             dnnkern.torch.status(reset=True)
             turns["ours"].append(bench.turn(program, steps))
     row["host_us"] = {c.op: (1e6 * c.seconds / c.calls, c.calls / steps) for c in dnnkern.torch.status(reset=True) if c.ours}

@@ -11,11 +11,13 @@ from dnnkern.torch.ops import convolution, norm, product
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="host logic, tried where no GPU is used")
 CONV = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
 ATEN = torch.ops.aten
+FUNCTIONS = (product.mm, product.addmm, convolution.convolution, convolution.convolution_backward, norm.batch_norm,
+             norm.layer_norm_backward)
 
 
 @pytest.fixture(autouse=True)
 def overridden():
-    for function in (product.mm, product.addmm, convolution.convolution, convolution.convolution_backward, norm.batch_norm):
+    for function in FUNCTIONS:
         _of(function).forget()
     with dnnkern.torch.enabled(strict=True):
         yield
@@ -31,7 +33,7 @@ def _of(function):
 def entered(monkeypatch):
     """How often overrides themselves have run."""
     found = []
-    for of in (product.mm, product.addmm, convolution.convolution, convolution.convolution_backward, norm.batch_norm):
+    for of in FUNCTIONS:
         known = _of(of)
         monkeypatch.setattr(known, "function", lambda *args, f=of, **kwargs: found.append(f.__name__) or f(*args, **kwargs))
     return found
@@ -135,6 +137,21 @@ def test_statistics_are_written_once(seen, entered):
     y, *statistics = call()
     assert len(entered) == count and len(seen.values) == 1 and len(statistics) == 2
     assert {t.data_ptr() for t in (x, gamma, beta, mean, var, y, *statistics)} <= set(seen.values[0])
+
+
+def test_statistics_of_another_shape(seen, entered):
+    x, dy, gamma, beta = tensors((3, 4, 8), (3, 4, 8), (8,), (8,))
+    mean, rstd = tensors((3, 4, 1), (3, 4, 1))
+
+    def call(mean=mean):
+        return ATEN.native_layer_norm_backward(dy, x, [8], mean, rstd, gamma, beta, [True, True, True])
+    repeat(call)
+    count = len(entered)
+    seen.clear()
+    assert [tuple(g.shape) for g in call()] == [(3, 4, 8), (8,), (8,)] and len(entered) == count
+    assert {t.data_ptr() for t in (dy, x, gamma, mean, rstd)} <= {address for values in seen.values for address in values}
+    call(torch.ones(3, 4, 2)[..., :1])
+    assert len(entered) == count + 1, "a view of other strides"
 
 
 def test_an_error_is_the_same(seen):

@@ -110,7 +110,7 @@ def followed():
 
 def make_shortcut(args, result, calls):
     """A function of the arguments that makes these calls; None where they are not all of it."""
-    names = {id(a): f"a{k}" for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
+    names = {id(a): (a, f"a{k}") for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
     made, values, lines, looked_at = {}, {}, [], set()
     for n, (operation, site, operands, out, scalars, results) in enumerate(calls):
         writes = out is not None or operation.updates and any(x is not None and name in operation.updates
@@ -118,7 +118,7 @@ def make_shortcut(args, result, calls):
         if site is None or writes and n + 1 < len(calls):
             return None  # what was written in place would be written again
         given = _sequence(operands, names)
-        into = "None" if out is None else _sequence(out, names) if isinstance(out, tuple) else names.get(id(out))
+        into = "None" if out is None else _sequence(out, names) if isinstance(out, tuple) else _named(out, names)
         if given is None or into is None:
             return None
         looked_at.update(map(id, operands))
@@ -141,7 +141,7 @@ def make_shortcut(args, result, calls):
         else:
             return None
     others = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and id(a) not in looked_at]
-    if others:  # tensors whose memory nothing reads
+    if others:  # tensors that no site looks at: of which views are taken, or whose memory nothing reads
         values["guard"] = make_guard([args[k] for k in others])
         if values["guard"] is None:
             return None
@@ -152,10 +152,22 @@ def make_shortcut(args, result, calls):
     return _maker((*head, *lines, f"return {returned}"), tuple(values))(*values.values())
 
 
-def _sequence(arrays, names):
+def _sequence(arrays, known):
     """The source of a tuple of arguments; None if something is none."""
-    found = ["None" if a is None else names.get(id(a)) for a in arrays]
+    found = ["None" if a is None else _named(a, known) for a in arrays]
     return None if None in found else f"({''.join(f'{name}, ' for name in found)})"
+
+
+def _named(tensor, known):
+    """The source of a tensor that is known, {id: (tensor, source)}, or a view of such of another shape; None if it is neither."""
+    found = known.get(id(tensor))
+    if found is not None:
+        return found[1]
+    for other, source in known.values():
+        if tensor.data_ptr() == other.data_ptr() and tensor.numel() == other.numel() and tensor.dtype is other.dtype and (
+                tensor.is_contiguous() and other.is_contiguous()):
+            return f"{source}.view({tuple(tensor.shape)})"
+    return None
 
 
 def _returned(result, names, made, values):
@@ -168,19 +180,12 @@ def _returned(result, names, made, values):
         return "None"
     if not isinstance(result, torch.Tensor):
         return None
-    if id(result) in made:
-        return made[id(result)][1]
-    if id(result) in names:
-        return names[id(result)]
-    if not result.numel():
+    source = _named(result, {**names, **made})
+    if source is None and not result.numel():
         name = f"empty{len(values)}"
         values[name] = functools.partial(torch.empty_strided, result.shape, result.stride(), dtype=result.dtype, device=result.device)
         return f"{name}()"
-    for other, source in made.values():
-        if other.data_ptr() == result.data_ptr() and other.dtype == result.dtype and other.numel() == result.numel() and (
-                other.is_contiguous() and result.is_contiguous()):
-            return f"{source}.view({tuple(result.shape)})"
-    return None
+    return source
 
 
 @functools.lru_cache(1024)
