@@ -7,8 +7,10 @@ import argparse
 import gc
 import json
 import statistics
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 from dnnkern import _table, dispatch
 from dnnkern.device import HOST_MEMORY
@@ -16,6 +18,7 @@ from dnnkern.host.paths import plain
 
 from .machine import machine
 
+ROOT = Path(__file__).resolve().parent.parent
 SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: what is repeated is launched as graphs from the 17th time on
 TOP = 12  # kernels that a row names
 TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
@@ -29,6 +32,8 @@ def main(argv) -> int:
 
     from . import models
     args = parser(models.SETS).parse_args(argv)
+    if args.first:
+        return first_step(args)
     names = list(models.SETS) if args.set == "all" else args.set.split(",")
     for name in names:
         if name not in models.SETS:
@@ -65,6 +70,7 @@ def parser(sets):
     p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
+    p.add_argument("--first", action="store_true", help="only run one step, and print what a process that finds its kernels waits for")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
     return p
@@ -144,21 +150,45 @@ class Bench:
         return sorted(((name, ms, calls) for name, (ms, calls) in found.items()), key=lambda row: -row[1])
 
 
+def first_step(args):
+    """Print, as JSON, the seconds of ``enable()`` and of a program's first step."""
+    import dnnkern.torch
+    bench = Bench(args.set, args)
+    program = bench.made()
+    bench.wait()
+    times = [time.perf_counter()]
+    dnnkern.torch.enable(args.ops, exclude=tuple(filter(None, args.exclude.split(","))))
+    times.append(time.perf_counter())
+    program.step()
+    bench.wait()
+    times.append(time.perf_counter())
+    print(json.dumps({"enable_s": times[1] - times[0], "from_disk_s": times[2] - times[1]}))
+    return 0
+
+
+def in_a_process(name, args):
+    """What `first_step` prints, in a process of its own."""
+    words = ["--set", name, "--ops", args.ops, "--exclude", args.exclude, "--first"]
+    done = subprocess.run([sys.executable, "-m", "bench.programs", *words], capture_output=True, text=True, cwd=ROOT)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"no_first": done.stderr.splitlines()[-1:]}
+
+
 def measured(name, args):
     """A row: times, share of the device's time that is ours, results, memory."""
     import dnnkern.torch
     bench = Bench(name, args)
     theirs, eager_first, eager_memory = bench.results(args.steps)
+    spread = (bench.results(args.steps)[0] - theirs).abs().max().item()
     dnnkern.torch.status(reset=True)
     with bench.overrides():
         row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", **bench.compiled()}
         ours, first, memory = bench.results(args.steps)
-        again, second, _ = bench.results(args.steps)
+        again = bench.results(args.steps)[0]
     calls = dnnkern.torch.status(reset=True)
     size = theirs.abs().max().item()
-    row.update(first_s=first, warm_s=second, eager_first_s=eager_first, memory=memory, eager_memory=eager_memory,
-               error=(ours - theirs).abs().max().item() / size, same_bits=bool((ours == again).all()), losses=ours.flatten()[:20].tolist(),
-               eager_losses=theirs.flatten()[:20].tolist(),
+    row.update(first_s=first, eager_first_s=eager_first, **in_a_process(name, args), memory=memory, eager_memory=eager_memory,
+               error=(ours - theirs).abs().max().item() / size, eager_spread=spread / size, same_bits=bool((ours == again).all()),
+               losses=ours.flatten()[:20].tolist(), eager_losses=theirs.flatten()[:20].tolist(),
                back=sorted({f"{c.op}: {c.why}" for c in calls if not c.ours}), calls={c.op: c.calls for c in calls if c.ours})
     if not row["error"] <= TOLERANCE:
         return {**row, "status": f"WRONG: the results differ by {row['error']:.3g} of the largest"}
@@ -199,16 +229,17 @@ def measured(name, args):
 def show(rows):
     """The table."""
     print()
-    _table.show(("program", "ours (ms)", "eager (ms)", "x eager", "host, ours", "host, eager", "share", "memory", "first step (s)"),
+    _table.show(("program", "ours (ms)", "eager (ms)", "x eager", "host, ours", "host, eager", "share", "memory", "compile (s)",
+                 "first step (s)"),
                 [_shown(row) for row in rows])
 
 
 def _shown(row):
     if row["status"] != "ok":
-        return row["problem"], row["status"], *[""] * 7
+        return row["problem"], row["status"], *[""] * 8
     times = [f"{row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "ours_host_ms", "eager_host_ms")]
     more = [f"{row['share']:.3f}", f"{row['memory'] / row['eager_memory']:.3f}"] if "share" in row else ["", ""]
-    return row["problem"], *times, *more, f"{row['warm_s']:.2f}"
+    return row["problem"], *times, *more, f"{row['compile_s']:.1f}", f"{row.get('from_disk_s', 0):.2f}"
 
 
 if __name__ == "__main__":
