@@ -4,19 +4,23 @@
 autocast, vmap, torch.compile and modules stay PyTorch's and call them. What this library cannot compute goes back to PyTorch's kernel, and
 `status` says how often and why. ``python -m dnnkern run script.py`` does it for a program as it is.
 
-`nn`, `optim` and `functional` are named as PyTorch's.
+`convert` gives single layers to this library, or a model's with neighbours that run in one kernel; `nn`, `optim` and `functional` are
+named as PyTorch's.
 """
 import importlib
 
 from ._overrides import disable, enable, enabled, is_overridden
 from ._status import Row, record, status  # noqa: F401 (`record` for dnnkern.keras)
 
+_LAZY = {"Conversion": "._convert", "convert": "._convert", "restore": "._convert"}
 _MODULES = "functional", "nn", "optim"
 
-__all__ = ["Row", "disable", "enable", "enabled", "is_overridden", *_MODULES, "status"]
+__all__ = ["Row", *_LAZY, "disable", "enable", "enabled", "is_overridden", *_MODULES, "status"]
 
 
 def __getattr__(name):
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

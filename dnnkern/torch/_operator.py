@@ -15,12 +15,17 @@ from ._table import table
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _tracers = torch._C._len_torch_dispatch_stack
-_compiling = torch.compiler.is_compiling
+_compiling, _scripting = torch.compiler.is_compiling, torch._C._get_tracing_state
+
+
+def is_traced():
+    """Whether something follows the calls of operators: a compiler, a dispatch mode, torch.jit."""
+    return _compiling() or _tracers() > 0 or _scripting() is not None
 
 
 def is_eager(x):
     """Whether a call with this tensor is computed now: nothing traces it."""
-    return not _compiling() and type(x) in _PLAIN and not _tracers()
+    return not _compiling() and type(x) in _PLAIN and not _tracers() and _scripting() is None
 
 
 def operator(schema, kernel, fake, op, gradient=None):

@@ -7,6 +7,7 @@ from .. import batch_norm_bwd_apply, batch_norm_bwd_sums, batch_norm_infer, batc
 from . import functional
 from ._above import counted
 from ._tensors import KEY, computed, layout_of
+from .functional.norm import settings
 
 
 def _forward(x, gamma, beta, running_mean, running_var, eps, momentum, group):
@@ -83,13 +84,7 @@ class SyncBatchNorm(nn.SyncBatchNorm):
         alone = group is None or dist.get_world_size(group) == 1
         if input.device.type != KEY.lower():
             raise ValueError(f"SyncBatchNorm: input is on {input.device}; expected it on {KEY.lower()}, where this library's kernels run")
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / self.num_batches_tracked.item()
-        of_batch = self.training or self.running_mean is None and self.running_var is None
-        running = (self.running_mean, self.running_var) if not self.training or self.track_running_stats else (None, None)
+        running, of_batch, momentum = settings(self)
         if not self.training or alone:
             return functional.batch_norm(input, *running, self.weight, self.bias, of_batch, momentum, self.eps)
         y = _SyncBatchNorm.apply(input, self.weight, self.bias, *running, self.eps, momentum, group)

@@ -67,5 +67,7 @@ def _layer(name):
 
 for _name in _NAMES:
     _layer(_name)
+BACK = {ours: theirs for theirs, ours in LAYERS.items()}
+"""{this library's class: PyTorch's}."""
 globals().update({theirs.__name__: ours for theirs, ours in LAYERS.items()})
-__all__ = ["LAYERS", *sorted(theirs.__name__ for theirs in LAYERS)]
+__all__ = ["BACK", "LAYERS", *sorted(theirs.__name__ for theirs in LAYERS)]

@@ -32,9 +32,7 @@ def replaces(theirs, cast=None, name=None):
 
         def compute(*args, **more):
             if cast and _autocast(_DEVICE):
-                dtype = _autocast_dtype(_DEVICE) if cast is LOW else torch.float32
-                args = [_as(dtype, a) for a in args]
-                more = {key: _as(dtype, a) for key, a in more.items()}
+                args, more = in_dtype(args, cast), dict(zip(more, in_dtype(more.values(), cast)))
             return function(*args, **more)
 
         @functools.wraps(theirs, ("__doc__",), ())
@@ -63,8 +61,16 @@ def replaces(theirs, cast=None, name=None):
     return decorate
 
 
+def in_dtype(args, cast=LOW):
+    """Arguments as autocast passes them on, where it is on."""
+    if not _autocast(_DEVICE):
+        return args
+    dtype = _autocast_dtype(_DEVICE) if cast is LOW else torch.float32
+    return [_as(dtype, a) for a in args]
+
+
 def _as(dtype, a):
-    """An argument as autocast passes it on: float64 and integers as they are."""
+    """An argument in a dtype; float64 and integers as they are."""
     if isinstance(a, torch.Tensor):
         return a.to(dtype) if a.dtype in FLOATS and a.dtype is not torch.float64 else a
     return [_as(dtype, t) for t in a] if isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor) else a

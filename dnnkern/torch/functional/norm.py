@@ -112,6 +112,17 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 replaces(F.batch_norm)(batch_norm)
 
 
+def settings(norm):
+    """(running statistics, whether the batch's are taken, weight of the new ones) for a module's next call, which it counts."""
+    momentum = 0.0 if norm.momentum is None else norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        if norm.momentum is None:  # their average
+            momentum = 1.0 / float(norm.num_batches_tracked)
+    running = (norm.running_mean, norm.running_var) if not norm.training or norm.track_running_stats else (None, None)
+    return running, norm.training or norm.running_mean is None and norm.running_var is None, momentum
+
+
 # ---- the others
 
 @derived("native_layer_norm")
