@@ -149,8 +149,8 @@ def _folded(head, norm):
     versions = [None if t is None else t._version for t in tensors] if keeps else None
     known = _known.get(head)
     if keeps and known is not None:
-        before, seen, eps, result = known
-        if seen == versions and eps == norm.eps and all(a is b for a, b in zip(before, tensors)):
+        before, versions_before, eps, result = known
+        if versions_before == versions and eps == norm.eps and all(a is b for a, b in zip(before, tensors)):
             return result
     with torch.no_grad():
         weight, bias, gamma, beta, mean, var = tensors

@@ -1,6 +1,6 @@
 """Forwards of modules rewritten so that neighbours run in one kernel (`_chains`), by torch.fx.
 
-A module's own forward is traced; its children are not entered. What a trace rests on is checked at each call (`_state`): after a change
+A module's own forward is traced; its children are not entered. What a trace depends on is checked at each call (`_state`): after a change
 there is another trace, and calls with other arguments than plain tensors have the forward as it was written.
 """
 import copy
@@ -104,7 +104,7 @@ _runs = weakref.WeakKeyDictionary()  # {module: {state: function, or None}}
 
 
 def _state(module, arguments):
-    """What a trace rests on: modes, the module's own attributes, which children it has."""
+    """What a trace depends on: modes, the module's own attributes, which children it has."""
     known = tuple([(name, _known(value)) for name, value in module.__dict__.items() if name not in _INTERNAL])
     children = tuple([(name, id(child), type(child)) for name, child in module._modules.items()])
     return arguments, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), known, children
