@@ -98,6 +98,7 @@ def convert(model, layers=None) -> Conversion:
     swapped 3 layers: 1 Conv2d, 1 BatchNorm2d, 1 ReLU
     fused   the model: 0 + 1 + 2
     left    3 (PReLU): no counterpart in dnnkern.torch.nn
+    >>> before = dnnkern.torch.status(reset=True)
     >>> with torch.no_grad():
     ...     y = net.eval()(torch.zeros(1, 3, 5, 5))
     >>> [(row.op, row.ours, row.calls) for row in dnnkern.torch.status(reset=True)]

@@ -7,6 +7,7 @@ PyTorch's finds ``torch.nn.functional``.
 >>> layer = dnnkern.torch.nn.Linear(4, 2)
 >>> isinstance(layer, torch.nn.Linear), sorted(layer.state_dict())
 (True, ['bias', 'weight'])
+>>> before = dnnkern.torch.status(reset=True)
 >>> layer(torch.ones(3, 4)).shape
 torch.Size([3, 2])
 >>> [(row.op, row.ours) for row in dnnkern.torch.status(reset=True)]

@@ -12,6 +12,7 @@ steps are several calls. What this library does not compute goes to PyTorch's fu
 >>> weight = torch.nn.Parameter(torch.ones(2))
 >>> optimizer = dnnkern.torch.optim.AdamW([weight], lr=0.25, weight_decay=0.0)
 >>> weight.grad = torch.tensor([3.0, -4.0])
+>>> before = dnnkern.torch.status(reset=True)
 >>> optimizer.step()
 >>> weight.detach(), isinstance(optimizer, torch.optim.AdamW)
 (tensor([0.7500, 1.2500]), True)

@@ -5,7 +5,7 @@ plain ones, tensors on another device, and calls under `torch.func` go to PyTorc
 
 >>> import torch, dnnkern.torch
 >>> from dnnkern.torch import functional
->>> x = torch.ones(1, 1, 3, 3, requires_grad=True)
+>>> x, before = torch.ones(1, 1, 3, 3, requires_grad=True), dnnkern.torch.status(reset=True)
 >>> functional.conv2d(x, torch.ones(1, 1, 2, 2)).sum().backward()
 >>> x.grad[0, 0]
 tensor([[1., 2., 1.],

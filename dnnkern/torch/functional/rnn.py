@@ -9,13 +9,12 @@ from ..ops import rnn as ops
 from ._front import replaces
 
 
-def _network(function, input, states, params, *options):
+def _network(function, of_packed, *given):
     if KEY == "CPU" and torch.is_autocast_enabled("cpu"):
         raise Refused("autocast")  # of the parts of a network
-    if not isinstance(params, (list, tuple)):
-        raise Refused("a packed sequence")
-    return function(input, states, params, *options)
+    # The weights follow x and the states, or of packed sequences x, the sizes of batches and the states.
+    return (of_packed if isinstance(given[3], (list, tuple)) else function)(*given)
 
 
 for _name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-    replaces(getattr(torch, _name), name=_name)(functools.partial(_network, getattr(ops, _name)))
+    replaces(getattr(torch, _name), name=_name)(functools.partial(_network, getattr(ops, _name), getattr(ops, f"{_name}_of_packed")))
