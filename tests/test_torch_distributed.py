@@ -138,8 +138,8 @@ def network():
     return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5))
 
 
-def step(net, x, target):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+def step(net, x, target, optim=torch.optim):
+    optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         optimizer.zero_grad()
         F.cross_entropy(net(x), target).backward()
@@ -154,12 +154,18 @@ def parallel(rank):
     x, target = X.chunk(RANKS)[rank], TARGET.chunk(RANKS)[rank]
     with dnnkern.torch.enabled("all", strict=True):
         found = step(nn.parallel.DistributedDataParallel(network()), x, target)
-    return found, {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+    ran = {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+    net = network()
+    dnnkern.torch.convert(net)
+    converted = step(nn.parallel.DistributedDataParallel(net), x, target, dnnkern.torch.optim)
+    return found, ran, converted, {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
 
 
 def test_data_parallel_training_on_overrides():
     expected = step(network(), X, TARGET)
-    for found, ran in together()[1]:
+    for found, ran, converted, ran_converted in together()[1]:
         assert ran >= {"convolution", "convolution_backward", "max_pool2d_with_indices_backward", "cross_entropy_loss", "addmm", "mm"}
-        for mine, theirs in zip(found, expected, strict=True):
+        assert ran_converted >= {"convolution", "linear", "sgd"}
+        for mine, again, theirs in zip(found, converted, expected, strict=True):
             assert_same(mine, theirs, "trained")
+            assert_same(again, theirs, "converted")

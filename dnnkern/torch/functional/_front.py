@@ -42,8 +42,8 @@ def replaces(theirs, cast=None, name=None):
                     return compute(*args, **more)
                 except Refused:
                     return theirs(*args, **more)
-            if not (_TAKEN.issuperset(map(type, args)) and _TAKEN.issuperset(map(type, more.values()))) or not args or (
-                    args[0].device.type != _DEVICE or is_pytorchs()):
+            if not (_TAKEN.issuperset(map(type, args)) and _TAKEN.issuperset(map(type, more.values()))) or is_pytorchs() or not (
+                    args and isinstance(args[0], torch.Tensor) and args[0].device.type == _DEVICE):
                 return theirs(*args, **more)
             try:
                 return compute(*args, **more)
