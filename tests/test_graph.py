@@ -320,6 +320,27 @@ def test_wrapper_on_arrays():
         g(x, w)
 
 
+def test_wrapper_with_one_dict_and_results_that_have_other_names():
+    """Without `inputs` and `outputs`: buffers of results are among the inputs, by what `set_name` gave or by port, however written."""
+    if not HOST_MEMORY:
+        pytest.skip("arrays of the host")
+    x, scale, epsilon = draw((6, 24, 1, 1), 1), draw((1, 24, 1, 1), 2), np.full((1, 1, 1, 1), 1e-3, np.float32)
+    with cudnn.Graph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT) as g:
+        y, rstd = g.rmsnorm(cudnn.norm_forward_phase.TRAINING, x, scale, epsilon=epsilon, name="rms")
+        y.set_output(True).set_name("result"), rstd.set_output(True)
+    given = {"rms::epsilon": epsilon, "rms::input": x, "rms::scale": scale}
+    expected = x.astype(float) / np.sqrt((x.astype(float) ** 2).mean(1, keepdims=True) + 1e-3)
+    for first, second in (("result", "rms::INV_VARIANCE"), ("rms::Y", "rms::Inv_variance")):
+        out, statistic = np.full_like(x, np.nan), np.full((6, 1, 1, 1), np.nan, np.float32)
+        got = g({**given, first: out, second: statistic})
+        assert got[0] is out and got[1] is statistic
+        close(out, expected * scale, factor=16, scale=4)
+        close(statistic, 1 / np.sqrt((x.astype(float) ** 2).mean(1, keepdims=True) + 1e-3), factor=16)
+    assert g(given)[0] is not out, "what is missing is allocated"
+    with pytest.raises(ValueError, match="INVALID_TENSOR_NAME: .*'rms::Z'"):
+        g({**given, "rms::Z": out})
+
+
 def test_in_place_buffers():
     """An output may be the memory of an input that the same step reads; one that a later step still needs is copied first."""
     x, other = draw((4, 37), 1), draw((4, 37), 2)

@@ -152,3 +152,19 @@ def test_the_wrapper_takes_a_larger_workspace():
     with pytest.raises(RuntimeError, match="bytes .1024 of them for copies of"):
         g(buffer, {"minus::OUT_0": buffer}, workspace=np.empty(1, np.uint8))
     np.testing.assert_array_equal(buffer, x)
+
+
+@pytest.mark.parametrize("method", ["rope", "rope_backward"])
+def test_rotary_embeddings_in_place(method):
+    """No copy: the kernel reads before it writes."""
+    x, angles = draw(2, 3, 5, 8), np.tile(draw(5, 1, 1, 4), 2)
+    graph = new_graph()
+    a, freqs = like(graph, x).set_name("x"), like(graph, angles)
+    y = getattr(graph, method)(a, freqs).set_output(True)
+    graph.build(A)
+    apart, over = np.empty_like(x), x.copy()
+    execute(graph, {a: x, freqs: angles, y: apart}, graph.get_workspace_size())
+    execute(graph, {a: over, freqs: angles, y: over}, graph.get_workspace_size())
+    np.testing.assert_array_equal(over, apart)
+    low, high, t = x[..., :4].astype(float), x[..., 4:].astype(float), angles[:, 0, 0, :4] * (1 if method == "rope" else -1)
+    close(over, np.concatenate([low * np.cos(t) - high * np.sin(t), high * np.cos(t) + low * np.sin(t)], -1), scale=4)

@@ -224,7 +224,7 @@ class Plan:
         operands = [getattr(step.problem, name, None) for name in names_of(step, other)]
         operation = dispatch.operation_of(step.op).of(step.problem)
         a, b = self.spec.tensor(out), self.spec.tensor(other)
-        return (operation.in_place.issuperset(names_of(step, other)) and isinstance(getattr(step.problem, "in_place", None), tuple)
+        return (operation.in_place.issuperset(names_of(step, other)) and isinstance(getattr(step.problem, "in_place", None), (tuple, bool))
                 and (a.dim, a.dtype) == (b.dim, b.dtype) and _same(a.dim, a.stride, b.stride)
                 and all(t is not None and t.shape == a.dim and _same(a.dim, a.stride, t.strides) for t in operands))
 
@@ -266,7 +266,9 @@ def in_place(step, aliases):
         return step.problem
     names = tuple(name for i, o in aliases if any(is_written(step, out) for out in names_of(step, o))
                   for name in names_of(step, i) if not is_written(step, name) and name not in getattr(step.problem, "over", ()))
-    return replace(step.problem, in_place=names) if names else step.problem
+    if not names:
+        return step.problem
+    return replace(step.problem, in_place=names if isinstance(step.problem.in_place, tuple) else True)  # of problems with one such operand
 
 
 class Slots:

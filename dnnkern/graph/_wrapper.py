@@ -73,7 +73,8 @@ class Graph:
     handle : "auto" or int, optional
         "auto": one of its own, on the current stream.
     inputs, outputs : sequence of str, optional
-        Names of tensors in the order of calls: "node::argument" of inputs, "node::port" of outputs, or what `set_name` gave.
+        Names of tensors in the order of calls: "node::argument" of inputs, "node::port" of outputs, or what `set_name` gave. Ports in
+        upper or lower case.
     heuristics : sequence of heur_mode
         Default: A and FALLBACK.
     workspace_alloc : bool
@@ -90,6 +91,7 @@ class Graph:
         self._heuristics, self._workspace_alloc = list(heuristics), workspace_alloc
         self._inputs, self._outputs = inputs and tuple(inputs), outputs and tuple(outputs)
         self._given, self._arguments, self._workspace, self._is_built = {}, {}, None, False
+        self._ports = {}  # {"node::port" in lower case: result}: cuDNN writes rmsnorm_backward's DSCALE Dscale
 
     def set_io_tuples(self, inputs, outputs):
         """Set the names of the inputs and outputs, in the order of calls."""
@@ -127,6 +129,7 @@ class Graph:
         for key, value in taken.items():
             if isinstance(value, tensor):
                 self._arguments[f"{node.name}::{key}"] = value
+        self._ports.update({f"{node.name}::{port}".lower(): t for port, t in node.outputs.items() if t is not None})
         return result
 
     def _tensors(self, value):
@@ -146,13 +149,15 @@ class Graph:
         for t in self._graph.tensors:
             if t.get_name() == name:
                 return t
+        if name.lower() in self._ports:
+            return self._ports[name.lower()]
         known = [*self._arguments, *(t.get_name() for t in self._graph.tensors if t.get_name())]
         raise InvalidTensorName(f"no tensor of the graph is called {name!r}; there are {', '.join(map(repr, known))}")
 
     def __call__(self, *args, handle=None, workspace=None, **kwargs):
         """Run the graph: with the inputs in order, or with one dict of them by name; also by keyword, where a name is one.
 
-        A second dict has buffers of outputs by name. Outputs that it lacks are allocated.
+        A second dict, or the same one, has buffers of outputs by name. Those that are missing are allocated.
 
         Returns
         -------
@@ -162,9 +167,9 @@ class Graph:
         if not self._is_built:
             raise InvalidValue("Graph: called before it was built; it is at the end of its with block")
         given, out = self._bound(args, kwargs)
-        pack = {self._named(name): value for name, value in given.items()}
+        pack = {self._named(name): value for name, value in (*given.items(), *out.items())}
         from ..host.arrays import kind_of
-        like = next((v for v in pack.values() if _is_array(v)), None)
+        like = next((v for t, v in pack.items() if _is_array(v) and not t.get_is_pass_by_value()), None)
         if like is None:
             raise InvalidVariantPack("Graph: got no arrays")
         kind = kind_of(like)
@@ -174,10 +179,9 @@ class Graph:
         results = []
         for name in self._outputs or [t.get_name() for t in self._results()]:
             t = self._named(name)
-            if name not in out:
-                out[name] = _empty(kind, t, index, stream)
-            pack[t] = out[name]
-            results.append(out[name])
+            if t not in pack:
+                pack[t] = _empty(kind, t, index, stream)
+            results.append(pack[t])
         size = self._graph.get_workspace_size()
         if workspace is None and size and self._workspace_alloc:
             known = self._workspace
@@ -197,7 +201,7 @@ class Graph:
         return [t for node in self._graph.nodes for t in node.outputs.values() if t is not None and not t.get_is_virtual()]
 
     def _bound(self, args, kwargs):
-        """({name: input}, {name: output})"""
+        """({name: input}, {name: output}); a dict of inputs may have outputs as well."""
         dicts = [a for a in args if isinstance(a, dict)]
         arrays = [a for a in args if not isinstance(a, dict)]
         out = {}
@@ -211,9 +215,6 @@ class Graph:
         else:
             given = dict(dicts[0]) if dicts else {}
             out = dict(dicts[1]) if len(dicts) > 1 else {}
-        for name in list(given):
-            if name in (self._outputs or ()):
-                out[name] = given.pop(name)
         given.update(kwargs)
         return given, out
 
