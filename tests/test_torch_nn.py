@@ -188,6 +188,25 @@ def test_fake_tensors_and_export():
     assert_same(program.module()(X), model(X), "exported")
 
 
+def drawn(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE).requires_grad_()
+
+
+@pytest.mark.parametrize("name, given", {
+    "linear": lambda: (drawn(2, 3, 6), drawn(7, 6), drawn(7), drawn(2, 3, 7), "relu"),
+    "convolution_fused": lambda: (drawn(2, 4, 6, 5), drawn(4, 4, 3, 3), drawn(4), drawn(2, 4, 6, 5) * 2, [1, 1], [1, 1], [1, 1], 1, "relu"),
+    "batch_norm": lambda: (drawn(2, 4, 6, 5), drawn(4), drawn(4) * 2, None, 1e-5, ""),
+    "batch_norm_infer": lambda: (drawn(2, 4, 6, 5), drawn(4), None, drawn(2, 4, 6, 5) * 2, *torch.ones(2, 4, device=DEVICE), 1e-5, "relu"),
+    "activation": lambda: (drawn(2, 4), "silu"), "activation_by_result": lambda: (drawn(2, 4), "leaky_relu negative_slope=0.2"),
+    "native_layer_norm": lambda: (drawn(2, 5), [5], drawn(5), drawn(5) * 2, 1e-5), "_softmax": lambda: (drawn(3, 4), 1, False),
+    "max_pool2d_with_indices": lambda: (drawn(2, 4, 6, 4), [2, 2], [2, 2], [0, 0], [1, 1], False)}.items(),
+    ids=lambda value: value if isinstance(value, str) else "")
+def test_operators_are_what_they_say(name, given):
+    """Schema, gradient, fake kernel and traced graphs."""
+    found = torch.library.opcheck(getattr(torch.ops.dnnkern, name).default, given())
+    assert set(found.values()) == {"SUCCESS"}
+
+
 def test_copies_and_pickles():
     model = net().eval()
     file = io.BytesIO()
