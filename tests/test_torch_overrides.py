@@ -240,7 +240,10 @@ def test_tensors_resized_to_nothing():
 
 def test_nan_and_infinity():
     x = torch.tensor([[float("nan"), 1], [float("inf"), -float("inf")]], device=DEVICE)
-    calls = lambda: (F.relu(x), F.max_pool2d(x[None], 2), x @ x, F.softmax(x, 1))  # noqa: E731
+
+    def calls():
+        return (F.relu(x), F.max_pool2d(x[None], 2), x @ x, F.softmax(x, 1), x.clamp(0, 2), x.clamp(min=0), x.clamp(max=0),
+                torch.maximum(x, x.t()), torch.minimum(x, x.t()), x.exp(), x.sqrt(), x ** 2, x ** 0.7, x.amax(0), x.amin(1), x.argmax(1))
     theirs = calls()
     with dnnkern.torch.enabled("all", strict=True):
         ours = calls()

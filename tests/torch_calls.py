@@ -207,14 +207,50 @@ CALLS = (
          ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 8)), ATTENTION, ("contiguous",), ()),
     Call("attention-groups", lambda q, k, v: ATTEND(q, k, v, enable_gqa=True), ((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8)), ATTENTION,
          PLAIN, ()),
-    Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, ("contiguous",)),
-    Call("rms_norm-2d", lambda x: F.rms_norm(x, (6, 8), eps=0.1), ((3, 6, 8),), RMS_NORM, ("contiguous",), ()),
+    Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, PLAIN),
+    Call("rms_norm-2d", lambda x: F.rms_norm(x, (6, 8), eps=0.1), ((3, 6, 8),), RMS_NORM, PLAIN, ()),
     Call("embedding", lambda w: F.embedding(labels(2, 3, 4, classes=5), w), ((7, 6),), EMBEDDING, PLAIN),
     Call("embedding-padded", lambda w: F.embedding(labels(9, classes=4), w, padding_idx=2, scale_grad_by_freq=True), ((7, 6),), EMBEDDING,
          ("contiguous",), ()),
     Call("sum", lambda x: x.sum((0, -1)), ((2, 3, 4, 5),), ("sum.dim_IntList",)),
     Call("sum-one", lambda x: x.sum(-1), ((2, 3, 4, 5),), ("sum.dim_IntList",), dtypes=()),
+    Call("sum-wide", lambda x: x.sum((1, 2), dtype=torch.float32), ((2, 3, 4, 5),), ("sum.dim_IntList",), ("contiguous",),
+         ("float16", "bfloat16")),
+    Call("sum-of-integers", lambda x: (x.detach() > 0).sum(1) + x.detach().mul(4).to(torch.int32).sum((1,)), ((2, 3, 4, 5),),
+         ("sum.dim_IntList",), dtypes=()),
     Call("mean", lambda x: x.mean((2, 3), keepdim=True), ((2, 3, 4, 5),), ("mean.dim",)),
+    *(Call(name, f, ((2, 3, 4, 5),), (op,), EVERY, dtypes) for name, op, dtypes, f in (
+        ("amax", "amax", HALVES, lambda x: x.amax((1, -1))), ("amax-all", "amax", (), lambda x: x.amax(keepdim=True)),
+        ("amin", "amin", (), lambda x: x.amin(2)), ("prod", "prod.dim_int", (), lambda x: x.prod(1)),
+        ("norm", "linalg_vector_norm", HALVES, lambda x: torch.linalg.vector_norm(x, dim=(0, 2), keepdim=True)),
+        ("norm-1", "linalg_vector_norm", (), lambda x: torch.linalg.vector_norm(x, 1, dim=1)),
+        ("norm-inf", "linalg_vector_norm", (), lambda x: torch.linalg.vector_norm(x, float("inf"))),
+        ("max-dim", "max.dim", HALVES, lambda x: x.max(1)), ("min-dim", "min.dim", (), lambda x: x.min(-1, keepdim=True)),
+        ("argmax", "argmax", HALVES, lambda x: x.detach().argmax(2)), ("argmax-all", "argmax", (), lambda x: x.detach().argmax()),
+        ("argmin", "argmin", (), lambda x: x.detach().argmin(0, keepdim=True)))),
+    *(Call(name, getattr(torch, name), ((2, 3, 4, 5),), (name,), dtypes=()) for name in (
+        "exp", "neg", "abs", "sin", "cos", "erf", "floor", "ceil", "reciprocal")),
+    *(Call(name, lambda x, name=name: getattr(torch, name)(x.square() + 0.5), ((2, 3, 4, 5),), (name, "pow.Tensor_Scalar"),
+           dtypes=HALVES) for name in ("log", "sqrt", "rsqrt")),
+    *(Call(op, f, ((2, 3, 4, 5), (3, 1, 5)), (op,), EVERY, dtypes) for op, dtypes, f in (
+        ("maximum", (), torch.maximum), ("minimum", HALVES, torch.minimum),
+        ("atan2", (), lambda x, y: torch.atan2(x.detach(), y.detach())),
+        ("addcmul", HALVES, lambda x, y: torch.addcmul(x, y, y, value=0.5)),
+        ("addcdiv", (), lambda x, y: torch.addcdiv(x, y, y.square() + 1)))),
+    *(Call(name, f, ((2, 3, 4, 5),), (op,), dtypes=HALVES) for name, op, f in (
+        ("clamp", "clamp", lambda x: x.clamp(-0.5, 0.25)), ("clamp-low", "clamp", lambda x: x.clamp(min=0)),
+        ("clamp-high", "clamp", lambda x: x.clamp(max=0.25)), ("pow-2", "pow.Tensor_Scalar", lambda x: x ** 2),
+        ("pow-3", "pow.Tensor_Scalar", lambda x: x ** 3), ("pow-4.5", "pow.Tensor_Scalar", lambda x: (x.square() + 0.5) ** 1.5))),
+    Call("cat", lambda x, y: torch.cat([x, y, x], 1), ((2, 3, 4, 5), (2, 1, 4, 5)), ("cat",), dtypes=HALVES),
+    Call("cat-formats", lambda x: torch.cat([x, x.sin()], -1), ((2, 3, 4, 5),), ("cat",), dtypes=()),
+    *(Call(f"pad-{mode}-{dims}d", lambda x, pads=pads, mode=mode: F.pad(x, pads, mode), (shape,), (op,),
+           PLAIN if dims == 1 else EVERY, dtypes) for op, mode, dims, shape, pads, dtypes in (
+        ("constant_pad_nd", "constant", 2, (2, 3, 4, 5), (1, 2, 0, 3), HALVES), ("constant_pad_nd", "constant", 1, (2, 3, 5), (1, 0), ()),
+        ("constant_pad_nd", "constant", 3, (2, 3, 4, 5, 3), (1, -1, -2, 3, 0, -1), ()),
+        ("reflection_pad1d", "reflect", 1, (2, 3, 5), (1, 2), ()), ("reflection_pad2d", "reflect", 2, (2, 3, 4, 5), (1, 2, 0, 3), ()),
+        ("reflection_pad3d", "reflect", 3, (2, 3, 4, 5, 3), (1, 2, 0, 3, 1, 1), ()),
+        ("replication_pad1d", "replicate", 1, (2, 3, 5), (1, 2), ()), ("replication_pad2d", "replicate", 2, (2, 3, 4, 5), (1, 2, 0, 3), ()),
+        ("replication_pad3d", "replicate", 3, (2, 3, 4, 5, 3), (1, 2, 0, 3, 1, 1), ()))),
     *(Call(f"grid_sample-{mode}-{padding}", lambda x, grid, mode=mode, padding=padding: F.grid_sample(
         x, grid, mode, padding, align_corners=mode == "nearest"), ((2, 3, 4, 5), (2, 3, 4, 2)), GRID, ways, WITHOUT_HALVES)
       for mode, padding, ways in (
@@ -254,7 +290,8 @@ CALLS = (
     Call("silu", F.silu, ((2, 3, 4, 5),), ("silu", "silu_backward")),
     Call("mish", F.mish, ((2, 3, 4, 5),), ("mish", "mish_backward")),
     *(Call(name, getattr(torch.nn.functional, name), ((2, 3, 4, 5),), (name,)) for name in (
-        "sigmoid", "tanh", "hardswish", "hardsigmoid", "leaky_relu", "elu")),
+        "hardswish", "hardsigmoid", "leaky_relu", "elu")),
+    *(Call(name, getattr(torch, name), ((2, 3, 4, 5),), (name, f"{name}_backward")) for name in ("sigmoid", "tanh")),
 )
 
 

@@ -62,7 +62,5 @@ def rms_norm(x, normalized_shape, weight=None, eps=None):
     if axis < 0 or not normalized_shape or tuple(x.shape[axis:]) != tuple(normalized_shape) or x.numel() == 0 or (
             weight is not None and weight.shape != x.shape[axis:]):
         raise Refused(f"normalized_shape {list(normalized_shape)} of a tensor of shape {tuple(x.shape)}")
-    if not x.is_contiguous():
-        raise Refused("x is not packed")  # PyTorch's own result would have x's strides on some devices
     given = x, weight, axis, torch.finfo(computed(x)).eps if eps is None else eps
     return (RmsNorm.apply if needs_gradient(x, weight) else forward)(*given)[0]
