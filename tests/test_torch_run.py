@@ -152,3 +152,19 @@ def test_without_pytorch(tmp_path):
     process = run("x.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert process.returncode == 2 and process.stderr.splitlines() == [
         "python -m dnnkern: run: PyTorch cannot be imported (none here); expected 2.9 or newer: pip install torch"]
+
+
+@pytest.mark.skipif(not HOST_MEMORY, reason="tensors of TensorFlow may be on the processor only")
+def test_tensors_of_tensorflow(tmp_path):
+    """In and out of this library's functions by DLPack."""
+    if find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed")
+    program = tmp_path / "program.py"
+    program.write_text("import json, dnnkern, tensorflow as tf, torch\n"
+                       "x = tf.random.normal((8, 6))\n"
+                       "y = torch.from_dlpack(x)\n"
+                       "z = tf.experimental.dlpack.from_dlpack(dnnkern.matmul(y, y.T).__dlpack__())\n"
+                       "print(json.dumps([float(tf.reduce_max(abs(z - x @ tf.transpose(x)))), isinstance(z, tf.Tensor), "
+                       "y.data_ptr() == torch.from_dlpack(x).data_ptr()]))\n")
+    difference, *facts = values(python(program))
+    assert difference < 1e-5 and facts == [True, True]
