@@ -1,10 +1,13 @@
 """Blocks that take several tiles, one after another, which small problems do not make them do on a device of many multiprocessors."""
+from dataclasses import replace
+
 import contract
 import numpy as np
 import pytest
 from cases._conv import Conv
 
 from dnnkern import dispatch
+from dnnkern.conv import halo_wgmma as halo
 from dnnkern.device import SIMULATED
 from dnnkern.host.device import device
 
@@ -36,3 +39,25 @@ def test_one_block_takes_many_tiles(name, case, few_multiprocessors):
         run = contract.Run(case, mine, values)
         run.check_memory()
         run.check_values(reference, {name: np.zeros(()) for name in reference})
+
+
+@pytest.mark.skipif(not SIMULATED, reason="only the simulator's device can be made smaller")
+@pytest.mark.parametrize("few_multiprocessors", [1], ids=[""], indirect=True)
+@pytest.mark.parametrize("case, later", [
+    (Conv("boxes", DIRECTIONS[0], (1, 64, 18, 21), 64, (3, 3), "bfloat16", layout="NHWC", padding=1, bias=True, residual=True), True),
+    (Conv("boxes-3d", DIRECTIONS[0], (1, 16, 3, 17, 10), 24, (2, 3, 3), "float16", layout="NHWC", padding=1, residual=True), False)],
+    ids=["nhwc", "3d-nhwc"])
+def test_what_is_added_comes_to_boxes_of_its_own(case, later, few_multiprocessors):
+    """Loaded with the next tile's pixels, or with its own, for one warpgroup or several; or copied into the stage."""
+    problem, values, kinds = case.problem(), case.values("exact"), {}
+    reference, _ = case.reference(values)
+    for config in halo._fitting(problem, device().shared_per_block):
+        body = halo._body(problem, config)
+        kinds.setdefault((body.by_ring, body.stages > body.taps[0] * body.blocks, body.consumers == 1), config)
+    assert any(by_ring and is_later == later for by_ring, is_later, _ in kinds)
+    algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == "halo_wgmma")
+    for config in kinds.values():
+        with contract.registered(replace(algorithm, config=config)) as mine:
+            run = contract.Run(case, mine, values)
+            run.check_memory()
+            run.check_values(reference, {name: np.zeros(()) for name in reference})

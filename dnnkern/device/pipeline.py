@@ -88,7 +88,7 @@ class Pipeline(NamedTuple):
     next(state)
         The state of the stage after.
     advance(state, steps)
-        The state `steps` (uint32) stages later, for consumers that skip what others consume. They need a barrier with those: a parity does
+        The state `steps` stages later, for consumers that skip what others consume. They need a barrier with those: a parity does
         not tell a phase from the one after the next.
     state_at(use)
         A consumer's state at use number `use` of the ring, uint32, counted from 0. The producer's has the other phase.
@@ -188,7 +188,7 @@ def make_pipeline(stages, consumers=1, producers=1, cluster=1) -> Pipeline:
 
     @device_function
     def advance(state, steps):
-        total = state.stage + steps
+        total = state.stage + u32(steps)
         rounds = total // stages
         return PipelineState(total - rounds * stages, state.phase ^ (rounds & 1))
 

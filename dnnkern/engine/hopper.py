@@ -250,8 +250,8 @@ def promoted_fits(tile):
 
 
 @functools.cache
-def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False):
-    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out)`` that a kernel's every thread calls once.
+def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None):
+    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out, addend_map)`` that a kernel's every thread calls once.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     locate : device function (t, rank, place) -> tile
         What tile number t is: a NamedTuple with its first step of k, `k_begin`, and the one after its last, `k_end`; the other fields are
         the loader's and the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
-    sink : device function (acc, first, offset, y_map, staging, tile, thread, barrier, out)
+    sink : device function (acc, first, offset, y_map, staging, tile, thread, barrier, out, [stages, group, columns])
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
     accumulator : "float32" or "int32"
@@ -268,6 +268,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     cooperative : bool
         All lanes of a warp call `locate` together. Otherwise one lane of the producer warp does everything, which spares it the moves
         between a lane's registers and the warp's (`elect`): loads are issued in a tenth of the instructions.
+    addend : hopper_addend.AddendStages, optional
+        Further stages of each tile, of the array at `addend_map`, which the sink gets as `stages` with the number of its 64 rows among the
+        warpgroup's, and frees.
+    ahead : (int, device function (words, tile, thread, out)), optional
+        So many words, which a thread loads to the local array `words` while the tile's last products are computed; the sink gets them as
+        `columns`.
 
     Notes
     -----
@@ -296,11 +302,13 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
+    FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
+    WORDS, load_ahead = ahead or (0, None)
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
     @device_function
-    def produce(a_map, b_map, ring, bars, tiles, first, rank, place):
+    def produce(a_map, b_map, addend_map, ring, bars, tiles, first, rank, place):
         state, t, leads = pipe.producer_start(), first, elect()
         if cooperative or leads:
             while t < tiles:
@@ -324,15 +332,22 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     if STATE:
                         step = after(step, tile)
                     state = pipe.next(state)
+                if FURTHER and end > begin:
+                    if leads:
+                        load_addend(0, (state, ring, bars, addend_map, tile))
+                    state = pipe.advance(state, FURTHER)
                 t = schedule.next(t, None)
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
                 pipe.producer_tail(bars, state)
 
     @device_function
     def sink_group(g, s):
-        acc, group, y_map, staging, tile, thread, out = s
-        part = g * 64 if PING_PONG else (group * GROUPS + g) * 64
-        sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, u32(group + 1), out)
+        acc, group, y_map, staging, tile, thread, out, stages, columns = s
+        part, barrier = g * 64 if PING_PONG else (group * GROUPS + g) * 64, u32(group + 1)
+        if FURTHER or WORDS:
+            sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, barrier, out, stages, g, columns)
+        else:
+            sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, barrier, out)
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
@@ -345,6 +360,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         staging = ring + STAGING + u32(group) * STAGING_SHARE
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
+        columns = cuda.local.array(max(WORDS, 1), u32)
         while t < tiles:
             tile = locate(t, rank, place)
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
@@ -355,7 +371,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 turn = turn ^ 1
                 if turn != group:  # the other warpgroup's tile: its steps go by
                     if end > begin:
-                        state = pipe.advance(state, u32(end - begin))
+                        state = pipe.advance(state, end - begin)
                     continue
                 if handed:
                     barrier_sync(u32(3 + group), u32(256))
@@ -394,15 +410,19 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 before, state = state, pipe.next(state)
             if PING_PONG and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
+            if WORDS and end > begin:
+                load_ahead(columns, tile, thread, out)
             if end > begin and PROMOTED:
-                sink(total, 0, top, y_map, staging, tile, thread, u32(group + 1), out)
+                sink_all(0, (total, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
             elif end > begin:
                 wait_all(acc)
                 pipe.consumer_release(bars, before, thread)
-                sink_all(0, (acc, group, y_map, staging, tile, thread, out))
+                sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
+            if FURTHER and end > begin:
+                state = pipe.advance(state, FURTHER)
 
     @device_function
-    def product(a_map, b_map, y_map, shared, tiles, place, out):
+    def product(a_map, b_map, y_map, shared, tiles, place, out, addend_map=None):
         ring = (shared + 1023) & 0xFFFFFC00
         bars = pipe.barriers(ring + BARS)
         tid = cuda.threadIdx.x
@@ -425,7 +445,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if role == 0:
             release_registers()
             if tid < 32:
-                produce(a_map, b_map, ring, bars, tiles, first, rank, place)
+                produce(a_map, b_map, addend_map, ring, bars, tiles, first, rank, place)
         else:
             claim_registers()
             thread = tid & 127

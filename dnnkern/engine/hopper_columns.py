@@ -40,6 +40,24 @@ def _in_pairs(tensor, strides):
             and all(s % 2 == 0 for s in others))
 
 
+def columns_ahead(tile, spec, pairs):
+    """Whether a thread has the registers to load the pairs of all columns of a tile while the tile's last products are computed."""
+    words = make_columns(spec, pairs, tile.boxes * ROW)[0]
+    return bool(pairs) and not (spec.program and spec.program.stores) and words <= 64 and tile.sums + words + 40 <= tile.registers[1]
+
+
+@functools.cache
+def make_columns_ahead(tile, spec, pairs, epilogue_params):
+    """What `make_product` takes as `ahead` to load them; ``epilogue_params(tile, out)`` gives the epilogue's parameters and n."""
+    words, read, _ = make_columns(spec, pairs, tile.boxes * ROW)
+
+    @device_function
+    def load(columns, tile, thread, out):
+        e, n = epilogue_params(tile, out)
+        read(columns, tile.column, tile.column + (thread & 3) * 2, n, e)
+    return words, load
+
+
 @functools.cache
 def make_columns(spec, pairs, width=ROW):
     """(words, device functions `read` and `values`): operands that have an element for each column, `paired_columns`, two at a time.

@@ -64,6 +64,8 @@ class Specialisation:
     blocks: tuple = (False, False)  # whether a's and b's scales are by block
     staged: str | int | None = None
     pairs: tuple = ()
+    by_ring: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,14 @@ def store_argument(name, dtype, shape, strides):
     return Argument("tensormap", name, spec=TensorMap(dtype, shape, strides, (1, 64, 128 // ITEMSIZE_OF[dtype]), 128))
 
 
+def addend_argument(names, number, operands, shape):
+    """The tensor map of an array that comes through the ring, `operands[number]` as `staged_addend` has it; `names` are the plan's."""
+    tensor, (row, _, *batch) = operands[number]
+    per = 16 // tensor.itemsize
+    strides = (*(batch or (per,)), row if shape[1] > 1 else per, 1)
+    return store_argument(f"x{number}" if isinstance(number, int) else names.get(number, number), tensor.dtype, shape, strides)
+
+
 def output_arguments(parts):
     """The kernel parameters that a `MatmulOutput` is built from."""
     y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
@@ -289,16 +299,18 @@ def make_epilogue_params(spec):
 def make_sink(special):
     """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
-    through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs) if by_tma else None
+    through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
+                                   ahead=special.ahead) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
     epilogue_params = make_epilogue_params(spec)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
         row, column, z = tile.row + offset, tile.column, tile.z
         e = epilogue_params(out, z)
         if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row)
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row, stages, group,
+                        columns)
         else:
             straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column)
     return sink

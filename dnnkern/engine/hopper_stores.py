@@ -20,6 +20,7 @@ from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
 from .hopper import GROUP, ROW
+from .hopper_addend import make_addend_box
 from .hopper_columns import make_columns
 from .stores import make_group_store
 
@@ -30,14 +31,15 @@ def stores_aside(spec):
 
 
 @functools.cache
-def make_fill(spec, staged=None, width=ROW, pairs=()):
-    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns)``: 128 bytes of columns of a fragment, from acc[j]
-    on.
+def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
+    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source)``: 128 bytes of columns of a
+    fragment, from acc[j] on.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
-    rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in the box already, as the
-    results will; `columns` has the words that `make_columns` has read of `pairs`. Of 16-bit results rows may be `width` = 64 bytes
-    wide, in the swizzle of as many.
+    rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in a box at `source` as
+    the results will, which may be the same; `columns` has what `make_columns` has read of
+    `pairs` for `span` bytes, from which its pair number `first` is the first. Of 16-bit results rows may be `width` = 64 bytes wide, in the
+    swizzle of as many.
     """
     halves = element(spec.output).storage.itemsize == 2
     given = (() if staged is None else (staged,)) + pairs
@@ -46,7 +48,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=()):
     CLAMPED = not stores_aside(spec)
 
     if given:
-        values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, width)[2])
+        values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, span or width)[2])
 
         @device_function
         def word(acc, k, row, column, e, columns, j, addend):
@@ -56,31 +58,30 @@ def make_fill(spec, staged=None, width=ROW, pairs=()):
     if halves:
         @device_function
         def fill_part(pair, s):
-            acc, j, line, chunk0, r0, r1, column, last, e, columns = s
+            acc, j, line, chunk0, r0, r1, column, last, e, columns, first, before = s
             ca, cb = column + pair * 16, column + pair * 16 + 8
             if CLAMPED:
                 ca, cb = min(ca, last), min(cb, last)
             at = line + u32((pair * 2 + (chunk0 >> 3)) ^ (chunk0 & 7)) * 16
-            k = j + pair * 8
+            k, pa, pb = j + pair * 8, first + 2 * pair, first + 2 * pair + 1
             if ADDEND:
                 addend = cuda.local.array(4, u32)
-                ldmatrix_x4(addend, 0, at)
-                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, 2 * pair, addend[0]),
-                            word(acc, k + 2, r1, ca, e, columns, 2 * pair, addend[1]),
-                            word(acc, k + 4, r0, cb, e, columns, 2 * pair + 1, addend[2]),
-                            word(acc, k + 6, r1, cb, e, columns, 2 * pair + 1, addend[3]))
+                ldmatrix_x4(addend, 0, at - before)
+                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, pa, addend[0]), word(acc, k + 2, r1, ca, e, columns, pa, addend[1]),
+                            word(acc, k + 4, r0, cb, e, columns, pb, addend[2]), word(acc, k + 6, r1, cb, e, columns, pb, addend[3]))
             elif PAIRS:
-                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, 2 * pair, 0), word(acc, k + 2, r1, ca, e, columns, 2 * pair, 0),
-                            word(acc, k + 4, r0, cb, e, columns, 2 * pair + 1, 0), word(acc, k + 6, r1, cb, e, columns, 2 * pair + 1, 0))
+                stmatrix_x4(at, word(acc, k, r0, ca, e, columns, pa, 0), word(acc, k + 2, r1, ca, e, columns, pa, 0),
+                            word(acc, k + 4, r0, cb, e, columns, pb, 0), word(acc, k + 6, r1, cb, e, columns, pb, 0))
             else:
                 stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
                             epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
         fill_all = unrolled(width // 32, fill_part)
 
         @device_function
-        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns):
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source):
             line = buffer + u32(warp * 16 + (lane & 15)) * width
-            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e, columns))
+            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e, columns, first,
+                         buffer - source))
     else:
         @device_function
         def fill_part(block, s):
@@ -95,7 +96,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=()):
         fill_all = unrolled(4, fill_part)
 
         @device_function
-        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns):
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source):
             line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
             fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e))
     return fill
@@ -176,14 +177,16 @@ def make_fetch(width=ROW):
 
 
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
-    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
+def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False):
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns])``
+    for 64 rows of results.
 
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
     rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
-    box ahead of their use. Otherwise each thread loads it element by element. `pairs`: see `paired_columns`.
+    box ahead of their use, or `by_ring` in further stages of the main loop's ring (`hopper_addend`). Otherwise each thread loads it element
+    by element. `pairs`: see `paired_columns`; they are in `columns`, if they are loaded `ahead`.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -192,8 +195,10 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill, free, ADDS = make_fill(spec, staged, pairs=pairs), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
-    STAGED, AHEAD, CLAMPED = staged is not None, BUFFERS > 1, not stores_aside(spec)
+    fill = make_fill(spec, staged, pairs=pairs, span=tile.boxes * ROW if ahead else ROW)
+    free, ADDS = make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
+    STAGED, AHEAD, CLAMPED = staged is not None and not by_ring, BUFFERS > 1, not stores_aside(spec)
+    arrive, leave = make_addend_box(tile) if by_ring else (None, None)
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
     (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(pairs)
@@ -228,7 +233,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
 
     @device_function
     def store_box(box, s):
-        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row = s
+        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns = s
         lane, warp = thread & 31, thread >> 5
         r0 = row + warp * 16 + (lane >> 2)
         c0 = column + (lane & 3) * 2
@@ -239,9 +244,10 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
                 bulk_commit()  # counts as a box, or the next one would be written over one that is still read
             return
         buffer = staging + u32(box % BUFFERS * GROUP)
-        columns = cuda.local.array(max(WORDS, 1), u32)
-        if PAIRS:
+        if PAIRS and not ahead:
+            columns = cuda.local.array(WORDS, u32)
             read_columns(columns, column + start, c0 + start, n, e)
+        source = arrive(stages, group * BOXES + box) if by_ring else buffer
         if STAGED:
             if not AHEAD or box == 0:
                 fetch_ahead(box, row, column, thread, barrier, staging, m, n, e)
@@ -254,13 +260,15 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
             if thread == 0:
                 free()
             barrier_sync(barrier, u32(128))
-        last = m - 1
+        last, pair = m - 1, start >> 3 if ahead else 0
         if CLAMPED:
-            fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e, columns)
+            fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e, columns, pair, source)
         else:
-            fill(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e, columns)
+            fill(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e, columns, pair, source)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
+        if by_ring:
+            leave(stages, group * BOXES + box, thread)
         if clipped and row + 64 > m:
             copy(buffer, row, column + start, thread, m, n, y, y_row)
             if thread == 0:
@@ -271,8 +279,8 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=()):
     store_boxes = unrolled(BOXES, store_box)
 
     @device_function
-    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
-        store_boxes(0, (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row))
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages=None, group=0, columns=None):
+        store_boxes(0, (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns))
     return store
 
 

@@ -15,12 +15,13 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import Factors, make_matrix_loader, make_product
-from ..engine.hopper_columns import paired_columns
-from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_seconds, locate_arguments, make_locate, make_sink,
-                                  operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma,
-                                  tile_count, tiles_for, wgmma_dtype, y_argument)
+from ..engine.hopper_addend import fits_ring, make_addend_stages
+from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
+from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
+                                  make_epilogue_params, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
+                                  product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
-from ..engine.programs import numbered_operands
+from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import store_width, stored_by_rows
 from ..host.launch import Argument, Launch
 
@@ -96,18 +97,24 @@ def kernel(special):
         if b_blocks:
             low, high = low * both_scale[0], high * both_scale[0]
         return low, high
+    epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
+    parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
-                           Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None)
+                           Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
+                           addend=make_addend_stages(tile, corner) if special.by_ring else None,
+                           ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None)
+    BY_RING = special.by_ring
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_wgmma(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
-                     y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+    def matmul_wgmma(a, b, y_map, addend_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
+                     each, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                      c_row_stride, c_column_stride, extras):
         shared = cuda.shared.array(0, u32)
+        addend = tensor_map_address(addend_map if BY_RING else y_map)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                             c_row_stride, c_column_stride, extras))
+                             c_row_stride, c_column_stride, extras), addend)
     return matmul_wgmma
 
 
@@ -120,13 +127,16 @@ def build(problem, device, config):
     operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
                 "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
+    staged = staged_addend(parts.epilogue, operands) if by_tma else None
+    pairs = paired_columns(parts.epilogue, operands) if by_tma else ()
+    by_ring = staged is not None and fits_ring(tile, *operands[staged])
+    addend = addend_argument({"c": problem.addend_name}, staged, operands, (parts.batch_size, parts.m, parts.n)) if by_ring else NOTHING
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                             (scales.a == "block", scales.b == "block"),
-                             staged_addend(parts.epilogue, operands) if by_tma else None,
-                             paired_columns(parts.epilogue, operands) if by_tma else ())
+                             (scales.a == "block", scales.b == "block"), staged,
+                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs))
     b_rows = tile.bn // tile.cluster
     a_map = a.argument(tile.bm, 0)
-    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,
+    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, addend, Argument("int32", tiles), *place,
                  *output_arguments(parts))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     return (*a.pack(0), *b.pack(a.bytes),

@@ -9,7 +9,7 @@ last, stride 1, and filters that leave room for tiles: with 64 output channels, 
 3x3x3 taps of 64. More output channels are divided among blocks.
 """
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...device.index import Divisor, ceil_div, divisor
 from ...dispatch import Algorithm, Note
@@ -18,7 +18,7 @@ from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper_columns import paired_columns
 from ...engine.hopper_stores import staged_addend, stores_aside
-from ...engine.programs import Steps, numbered_operands, operand_names, operands_argument
+from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
@@ -53,16 +53,27 @@ def _channels(p):
 @remembered
 def _body(p, config):
     total = _channels(p)[0]
-    return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
+    body = Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
                 config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue,
                 *_given(p))
+    with_boxes = replace(body, by_ring=True)
+    fits = body.staged is not None and _pixels_apart(_addend(p, body.staged)[2], (p.n, *roles(p)[-1])) > 0
+    return with_boxes if fits and with_boxes.shared <= MOST_SHARED else body
 
 
+@remembered
 def _given(p):
     """`staged_addend` and `paired_columns` of the epilogue."""
     residual = p.residual and (_pixels_apart(p.residual_strides, (p.n, *roles(p)[-1])), p.residual_strides[1])
     operands = {"residual": (p.residual, residual), "bias": (p.bias, (0, p.bias_stride)), **numbered_operands(p, _operand_steps(p))}
     return staged_addend(p.epilogue, operands), paired_columns(p.epilogue, operands)
+
+
+def _addend(p, staged):
+    """(name, tensor, strides) of the array that is staged."""
+    if staged == "residual":
+        return staged, p.residual, p.residual_strides
+    return operand_names(p.program)[staged], p.extras[staged], p.extra_strides[staged]
 
 
 def _pixels_apart(strides, sizes):
@@ -193,9 +204,13 @@ def build(problem, device, config):
     tiles, of_plane, across = _tiles(p, config)
     blocks, parts = _blocks(p, config, device)
     step = _pixels_apart(p.residual_strides, (p.n, *result_sizes)) if p.residual else 0
+
+    def map_of_results(name, tensor, strides):
+        return _map(name, tensor, strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width))
     arguments = (_map("x" if forward else "y", source, source_strides, (p.n, *sizes, total), (1, 1, *body.box, CHANNELS)),
                  _map("w", p.w, p.w_strides, (p.k, *p.filter, p.c), (width, 1, 1, 1, CHANNELS) if forward else (CHANNELS, 1, 1, 1, width)),
-                 _map(p.output_name, result, result_strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width)),
+                 map_of_results(p.output_name, result, result_strides),
+                 map_of_results(*_addend(p, body.staged)) if body.by_ring else NOTHING,
                  Argument("int32", tiles), Argument(Divisor, divisor(parts)),
                  Argument(Tiles, Tiles(divisor(of_plane), divisor(across), divisor(result_sizes[0]), *before)),
                  *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)),

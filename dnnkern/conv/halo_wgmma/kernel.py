@@ -8,7 +8,8 @@ the left operand, and the descriptor has the stride from line to line; so the op
 works because the swizzle permutes 16-byte vectors by their address, wherever an operand begins. In three dimensions a box is one plane.
 
 A block loads its filters once, all taps of them, and walks over its tiles. Each of its consumer warpgroups has every n-th tile and its own
-stages, so while one stores its results, through the stage that held its pixels, the others multiply.
+stages, so while one stores its results, through the stage that held its pixels, the others multiply. An array that the epilogue adds comes
+by TMA too, to a box of the warpgroup's own: a tile's is loaded when the pixels of its next tile are, if those have a stage by then.
 """
 import functools
 import math
@@ -42,8 +43,9 @@ class Body:
 
     `taps` and `dilations` along d, h and w; `blocks` of 64 input channels; `columns`: output channels of a tile; `steps` of 16 channels of
     a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
-    "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through the stage, see `staged_addend`; `pairs`:
-    what it reads in pairs of columns, see `paired_columns`.
+    "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through shared memory, see `staged_addend`;
+    `pairs`: what it reads in pairs of columns, see `paired_columns`; `by_ring`: what is staged has boxes of its own, otherwise the threads
+    copy it to the stage.
     """
     dtype: str
     taps: tuple
@@ -59,6 +61,7 @@ class Body:
     epilogue: EpilogueSpec
     staged: str | int | None = None
     pairs: tuple = ()
+    by_ring: bool = False
 
     def __post_init__(self):
         steps = self.taps[0] * self.blocks
@@ -87,7 +90,12 @@ class Body:
     @property
     def shared(self):
         """Bytes of dynamic shared memory."""
-        return 1024 + self.filters + self.consumers * self.stages * self.stage + BARRIERS
+        return 1024 + self.filters + self.consumers * (self.stages * self.stage + self.by_ring * self.results) + BARRIERS
+
+    @property
+    def results(self):
+        """Bytes of a tile's results."""
+        return self.lines * WIDE * self.columns * 2
 
     @property
     def threads(self):
@@ -119,9 +127,13 @@ def halo_kernel(body):
     wait_all, wait_older, have_left = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0), make_bulk_wait_read(0)
     # consumers have rings of their own, whose barriers lie side by side
     pipe, rings, of_filters = make_pipeline(STAGES), make_pipeline(SLOTS), make_pipeline(1, consumers=0)
-    READY = RING + rings.bytes
+    one_box, boxes = make_pipeline(1), make_pipeline(CONSUMERS)  # of what is added
+    BY_RING, ADDENDS, ALL_RESULTS = body.by_ring, RING, body.results
+    BARS = RING + BY_RING * CONSUMERS * ALL_RESULTS
+    READY, ARRIVED = BARS + rings.bytes, BARS + rings.bytes + of_filters.bytes
+    LAG = CONSUMERS if STEPS < STAGES else 0  # tiles by which they are loaded later than the pixels
     fill = make_fill(body.epilogue, body.staged, 2 * COLUMNS, body.pairs)
-    STORES, STAGED = stores_aside(body.epilogue), body.staged is not None
+    STORES, STAGED = stores_aside(body.epilogue), body.staged is not None and not BY_RING
     staged_array, arrived, PIXELS = make_staged(body.epilogue, body.staged) if STAGED else None, wait_copies(0), 64 * TILES
     (WORDS, read_columns, _), PAIRS = make_columns(body.epilogue, body.pairs, 2 * COLUMNS), bool(body.pairs)
     CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
@@ -139,7 +151,24 @@ def halo_kernel(body):
         return PipelineState(u32(consumer * STAGES) + state.stage, state.phase)
 
     @device_function
-    def produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, count, tiles):
+    def box_of(consumer, phase):
+        """The state of a consumer's box."""
+        return PipelineState(u32(consumer), phase)
+
+    @device_function
+    def load_addend(addend_map, ring, bars, phase, consumer, t, first_column, tiles):
+        """The part of tile `t` of what is added, to the consumer's box."""
+        plane, line, column = locate(t, tiles)
+        image, depth = divide_remainder(plane, tiles.planes)
+        to = box_of(consumer, phase)
+        boxes.producer_acquire(bars, to)
+        bar = boxes.producer_expect(bars, to, ALL_RESULTS)
+        for tile in range(TILES):
+            tma_load_5d(ring + ADDENDS + to.stage * ALL_RESULTS + u32(tile * RESULTS), addend_map, bar, first_column, column,
+                        line + 8 * tile, depth, image)
+
+    @device_function
+    def produce(x_map, w_map, addend_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles):
         bar = of_filters.producer_expect(ready, of_filters.producer_start(), FILTERS)
         for d in range(T):
             for tap in range(TAPS):
@@ -153,18 +182,30 @@ def halo_kernel(body):
                     else:
                         tma_load_5d(at, w_map, bar, first_column, s, r, t, block * CHANNELS)
         t, consumer, begin = first, 0, pipe.producer_start()
-        while t < count:
-            plane, line, column = locate(t, tiles)
-            image, depth = divide_remainder(plane, tiles.planes)
-            state = begin
-            for step in range(STEPS):
-                to = of_consumer(state, consumer)
-                rings.producer_acquire(bars, to)
-                bar = rings.producer_expect(bars, to, BOX)
-                d, block = step // BLOCKS, step % BLOCKS
-                tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - tiles.padding_w, line - tiles.padding_h,
-                            depth + d * DT - tiles.padding_d, image)
-                state = pipe.next(state)
+        if BY_RING:
+            end, phase = count + LAG * stride, one_box.producer_start().phase
+        else:
+            end = count
+        state = begin
+        while t < end:
+            if not BY_RING or t < count:
+                plane, line, column = locate(t, tiles)
+                image, depth = divide_remainder(plane, tiles.planes)
+                state = begin
+                for step in range(STEPS):
+                    to = of_consumer(state, consumer)
+                    rings.producer_acquire(bars, to)
+                    bar = rings.producer_expect(bars, to, BOX)
+                    d, block = step // BLOCKS, step % BLOCKS
+                    tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - tiles.padding_w, line - tiles.padding_h,
+                                depth + d * DT - tiles.padding_d, image)
+                    state = pipe.next(state)
+            if BY_RING:
+                late = t - LAG * stride
+                if late >= first and late < count:
+                    load_addend(addend_map, ring, arrived_bars, phase, consumer, late, first_column, tiles)
+                if late >= first and consumer == CONSUMERS - 1:
+                    phase = phase ^ 1
             consumer = consumer + 1
             if consumer == CONSUMERS:
                 consumer, begin = 0, state
@@ -190,7 +231,8 @@ def halo_kernel(body):
         arrived()
 
     @device_function
-    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e, columns):
+    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, extents, e, columns, addend,
+              arrived_bars, turn):
         """Results through the stage at `at`, whose pixels are no longer needed."""
         lane, warp = thread & 31, thread >> 5
         high, wide = extents
@@ -198,6 +240,8 @@ def halo_kernel(body):
         if STAGED:
             fetch(at, plane, line, column, first_column, thread, n, extents, e)
             barrier_sync(barrier, 128)
+        if BY_RING:
+            boxes.consumer_wait(arrived_bars, turn)
         for tile in range(TILES):
             h = line + 8 * tile + 2 * warp
             w = min(column + (lane >> 2), wide - 1)
@@ -206,9 +250,13 @@ def halo_kernel(body):
             if STORES:  # not what lies outside
                 r0 = r0 if h < high and column + (lane >> 2) < wide else BEYOND
                 r1 = r1 if h + 1 < high and column + (lane >> 2) < wide else BEYOND
-            fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e, columns)
+            part = u32(tile * RESULTS)
+            fill(acc, tile * (COLUMNS // 2), at + part, r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e, columns, 0,
+                 (addend if BY_RING else at) + part)
         fence_async_shared()
         barrier_sync(barrier, 128)
+        if BY_RING:
+            boxes.consumer_release(arrived_bars, turn, thread)
         if thread == 0:
             image, depth = divide_remainder(plane, planes)
             for tile in range(TILES):
@@ -218,8 +266,11 @@ def halo_kernel(body):
             have_left()
 
     @device_function
-    def consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, consumer, thread, n, extents, e):
+    def consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, consumer, thread, n, extents,
+                e):
         acc = cuda.local.array(SUMS, f32)
+        turn = box_of(consumer, one_box.consumer_start().phase)
+        addend = ring + ADDENDS + turn.stage * ALL_RESULTS
         state, t = pipe.consumer_start(), first + consumer * stride
         columns = cuda.local.array(max(WORDS, 1), u32)
         if PAIRS:
@@ -241,24 +292,29 @@ def halo_kernel(body):
                         rings.consumer_release(bars, read, thread)
                 read, state = own, pipe.next(state)
             wait_all(acc)
-            store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e, columns)
+            store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e, columns,
+                  addend, arrived_bars, turn)
+            turn = PipelineState(turn.stage, turn.phase ^ 1)
             rings.consumer_release(bars, read, thread)
             t = t + CONSUMERS * stride
 
     @jit(launch_bounds=(THREADS, 1))
-    def conv_halo_wgmma(x, w, y, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
+    def conv_halo_wgmma(x, w, y, addend, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
                         residual, residual_row, residual_column, extras):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
+        addend_map = tensor_map_address(addend if BY_RING else y)
         filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
         ring = filters + FILTERS
-        bars, ready = rings.barriers(ring + RING), of_filters.barriers(ring + READY)
+        bars, ready, arrived_bars = rings.barriers(ring + BARS), of_filters.barriers(ring + READY), boxes.barriers(ring + ARRIVED)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(x_map)
             prefetch_tensor_map(w_map)
             of_filters.init(ready)
             rings.init(bars)
+            if BY_RING:
+                boxes.init(arrived_bars)
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
@@ -270,10 +326,10 @@ def halo_kernel(body):
         if role == 0:
             if tid < 32:
                 if elect():
-                    produce(x_map, w_map, filters, ring, bars, ready, first, stride, first_column, count, tiles)
+                    produce(x_map, w_map, addend_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles)
         else:
             e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
                               extras)
-            consume(y_map, filters, ring, bars, ready, first, stride, first_column, count, tiles, role - 1, tid & 127, n, (high, wide),
-                    e)
+            consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, role - 1, tid & 127, n,
+                    (high, wide), e)
     return conv_halo_wgmma

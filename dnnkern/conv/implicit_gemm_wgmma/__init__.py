@@ -19,7 +19,7 @@ strides. It wins wherever channels fill a step and pixels fill the multiprocesso
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, jit, u32
+from ...device import cuda, device_function, jit, u32
 from ...device.convert import element
 from ...device.epilogue import ProgramParams
 from ...device.index import ceil_div, divisor
@@ -30,16 +30,17 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
-from ...engine.hopper_columns import paired_columns
-from ...engine.hopper_plan import TILES, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
+from ...engine.hopper_addend import fits_ring, make_addend_stages
+from ...engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
+from ...engine.hopper_plan import TILES, addend_argument, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
-from ...engine.programs import Steps, numbered_operands, operand_names, operands_argument
+from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
-from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_loader, make_locate, make_sink
+from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
 COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
@@ -238,19 +239,24 @@ def _operands(problem, parts):
 @functools.cache
 def kernel(special):
     """All residue classes and groups, one persistent launch."""
-    tile = special.tile
+    tile, BY_RING = special.tile, special.by_ring
+    corner = device_function(lambda tile: (tile.row, tile.column, tile.group))
     product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
+                           addend=make_addend_stages(tile, corner) if special.by_ring else None,
+                           ahead=make_columns_ahead(tile, special.epilogue, special.pairs, make_epilogue_params(special))
+                           if special.ahead else None,
                            cooperative=tile.cluster > 1)  # its lanes end together: one alone could not use the warp's registers
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
-    def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group, residual_group, m, n,
-                                 pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
-                                 residual, residual_row, residual_column, extras):
+    def conv_implicit_gemm_wgmma(image, filter, y_map, addend_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group,
+                                 residual_group, m, n, pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride, prior,
+                                 prior_row, prior_column, residual, residual_row, residual_column, extras):
         shared = cuda.shared.array(0, u32)
         pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
         e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras)
         product(tensor_map_address(image), tensor_map_address(filter), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e))
+                (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e),
+                tensor_map_address(addend_map if BY_RING else y_map))
     return conv_implicit_gemm_wgmma
 
 
@@ -324,7 +330,7 @@ def build(problem, device, config):
     pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
     dtype, w_dtype = (wgmma_dtype(t.dtype, problem.math) for t in (image.tensor, w.tensor))
     image_map = image.argument(parts.axes, tile.bm, 0)
-    y_map, staged, pairs = image_map, None, ()
+    y_map, addend, staged, pairs, by_ring = image_map, NOTHING, None, (), False
     if store == "tma":
         per = 16 // out.itemsize
         shape = (problem.groups, parts.pixels, parts.columns)
@@ -333,12 +339,16 @@ def build(problem, device, config):
                                (parts.columns if problem.groups > 1 else per, row if parts.pixels > 1 else per, 1))
         operands = _operands(problem, parts)
         staged, pairs = staged_addend(problem.epilogue, operands), paired_columns(problem.epilogue, operands)
+        by_ring = staged is not None and fits_ring(tile, *operands[staged])
+        if by_ring:
+            addend = addend_argument({"c": problem.output_name}, staged, operands, shape)
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
                              GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
-                             staged, pairs)
+                             staged, pairs, by_ring, columns_ahead(tile, problem.epilogue, pairs))
     tiles = _tiles(parts, tile, problem.groups)[0]
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
-    arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *_arguments(problem, parts, tile, store))
+    arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, addend,
+                 *_arguments(problem, parts, tile, store))
     return (*launches, Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
                               cluster=(tile.cluster, 1, 1), dependent=True))
 

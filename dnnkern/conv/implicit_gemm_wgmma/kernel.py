@@ -121,6 +121,8 @@ class Specialisation:
         The array that is loaded through shared memory, see `staged_addend`.
     pairs : tuple
         What is loaded in pairs of columns, see `paired_columns`.
+    by_ring, ahead : bool
+        Whether `staged` comes through the main loop's ring, see `hopper_addend`, and `pairs` with the tile's last products.
     """
     tile: Tile
     dtype: str
@@ -134,6 +136,8 @@ class Specialisation:
     vector: bool
     staged: str | int | None = None
     pairs: tuple = ()
+    by_ring: bool = False
+    ahead: bool = False
 
 
 @functools.cache
@@ -356,7 +360,7 @@ def make_rows_store(special):
             return  # the addend may be the result itself, which other blocks write
         if ALONE:
             barrier_sync(barrier, 128)
-        fill(acc, first + (start >> 1), buffer, r0, r1, column + (lane & 3) * 2 + start, lane, warp, n, e, acc)
+        fill(acc, first + (start >> 1), buffer, r0, r1, column + (lane & 3) * 2 + start, lane, warp, n, e, acc, 0, buffer)
         barrier_sync(barrier, 128)  # with two buffers also before this one is filled again
         chunk = thread & 7
         c, line = column + start + chunk * PER, buffer + u32(thread >> 3) * ROW
@@ -424,6 +428,23 @@ def make_pixel_store(special):
 
 
 @functools.cache
+def make_epilogue_params(special):
+    """Device function ``epilogue_params(tile, out)``: the epilogue's parameters for the tile's group, and its columns; see `make_sink`."""
+    GROUPED, placed = special.groups is not None, make_placed(special.epilogue.program, 1)
+
+    @device_function
+    def epilogue_params(tile, out):
+        n, _, _, y_group, bias_group, residual_group, _, e = out
+        z = tile.group
+        alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras = e
+        if GROUPED:
+            bias, prior, residual = advance(bias, z * bias_group), advance(prior, z * y_group), advance(residual, z * residual_group)
+        return ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
+                             placed(extras, z, ())), n
+    return epilogue_params
+
+
+@functools.cache
 def make_sink(special):
     """The sink of `engine.hopper.make_product`.
 
@@ -431,23 +452,21 @@ def make_sink(special):
     `OutputPixels`; the epilogue's eleven arguments.
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
-    store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs) if BY_TMA else None
+    store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs,
+                                    by_ring=special.by_ring, ahead=special.ahead) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
     store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
-    placed = make_placed(special.epilogue.program, 1)
+    epilogue_params = make_epilogue_params(special)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
-        n, y, y_column, y_group, bias_group, residual_group, pixels, e = out
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
+        n, y, y_column, y_group, _, _, pixels, _ = out
         row, column, z = tile.row + offset, tile.column, tile.group
-        alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras = e
         if GROUPED:
-            y, bias, prior = advance(y, z * y_group), advance(bias, z * bias_group), advance(prior, z * y_group)
-            residual = advance(residual, z * residual_group)
-        e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
-                          placed(extras, z, ()))
+            y = advance(y, z * y_group)
+        e, _ = epilogue_params(tile, out)
         if BY_TMA:
-            store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0))
+            store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0), stages, group, columns)
         elif BY_ROWS:
             store_by_rows(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)
         else:
