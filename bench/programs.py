@@ -4,6 +4,7 @@ The same program takes turns with and without overrides, in one process. Before 
 (`dnnkern.recording`), a first run of it has to give PyTorch's results, and a second the same bits. Without a GPU it is small.
 """
 import argparse
+import contextlib
 import gc
 import json
 import statistics
@@ -69,6 +70,7 @@ def parser(sets):
     p.add_argument("--exclude", default="", metavar="NAMES", help="operators or groups that stay PyTorch's")
     p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
+    p.add_argument("--find", action="store_true", help="measure this library's convolutions too, as cudnn.benchmark does")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--first", action="store_true", help="only run one step, and print what a process that finds its kernels waits for")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
@@ -88,9 +90,12 @@ class Bench:
         from . import models
         return models.made(self.name, self.device, small=HOST_MEMORY)
 
+    @contextlib.contextmanager
     def overrides(self):
         import dnnkern.torch
-        return dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(","))))
+        with self.torch.backends.cudnn.flags(benchmark=self.args.find, allow_tf32=True):
+            with dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(",")))):
+                yield
 
     def wait(self):
         if not HOST_MEMORY:

@@ -170,7 +170,7 @@ def covers(item, mode):
     """What a test covers: (what is never left out, what comes first among tests of changed files, what comes first among all others)."""
     parameters = getattr(item, "callspec", None)
     parameters = parameters.params if parameters else {}
-    if item.get_closest_marker("always"):
+    if any(mark.name == "always" for mark in getattr(item, "own_markers", ())):
         return {item.nodeid}, set(), set()
     if (row := parameters.get("pair")) is not None:
         if mode == "cpu":  # the simulator has had every algorithm: here the families count, compiling is most of a test

@@ -13,7 +13,7 @@ from torch_calls import DEVICE  # noqa: E402
 
 import dnnkern  # noqa: E402
 import dnnkern.torch  # noqa: E402
-from dnnkern import dispatch  # noqa: E402
+from dnnkern import dispatch, find  # noqa: E402
 from dnnkern.device import SIMULATED  # noqa: E402
 from dnnkern.torch import _find, _overrides  # noqa: E402
 from dnnkern.torch._table import selected, table  # noqa: E402
@@ -262,14 +262,15 @@ def step(transposed=False):
 @pytest.fixture
 def problems_measured(monkeypatch):
     """Problems that are measured, as on a GPU, but among the simplest algorithms only."""
-    problems, find = [], dispatch.find_algorithms
+    problems, measure = [], _find._measure
 
-    def record(op, problem):
+    def record(problem):
         problems.append(problem)
-        return find(op, problem, save=not SIMULATED)
+        measure(problem)
     monkeypatch.delenv("DNNKERN_PREFER", raising=False)
     monkeypatch.setattr(_find, "MEASURES", True)
-    monkeypatch.setattr(dispatch, "find_algorithms", record)
+    monkeypatch.setattr(_find, "_measure", record)
+    monkeypatch.setattr(_find, "CLOSE", float("inf"))
     monkeypatch.setattr(dispatch, "candidates", lambda op, problem, device, **limits: [
         a.configured(problem, device) for a in dispatch.algorithms(op) if a.name in ("naive", "implicit_gemm") and not a.reason(problem)])
     monkeypatch.setattr(convolution, "_known", {})
@@ -297,6 +298,22 @@ def test_benchmark_measures_a_new_problem_once(problems_measured):
             assert len(problems_measured) == 3
 
 
+def test_benchmark_measures_what_may_win(problems_measured, monkeypatch):
+    measured, measure = [], find.measure
+    monkeypatch.setattr(find, "measure", lambda operation, problem, candidates, *more: measured.append(
+        (problem, candidates)) or measure(operation, problem, candidates, *more))
+    monkeypatch.setattr(dispatch, "measured", lambda *given: {})
+    monkeypatch.setattr(_find, "CLOSE", 1.0)
+    with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        step()
+    assert len(problems_measured) == 3 and not measured, "one alone needs no measurement"
+    convolution._known.clear()
+    monkeypatch.setattr(_find, "CLOSE", float("inf"))
+    with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=1):
+        step()
+    assert not measured
+
+
 def test_benchmark_of_transposed_convolutions(problems_measured):
     with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         step(transposed=True)
@@ -314,7 +331,7 @@ def test_benchmark_measures_nothing_where_nothing_is_chosen(problems_measured):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
 def test_benchmark_means_nothing_to_the_processor(monkeypatch):
-    monkeypatch.setattr(dispatch, "find_algorithms", lambda *ignored: pytest.fail("measured"))
+    monkeypatch.setattr(_find, "_measure", lambda *ignored: pytest.fail("measured"))
     monkeypatch.setattr(convolution, "_known", {})
     with dnnkern.torch.enabled(strict=True), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         step()

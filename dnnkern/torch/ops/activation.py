@@ -3,14 +3,15 @@ import functools
 
 import torch
 
-from ... import activation_bwd, activation_fwd
+import dnnkern
+
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
 
 def _forward(x, mode, **parameters):
     one_dtype(x)
-    return activation_fwd(x, mode, out=None if x.is_contiguous() else torch.empty_like(x), **parameters)
+    return dnnkern.activation_fwd(x, mode, out=None if x.is_contiguous() else torch.empty_like(x), **parameters)
 
 
 def _backward(dy, x, mode, *, order=(0, 1), **parameters):
@@ -19,7 +20,7 @@ def _backward(dy, x, mode, *, order=(0, 1), **parameters):
     if dy.shape != x.shape:
         raise Refused(f"shapes {tuple(dy.shape)} and {tuple(x.shape)}")
     packed = dy.is_contiguous() and x.is_contiguous()
-    return activation_bwd(dy, x, mode, out=None if packed else _like(*[(dy, x)[i] for i in order]), **parameters)
+    return dnnkern.activation_bwd(dy, x, mode, out=None if packed else _like(*[(dy, x)[i] for i in order]), **parameters)
 
 
 def _like(*tensors):
@@ -52,7 +53,7 @@ for _name in OF_X:
 def relu_(x):
     """`relu` into x."""
     one_dtype(x)
-    return activation_fwd(x, "relu", out=x)
+    return dnnkern.activation_fwd(x, "relu", out=x)
 
 
 @aten("threshold_backward", heavy=False)

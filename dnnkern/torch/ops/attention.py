@@ -1,7 +1,8 @@
 """Scaled dot-product attention: one kernel forward, two backward."""
 import torch
 
-from ... import sdpa_bwd, sdpa_fwd
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
@@ -35,7 +36,7 @@ def _options(mask, dropout, seed, causal, scale):
 
 def _forward(q, k, v, mask, dropout, seed, causal, scale, choice):
     o, lse = _fake(q, k, v, mask, dropout, seed, causal, scale, choice)
-    return sdpa_fwd(q, k, v, **_options(mask, dropout, seed, causal, scale), return_lse=True, out=(o, lse))
+    return dnnkern.sdpa_fwd(q, k, v, **_options(mask, dropout, seed, causal, scale), return_lse=True, out=(o, lse))
 
 
 def _fake(q, k, v, mask, dropout, seed, causal, scale, choice):
@@ -46,7 +47,7 @@ def _fake(q, k, v, mask, dropout, seed, causal, scale, choice):
 def _backward(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice):
     more = {"bias_gradient": False} if mask is not None and mask.dtype is not torch.bool else {}
     out = _fake_gradients(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice)
-    return sdpa_bwd(dy, q, k, v, o, lse, **_options(mask, dropout, seed, causal, scale), **more, out=out)
+    return dnnkern.sdpa_bwd(dy, q, k, v, o, lse, **_options(mask, dropout, seed, causal, scale), **more, out=out)
 
 
 def _fake_gradients(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice):

@@ -3,7 +3,8 @@ from typing import NamedTuple
 
 import torch
 
-from ... import conv_bwd_bias, conv_bwd_data, conv_bwd_filter, conv_fwd, conv_transpose_fwd
+import dnnkern
+
 from .._find import find_once
 from .._table import Refused, aten
 from .._tensors import fp32_precision, layout_of, math_of, one_dtype
@@ -59,11 +60,11 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
         name, keywords = ("conv_transpose_fwd", found.more) if transposed else ("conv_fwd", found.keywords)
         find_once(found.unmeasured, name, x=x, w=w, bias=bias, **keywords)
     if transposed:
-        return conv_transpose_fwd(x, w, bias, **found.more)
+        return dnnkern.conv_transpose_fwd(x, w, bias, **found.more)
     if residual is None and activation is None:
-        return conv_fwd(x, w, bias, **found.keywords)
+        return dnnkern.conv_fwd(x, w, bias, **found.keywords)
     one_dtype(x, residual)
-    return conv_fwd(x, w, bias, residual=residual, activation=activation, **found.keywords)
+    return dnnkern.conv_fwd(x, w, bias, residual=residual, activation=activation, **found.keywords)
 
 
 @aten("convolution_backward", state=_state)
@@ -76,11 +77,11 @@ def convolution_backward(dy, x, w, bias_sizes, stride, padding, dilation, transp
         if unmeasured:
             given = {"x": dy} if transposed else {"dy": dy, "x_shape": tuple(x.shape)}
             find_once(unmeasured, "conv_fwd" if transposed else "conv_bwd_data", w=w, **given, **options)
-        dx = conv_fwd(dy, w, **options) if transposed else conv_bwd_data(dy, w, tuple(x.shape), **options)
+        dx = dnnkern.conv_fwd(dy, w, **options) if transposed else dnnkern.conv_bwd_data(dy, w, tuple(x.shape), **options)
     if mask[1]:
         if unmeasured:
             find_once(unmeasured, "conv_bwd_filter", x=image, dy=result, w_shape=tuple(w.shape), **options)
-        dw = conv_bwd_filter(image, result, tuple(w.shape), **options)
+        dw = dnnkern.conv_bwd_filter(image, result, tuple(w.shape), **options)
     if mask[2]:
-        db = conv_bwd_bias(dy, layout=options["layout"])
+        db = dnnkern.conv_bwd_bias(dy, layout=options["layout"])
     return dx, dw, db

@@ -1,7 +1,8 @@
 """Cross-entropy of logits: one kernel each way."""
 import torch
 
-from ... import cross_entropy_bwd, cross_entropy_fwd
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
@@ -14,7 +15,7 @@ def _options(weight, reduction, ignore_index, smoothing):
 
 
 def _forward(x, target, weight, reduction, ignore_index, smoothing):
-    loss, lse = cross_entropy_fwd(x, target, **_options(weight, reduction, ignore_index, smoothing))
+    loss, lse = dnnkern.cross_entropy_fwd(x, target, **_options(weight, reduction, ignore_index, smoothing))
     return loss.to(x.dtype), lse
 
 
@@ -24,7 +25,7 @@ def _fake(x, target, weight, reduction, ignore_index, smoothing):
 
 
 def _backward(dy, x, target, lse, weight, reduction, ignore_index, smoothing):
-    return cross_entropy_bwd(dy.to(computed(x)), x, target, lse, **_options(weight, reduction, ignore_index, smoothing))
+    return dnnkern.cross_entropy_bwd(dy.to(computed(x)), x, target, lse, **_options(weight, reduction, ignore_index, smoothing))
 
 
 _MORE = "Tensor? weight, int reduction, int ignore_index, float smoothing"

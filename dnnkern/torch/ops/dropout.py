@@ -1,14 +1,15 @@
 """Dropout: one kernel each way, and a mask of one bit per element."""
 import torch
 
-from ... import dropout_bwd, dropout_fwd
+import dnnkern
+
 from .._above import define, needs_gradient
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
 
 def _forward(x, seed, p):
-    return dropout_fwd(x, p, seed, out=(torch.empty_like(x), x.new_empty(-(-x.numel() // 8), dtype=torch.uint8)))
+    return dnnkern.dropout_fwd(x, p, seed, out=(torch.empty_like(x), x.new_empty(-(-x.numel() // 8), dtype=torch.uint8)))
 
 
 def _fake(x, seed, p):
@@ -16,7 +17,7 @@ def _fake(x, seed, p):
 
 
 def _backward(dy, mask, p):
-    return dropout_bwd(dy, mask, p, out=torch.empty_like(dy))
+    return dnnkern.dropout_bwd(dy, mask, p, out=torch.empty_like(dy))
 
 
 forward = define("dropout(Tensor x, Tensor seed, float p) -> (Tensor, Tensor)", _forward, _fake, "dropout")

@@ -1,7 +1,8 @@
 """Rows of a table by index, and the table's gradient."""
 import torch
 
-from ... import embedding_bwd, embedding_fwd
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
 from .._tensors import one_dtype
@@ -19,7 +20,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
         least, most = indices.aminmax()
         if least < 0 or most >= weight.shape[0]:
             raise Refused("an index out of range")  # which PyTorch's kernel for the CPU reports
-    return embedding_fwd(weight, indices)
+    return dnnkern.embedding_fwd(weight, indices)
 
 
 @aten("embedding_dense_backward")
@@ -28,4 +29,5 @@ def embedding_backward(dy, indices, rows, padding_idx, scale_grad_by_freq):
     one_dtype(dy)
     if indices.dtype not in _INDICES or dy.numel() == 0:
         raise Refused(f"indices {indices.dtype} of shape {tuple(indices.shape)}")
-    return embedding_bwd(dy, indices, rows, padding_idx=None if padding_idx < 0 else padding_idx, scale_grad_by_freq=scale_grad_by_freq)
+    return dnnkern.embedding_bwd(dy, indices, rows, padding_idx=None if padding_idx < 0 else padding_idx,
+                                 scale_grad_by_freq=scale_grad_by_freq)

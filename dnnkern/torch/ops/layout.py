@@ -3,7 +3,8 @@ import functools
 
 import torch
 
-from ... import concat, pad
+import dnnkern
+
 from .._table import Refused, aten
 from .._tensors import are_channels_last, layout_of, one_dtype
 
@@ -29,7 +30,7 @@ def cat(tensors, dim=0):
         shape = list(first.shape)
         shape[dim] = sum(t.shape[dim] for t in tensors)
         out = _out(first, shape)
-    return concat(tensors, dim, out=out)
+    return dnnkern.concat(tensors, dim, out=out)
 
 
 def _padded(x, pads, mode, value=0.0):
@@ -45,7 +46,7 @@ def _padded(x, pads, mode, value=0.0):
         if before < 0 or after < 0:
             first = max(0, -before)
             part = part.narrow(d, first, x.shape[d] - first - max(0, -after))
-    return pad(part, [(max(0, before), max(0, after)) for before, after in every], mode=mode, value=float(value), out=out)
+    return dnnkern.pad(part, [(max(0, before), max(0, after)) for before, after in every], mode=mode, value=float(value), out=out)
 
 
 @aten("constant_pad_nd", heavy=False)

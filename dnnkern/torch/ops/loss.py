@@ -1,5 +1,6 @@
 """Losses and their gradients."""
-from ... import nll_loss_bwd, nll_loss_fwd
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
 from .._tensors import computed, one_dtype
@@ -16,20 +17,20 @@ def _check(x, target, weight, least):
 def _nll(least, x, target, weight, reduction, ignore_index):
     _check(x, target, weight, least)
     options = {"weight": weight, "ignore_index": ignore_index}
-    loss = nll_loss_fwd(x, target, reduction=REDUCTIONS[reduction], **options)
+    loss = dnnkern.nll_loss_fwd(x, target, reduction=REDUCTIONS[reduction], **options)
     if HOST_MEMORY and bool(loss.isnan().any()):
         raise Refused("the loss is NaN, as it is where a target is no class")  # which PyTorch's kernel for the CPU reports
     if reduction == 0 and x.dim() > 1:
         total = x.new_zeros(())
     else:  # the weights of the targets: the loss if each class had the score -1
-        total = nll_loss_fwd(x.new_full((), -1).expand(x.shape), target, reduction="sum", **options).to(x.dtype)
+        total = dnnkern.nll_loss_fwd(x.new_full((), -1).expand(x.shape), target, reduction="sum", **options).to(x.dtype)
     return loss.to(x.dtype), total
 
 
 def _nll_backward(least, dy, x, target, weight, reduction, ignore_index, total):
     one_dtype(x, dy)
     _check(x, target, weight, least)
-    return nll_loss_bwd(dy.to(computed(x)), x, target, weight=weight, ignore_index=ignore_index, reduction=REDUCTIONS[reduction])
+    return dnnkern.nll_loss_bwd(dy.to(computed(x)), x, target, weight=weight, ignore_index=ignore_index, reduction=REDUCTIONS[reduction])
 
 
 @aten("nll_loss_forward")

@@ -1,7 +1,8 @@
 """Batch, layer and group normalisation, and their gradients."""
 import torch
 
-from ... import (batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd, group_norm_bwd, group_norm_fwd, layer_norm_bwd, layer_norm_fwd)
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._above import needs_gradient
 from .._table import Refused, aten, nothing
@@ -19,11 +20,11 @@ def batch_forward(x, gamma, beta, running_mean, running_var, training, momentum,
     wide_dtype(x, gamma, beta, running_mean, running_var)
     options = {"eps": eps, "layout": layout_of(x), "residual": residual, "activation": activation}
     if training:
-        y, *statistics = batch_norm_train_fwd(x, gamma, beta, running_mean, running_var, momentum=momentum, **options)
+        y, *statistics = dnnkern.batch_norm_train_fwd(x, gamma, beta, running_mean, running_var, momentum=momentum, **options)
     else:
         if running_mean is None or running_var is None:
             raise Refused("inference without running statistics")
-        y, statistics = batch_norm_infer(x, gamma, beta, running_mean, running_var, **options), (None, None)
+        y, statistics = dnnkern.batch_norm_infer(x, gamma, beta, running_mean, running_var, **options), (None, None)
     return y, *statistics
 
 
@@ -71,8 +72,8 @@ def batch_backward(dy, x, gamma, mean, rstd, mask, frozen=False, y=None, beta=No
     """Gradients by x, gamma and beta, and with `residual` that of what was added."""
     one_dtype(x, dy)
     wide_dtype(x, gamma)
-    found = batch_norm_bwd(dy, x, gamma, mean, rstd, layout=layout_of(x), frozen=frozen, y=y, beta=beta, residual=residual,
-                           activation=activation)
+    found = dnnkern.batch_norm_bwd(dy, x, gamma, mean, rstd, layout=layout_of(x), frozen=frozen, y=y, beta=beta, residual=residual,
+                                   activation=activation)
     return _masked(mask, found)
 
 
@@ -111,7 +112,7 @@ def layer_norm(x, shape, gamma, beta, eps):
     """``layer_norm_fwd``."""
     wide_dtype(x, gamma, beta)
     axis = _axis(x, shape)
-    y, mean, rstd = layer_norm_fwd(x, gamma, beta, axis=axis, eps=eps)
+    y, mean, rstd = dnnkern.layer_norm_fwd(x, gamma, beta, axis=axis, eps=eps)
     kept = (*x.shape[:axis], *[1] * len(shape))
     return y, mean.view(kept), rstd.view(kept)
 
@@ -123,7 +124,7 @@ def layer_norm_backward(dy, x, shape, mean, rstd, gamma, beta, mask):
     wide_dtype(x, gamma, beta)
     axis = _axis(x, shape)
     rows = x.shape[:axis]
-    return _masked(mask, layer_norm_bwd(dy, x, gamma, mean.view(rows), rstd.view(rows), axis=axis))
+    return _masked(mask, dnnkern.layer_norm_bwd(dy, x, gamma, mean.view(rows), rstd.view(rows), axis=axis))
 
 
 @aten("native_group_norm", state=nothing)
@@ -133,7 +134,7 @@ def group_norm(x, gamma, beta, n, c, pixels, groups, eps):
     layout = layout_of(x)
     if layout == "NCHW" and not x.is_contiguous():
         raise Refused("PyTorch's kernel takes packed tensors only")
-    return group_norm_fwd(x, gamma, beta, groups, eps=eps, layout=layout)
+    return dnnkern.group_norm_fwd(x, gamma, beta, groups, eps=eps, layout=layout)
 
 
 @aten("native_group_norm_backward", state=nothing)
@@ -141,4 +142,4 @@ def group_norm_backward(dy, x, mean, rstd, gamma, n, c, pixels, groups, mask):
     """``group_norm_bwd``."""
     one_dtype(x, dy)
     wide_dtype(x, gamma)
-    return _masked(mask, group_norm_bwd(dy, x, gamma, mean, rstd, groups, layout=layout_of(x)))
+    return _masked(mask, dnnkern.group_norm_bwd(dy, x, gamma, mean, rstd, groups, layout=layout_of(x)))

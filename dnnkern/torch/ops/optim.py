@@ -3,7 +3,9 @@ import weakref
 
 import torch
 
-from ... import NotSupported, adam_step, adamw_step, sgd_step
+import dnnkern
+
+from ... import NotSupported
 from .._table import Refused, aten
 from .._tensors import FLOATS
 
@@ -75,14 +77,16 @@ def _adam(function, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_d
 def fused_adam(params, grads, m, v, vmax, steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None,
                found_inf=None):
     """``adam_step``."""
-    _adam(adam_step, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf)
+    _adam(dnnkern.adam_step, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale,
+          found_inf)
 
 
 @aten("_fused_adamw_")
 def fused_adamw(params, grads, m, v, vmax, steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None,
                 found_inf=None):
     """``adamw_step``."""
-    _adam(adamw_step, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf)
+    _adam(dnnkern.adamw_step, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale,
+          found_inf)
 
 
 @aten("_fused_sgd_")
@@ -93,5 +97,5 @@ def fused_sgd(params, grads, momenta, *, weight_decay, momentum, lr, dampening, 
         raise Refused("grad_scale: PyTorch's kernel also divides the gradients in place")
     _check(params, grads, momenta)
     if params:
-        sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov,
-                 weight_decay=weight_decay, first=is_first_step, maximize=maximize, found_inf=found_inf)
+        dnnkern.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov,
+                         weight_decay=weight_decay, first=is_first_step, maximize=maximize, found_inf=found_inf)

@@ -7,7 +7,8 @@ import functools
 
 import torch
 
-from ... import fused_pointwise
+import dnnkern
+
 from ...device.pointwise import Function
 from ...device.program import Program, Step
 from .._table import Refused, aten
@@ -79,7 +80,7 @@ def _run(formula, tensors, numbers=()):
         out = torch.empty_strided(shape, strides, dtype=first.dtype, device=first.device)
     kind = str(first.dtype).removeprefix("torch.")
     program = _program(formula, (*[kind] * len(tensors), *[None] * len(numbers)), kind)
-    return fused_pointwise(program, tensors, numbers=[float(v) for v in numbers], out=out)
+    return dnnkern.fused_pointwise(program, tensors, numbers=[float(v) for v in numbers], out=out)
 
 
 def _of_tensors(formula, *tensors):

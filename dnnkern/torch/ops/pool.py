@@ -1,8 +1,8 @@
 """Pooling in two and three dimensions, one dimension being PyTorch's case of two."""
 import functools
 
-from ... import (adaptive_avg_pool_bwd, adaptive_avg_pool_fwd, adaptive_max_pool_bwd, adaptive_max_pool_fwd, avg_pool_bwd, avg_pool_fwd,
-                 max_pool_bwd, max_pool_fwd)
+import dnnkern
+
 from .._table import Refused, aten, nothing
 from .._tensors import are_channels_last, one_dtype
 
@@ -49,15 +49,15 @@ def _shape(x, dims):
 
 
 def _max(dims, x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
-    y, index = max_pool_fwd(_batch(x, dims), ceil_mode=ceil_mode, return_index=True, index_dtype="int64",
-                            **_options(x, dims, True, kernel, stride, padding, dilation))
+    y, index = dnnkern.max_pool_fwd(_batch(x, dims), ceil_mode=ceil_mode, return_index=True, index_dtype="int64",
+                                    **_options(x, dims, True, kernel, stride, padding, dilation))
     return _like(x, y), _like(x, index)
 
 
 def _max_backward(dims, dy, x, kernel, stride, padding, dilation, ceil_mode, index):
     one_dtype(x, dy)
-    return _like(x, max_pool_bwd(_batch(dy, dims), _batch(index, dims), _shape(x, dims), ceil_mode=ceil_mode,
-                                 **_options(x, dims, True, kernel, stride, padding, dilation)))
+    return _like(x, dnnkern.max_pool_bwd(_batch(dy, dims), _batch(index, dims), _shape(x, dims), ceil_mode=ceil_mode,
+                                         **_options(x, dims, True, kernel, stride, padding, dilation)))
 
 
 def _average_options(x, dims, window, ceil_mode, count_include_pad, divisor_override):
@@ -67,7 +67,7 @@ def _average_options(x, dims, window, ceil_mode, count_include_pad, divisor_over
 
 
 def _average(dims, x, kernel, stride=(), padding=(0,), *more):
-    return _like(x, avg_pool_fwd(_batch(x, dims), **_average_options(x, dims, (kernel, stride, padding), *_defaults(*more))))
+    return _like(x, dnnkern.avg_pool_fwd(_batch(x, dims), **_average_options(x, dims, (kernel, stride, padding), *_defaults(*more))))
 
 
 def _defaults(ceil_mode=False, count_include_pad=True, divisor_override=None):
@@ -76,27 +76,27 @@ def _defaults(ceil_mode=False, count_include_pad=True, divisor_override=None):
 
 def _average_backward(dims, dy, x, kernel, stride, padding, *more):
     one_dtype(x, dy)
-    return _like(x, avg_pool_bwd(_batch(dy, dims), _shape(x, dims), **_average_options(x, dims, (kernel, stride, padding), *more)))
+    return _like(x, dnnkern.avg_pool_bwd(_batch(dy, dims), _shape(x, dims), **_average_options(x, dims, (kernel, stride, padding), *more)))
 
 
 def _adaptive_average(dims, x, size):
-    return _like(x, adaptive_avg_pool_fwd(_batch(x, dims), _each(size, dims), **_options(x, dims, dims == 2)))
+    return _like(x, dnnkern.adaptive_avg_pool_fwd(_batch(x, dims), _each(size, dims), **_options(x, dims, dims == 2)))
 
 
 def _adaptive_average_backward(dims, dy, x):
     one_dtype(x, dy)
-    return _like(x, adaptive_avg_pool_bwd(_batch(dy, dims), _shape(x, dims), **_options(x, dims, dims == 2)))
+    return _like(x, dnnkern.adaptive_avg_pool_bwd(_batch(dy, dims), _shape(x, dims), **_options(x, dims, dims == 2)))
 
 
 def _adaptive_max(dims, x, size):
-    y, index = adaptive_max_pool_fwd(_batch(x, dims), _each(size, dims), return_index=True, index_dtype="int64",
-                                     **_options(x, dims, dims == 2))
+    y, index = dnnkern.adaptive_max_pool_fwd(_batch(x, dims), _each(size, dims), return_index=True, index_dtype="int64",
+                                             **_options(x, dims, dims == 2))
     return _like(x, y), _like(x, index)
 
 
 def _adaptive_max_backward(dims, dy, x, index):
     one_dtype(x, dy)
-    return _like(x, adaptive_max_pool_bwd(_batch(dy, dims), _batch(index, dims), _shape(x, dims), **_options(x, dims, dims == 2)))
+    return _like(x, dnnkern.adaptive_max_pool_bwd(_batch(dy, dims), _batch(index, dims), _shape(x, dims), **_options(x, dims, dims == 2)))
 
 
 def _both(name, function):

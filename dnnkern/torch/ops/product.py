@@ -1,7 +1,8 @@
 """Matrix products."""
 import functools
 
-from ... import matmul
+import dnnkern
+
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
 from .._tensors import fp32_precision, math_of, one_dtype
@@ -26,34 +27,34 @@ def _sum(dims, c, a, b, beta, alpha, out=None, activation=None):
     """``beta * c + alpha * a @ b``."""
     math = _math(dims, a, b, c, out)
     if beta == 0:
-        return matmul(a, b, alpha=float(alpha), math=math, activation=activation, out=out)
+        return dnnkern.matmul(a, b, alpha=float(alpha), math=math, activation=activation, out=out)
     if beta == 1 and c.dim() == 1 and c.shape[0] == b.shape[-1]:
-        return matmul(a, b, bias=c, alpha=float(alpha), math=math, activation=activation, out=out)
-    return matmul(a, b, c=c, alpha=float(alpha), beta=float(beta), math=math, activation=activation, out=out)
+        return dnnkern.matmul(a, b, bias=c, alpha=float(alpha), math=math, activation=activation, out=out)
+    return dnnkern.matmul(a, b, c=c, alpha=float(alpha), beta=float(beta), math=math, activation=activation, out=out)
 
 
 @aten("mm", state=_state)
 def mm(a, b):
     """``a @ b`` of matrices."""
-    return matmul(a, b, math=_math(2, a, b))
+    return dnnkern.matmul(a, b, math=_math(2, a, b))
 
 
 @aten("bmm", state=_state)
 def bmm(a, b):
     """``a @ b`` of batches."""
-    return matmul(a, b, math=_math(3, a, b))
+    return dnnkern.matmul(a, b, math=_math(3, a, b))
 
 
 @aten("mm.out")
 def mm_out(a, b, *, out):
     """`mm` into out."""
-    return matmul(a, b, math=_math(2, a, b, out=out), out=out)
+    return dnnkern.matmul(a, b, math=_math(2, a, b, out=out), out=out)
 
 
 @aten("bmm.out")
 def bmm_out(a, b, *, out):
     """`bmm` into out."""
-    return matmul(a, b, math=_math(3, a, b, out=out), out=out)
+    return dnnkern.matmul(a, b, math=_math(3, a, b, out=out), out=out)
 
 
 @aten("addmm", "addmm.out", state=_state)

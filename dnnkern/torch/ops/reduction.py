@@ -3,7 +3,8 @@ import math
 
 import torch
 
-from ... import argreduce, reduce
+import dnnkern
+
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
@@ -34,7 +35,7 @@ def _check(x, dtype=None):
 
 def _reduced(x, mode, operator, dim, keepdim, dtype=None):
     _check(x, dtype)
-    return reduce(x, mode, axes=tuple(dim) if dim else None, keepdims=keepdim, out=_out(x, operator, dim, keepdim))
+    return dnnkern.reduce(x, mode, axes=tuple(dim) if dim else None, keepdims=keepdim, out=_out(x, operator, dim, keepdim))
 
 
 @aten("sum.dim_IntList", heavy=False)
@@ -46,8 +47,8 @@ def sum_of(x, dim, keepdim=False, *, dtype=None):
         _check(x, None if result is torch.float32 and kind.itemsize == 2 else dtype)
     elif dtype not in (None, result) or x.numel() == 0:
         raise Refused(f"a sum of {x.numel()} {kind} as {dtype}")
-    return reduce(x, "add", axes=tuple(dim) if dim else None, keepdims=keepdim, out_dtype=result,
-                  out=_out(x, _ops.sum.dim_IntList, dim, keepdim, dtype=result))
+    return dnnkern.reduce(x, "add", axes=tuple(dim) if dim else None, keepdims=keepdim, out_dtype=result,
+                          out=_out(x, _ops.sum.dim_IntList, dim, keepdim, dtype=result))
 
 
 @aten("mean.dim", heavy=False)
@@ -72,7 +73,7 @@ def amin(x, dim=(), keepdim=False):
 def product_of(x, dim, keepdim=False, *, dtype=None):
     """The product over a dimension."""
     _check(x, dtype)
-    return reduce(x, "mul", axes=dim, keepdims=keepdim, out=_out(x, _ops.prod.dim_int, dim, keepdim))
+    return dnnkern.reduce(x, "mul", axes=dim, keepdims=keepdim, out=_out(x, _ops.prod.dim_int, dim, keepdim))
 
 
 _NORMS = {1: "norm1", 2: "norm2", math.inf: "amax"}
@@ -84,8 +85,8 @@ def norm_of(x, order=2, dim=None, keepdim=False, *, dtype=None):
     if order not in _NORMS:
         raise Refused(f"a norm of order {order}")
     _check(x, dtype)
-    return reduce(x, _NORMS[order], axes=tuple(dim) if dim else None, keepdims=keepdim,
-                  out=_out(x, _ops.linalg_vector_norm.default, order, dim, keepdim))
+    return dnnkern.reduce(x, _NORMS[order], axes=tuple(dim) if dim else None, keepdims=keepdim,
+                          out=_out(x, _ops.linalg_vector_norm.default, order, dim, keepdim))
 
 
 def _extreme(x, mode, operator, dim, keepdim):
@@ -94,10 +95,10 @@ def _extreme(x, mode, operator, dim, keepdim):
         raise Refused("no dimensions")
     value = _out(x, operator, dim, keepdim)
     if value is None:
-        value, index = argreduce(x, mode, axis=dim, keepdims=keepdim)
+        value, index = dnnkern.argreduce(x, mode, axis=dim, keepdims=keepdim)
     else:
         index = torch.empty_like(value, dtype=torch.int32)
-        argreduce(x, mode, axis=dim, keepdims=keepdim, out=(value, index))
+        dnnkern.argreduce(x, mode, axis=dim, keepdims=keepdim, out=(value, index))
     return value, index.to(torch.int64)
 
 

@@ -1,14 +1,15 @@
 """RMS normalisation: one kernel each way."""
 import torch
 
-from ... import rms_norm_bwd, rms_norm_fwd
+import dnnkern
+
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
 from .._tensors import computed, one_dtype
 
 
 def _forward(x, gamma, axis, eps):
-    return rms_norm_fwd(x, gamma, axis=axis, eps=eps)
+    return dnnkern.rms_norm_fwd(x, gamma, axis=axis, eps=eps)
 
 
 def _fake(x, gamma, axis, eps):
@@ -16,7 +17,7 @@ def _fake(x, gamma, axis, eps):
 
 
 def _backward(dy, x, gamma, rstd, axis):
-    return rms_norm_bwd(dy, x, gamma, rstd, axis=axis)
+    return dnnkern.rms_norm_bwd(dy, x, gamma, rstd, axis=axis)
 
 
 def _fake_gradients(dy, x, gamma, rstd, axis):

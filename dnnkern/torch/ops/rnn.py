@@ -4,7 +4,8 @@ from typing import Callable, NamedTuple
 
 import torch
 
-from ... import RnnSpec, rnn_bwd_data, rnn_bwd_weights, rnn_fwd
+import dnnkern
+
 from .._above import counted, gradients, needs_gradient
 from .._table import Refused, aten
 from .._tensors import KEY, math_of, one_dtype
@@ -20,7 +21,7 @@ class _Fixed(NamedTuple):
     """What of a call is no tensor that has a gradient: the operator, the network, the seed of its dropout, lengths of sequences that are
     not all of the same, and PyTorch's own function of x, the states and the weights."""
     op: str
-    spec: RnnSpec
+    spec: object  # an RnnSpec
     seed: torch.Tensor | None
     lengths: torch.Tensor | None
     again: Callable
@@ -28,25 +29,25 @@ class _Fixed(NamedTuple):
 
 @functools.lru_cache(256)
 def _spec(cell, x_size, hidden, layers, bidirectional, projection, biases, dropout, dtype, math):
-    return RnnSpec(cell, x_size, hidden, num_layers=layers, bidirectional=bidirectional, proj_size=projection,
-                   bias="double" if biases else "none", dropout=dropout, dtype=dtype, math=math)
+    return dnnkern.RnnSpec(cell, x_size, hidden, num_layers=layers, bidirectional=bidirectional, proj_size=projection,
+                           bias="double" if biases else "none", dropout=dropout, dtype=dtype, math=math)
 
 
 def _forward(fixed, keep, x, h0, c0, params):
     # In the order of `RnnSpec.matrices`, which is PyTorch's; of another dtype under autocast.
     weights = torch.cat([p.reshape(-1) for p in params]).to(x.dtype)
-    y, hn, cn, reserve = rnn_fwd(fixed.spec, x, h0, c0, weights, lengths=fixed.lengths, training=keep,
-                                 seed=0 if fixed.seed is None else fixed.seed)
+    y, hn, cn, reserve = dnnkern.rnn_fwd(fixed.spec, x, h0, c0, weights, lengths=fixed.lengths, training=keep,
+                                         seed=0 if fixed.seed is None else fixed.seed)
     return y, hn, cn, weights, reserve
 
 
 def _backward(fixed, dy, dhn, dcn, x, h0, c0, y, weights, reserve, params, of_weights):
     spec, lengths = fixed.spec, fixed.lengths
     reserve = reserve.clone()  # it is written, and there may be another backward pass
-    dx, dh0, dc0 = rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths=lengths)
+    dx, dh0, dc0 = dnnkern.rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths=lengths)
     if not of_weights:
         return dx, dh0, dc0, [None] * len(spec.matrices)
-    parts = rnn_bwd_weights(spec, x, h0, y, reserve, lengths=lengths).to(params[0].dtype).split([m.size for m in spec.matrices])
+    parts = dnnkern.rnn_bwd_weights(spec, x, h0, y, reserve, lengths=lengths).to(params[0].dtype).split([m.size for m in spec.matrices])
     return dx, dh0, dc0, [part.view(m.shape) for part, m in zip(parts, spec.matrices)]
 
 

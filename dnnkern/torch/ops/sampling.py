@@ -1,5 +1,6 @@
 """Images sampled at the points of a grid."""
-from ... import grid_sample_bwd, grid_sample_fwd
+import dnnkern
+
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
@@ -17,12 +18,12 @@ def _options(x, grid, mode, padding, align_corners):
 @aten("grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(x, grid, mode, padding, align_corners):
     """``grid_sample_fwd``."""
-    return grid_sample_fwd(x, grid, **_options(x, grid, mode, padding, align_corners))
+    return dnnkern.grid_sample_fwd(x, grid, **_options(x, grid, mode, padding, align_corners))
 
 
 @aten("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sampler_backward(dy, x, grid, mode, padding, align_corners, mask):
     """``grid_sample_bwd``."""
     one_dtype(x, dy)
-    dx, dgrid = grid_sample_bwd(dy, x, grid, **_options(x, grid, mode, padding, align_corners))
+    dx, dgrid = dnnkern.grid_sample_bwd(dy, x, grid, **_options(x, grid, mode, padding, align_corners))
     return dx if mask[0] else None, dgrid if mask[1] else None

@@ -1,5 +1,6 @@
 """Softmax and log-softmax."""
-from ... import softmax_bwd, softmax_fwd
+import dnnkern
+
 from .._table import Refused, aten, nothing
 from .._tensors import one_dtype
 
@@ -8,14 +9,14 @@ def _forward(x, dim, half_to_float, log):
     one_dtype(x)
     if half_to_float:
         raise Refused("float32 results of 16-bit numbers")
-    return softmax_fwd(x, axis=dim, log=log)
+    return dnnkern.softmax_fwd(x, axis=dim, log=log)
 
 
 def _backward(dy, y, dim, input_dtype, log):
     one_dtype(dy, y)
     if input_dtype is not dy.dtype:
         raise Refused("float32 results of 16-bit numbers")
-    return softmax_bwd(dy, y, axis=dim, log=log)
+    return dnnkern.softmax_bwd(dy, y, axis=dim, log=log)
 
 
 @aten("_softmax", state=nothing)

@@ -3,7 +3,8 @@ import functools
 
 import numpy as np
 
-from ... import resample_bwd, resample_fwd
+import dnnkern
+
 from .._table import Refused, aten, nothing
 from .._tensors import layout_of, one_dtype
 
@@ -45,12 +46,12 @@ def _corners(takes, more):
 
 def _forward(dims, mode, antialias, takes, x, size, *more):
     corners, scales = _corners(takes, more)
-    return resample_fwd(x, tuple(size), **_options(x, dims, x.shape[2:], size, mode, antialias, corners, scales))
+    return dnnkern.resample_fwd(x, tuple(size), **_options(x, dims, x.shape[2:], size, mode, antialias, corners, scales))
 
 
 def _backward(dims, mode, antialias, takes, dy, size, shape, *more):
     corners, scales = _corners(takes, more)
-    return resample_bwd(dy, tuple(shape), **_options(dy, dims, shape[2:], size, mode, antialias, corners, scales))
+    return dnnkern.resample_bwd(dy, tuple(shape), **_options(dy, dims, shape[2:], size, mode, antialias, corners, scales))
 
 
 for _antialias, _modes in ((False, _NAMES), (True, _ANTIALIASED)):
