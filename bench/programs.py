@@ -93,7 +93,7 @@ class Bench:
     @contextlib.contextmanager
     def overrides(self):
         import dnnkern.torch
-        with self.torch.backends.cudnn.flags(benchmark=self.args.find, allow_tf32=True):
+        with self.torch.backends.cudnn.flags(enabled=True, benchmark=self.args.find):
             with dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(",")))):
                 yield
 
