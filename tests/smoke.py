@@ -44,6 +44,8 @@ import importlib.util, pkgutil, dnnkern
 names = [m.name for m in pkgutil.walk_packages(dnnkern.__path__, "dnnkern.") if {without!r} not in m.name and "__main__" not in m.name]
 if importlib.util.find_spec("torch") is None:
     names = [name for name in names if not name.startswith(("dnnkern.torch", "dnnkern.graph.experimental.ops"))]
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("keras") is None:
+    names = [name for name in names if not name.startswith("dnnkern.keras")]
 for name in names:
     importlib.import_module(name)
 print(len(names))
