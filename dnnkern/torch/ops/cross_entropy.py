@@ -6,7 +6,7 @@ import dnnkern
 from ...device import HOST_MEMORY
 from .._above import define, gradients, needs_gradient
 from .._table import Refused, aten
-from .._tensors import computed, one_dtype
+from .._tensors import KEY, computed, one_dtype
 from .loss import REDUCTIONS
 
 
@@ -15,13 +15,12 @@ def _options(weight, reduction, ignore_index, smoothing):
 
 
 def _forward(x, target, weight, reduction, ignore_index, smoothing):
-    loss, lse = dnnkern.cross_entropy_fwd(x, target, **_options(weight, reduction, ignore_index, smoothing))
-    return loss.to(x.dtype), lse
+    return dnnkern.cross_entropy_fwd(x, target, **_options(weight, reduction, ignore_index, smoothing))
 
 
 def _fake(x, target, weight, reduction, ignore_index, smoothing):
     rows = x.shape[:1] + x.shape[2:] if x.dim() > 1 else ()
-    return x.new_empty(() if reduction else rows), x.new_empty(rows, dtype=computed(x))
+    return tuple(x.new_empty(shape, dtype=computed(x)) for shape in (() if reduction else rows, rows))
 
 
 def _backward(dy, x, target, lse, weight, reduction, ignore_index, smoothing):
@@ -55,7 +54,8 @@ class CrossEntropy(torch.autograd.Function):
             return (None,) * 6
         if torch.is_grad_enabled():
             reduction, ignore_index, smoothing = ctx.options
-            dx, = gradients(lambda x: torch.ops.aten.cross_entropy_loss(x, target, weight, reduction, ignore_index, smoothing), [x], dy)
+            again = torch.ops.aten.cross_entropy_loss
+            dx, = gradients(lambda x: again(x, target, weight, reduction, ignore_index, smoothing), [x], dy.to(x.dtype))
         else:
             dx = backward(dy, x, target, lse, weight, *ctx.options)
         return dx, *(None,) * 5
@@ -75,4 +75,6 @@ def cross_entropy(x, target, weight=None, reduction=1, ignore_index=-100, label_
     loss = CrossEntropy.apply(*given)[0] if needs_gradient(x) else forward(*given)[0]
     if HOST_MEMORY and type(loss) is torch.Tensor and bool(loss.isnan().any()):
         raise Refused("the loss is NaN, as it is where a target is no class")  # which PyTorch's kernels for the CPU report
-    return loss
+    if KEY == "CUDA" and torch.is_autocast_enabled("cuda"):  # PyTorch's log-softmax is of float32 then
+        return loss
+    return loss.to(x.dtype)
