@@ -157,7 +157,6 @@ def test_statistics_of_another_shape(seen, entered):
 def test_an_error_is_the_same(seen):
     a, b = tensors((4, 8), (8, 3))
     repeat(lambda: torch.mm(a, b))
-    a.untyped_storage().resize_(0)
     with pytest.raises(dnnkern.NotSupported, match="PyTorch's kernel ran"):
         torch.mm(torch.ones(4, 8, dtype=torch.int64), torch.ones(8, 3, dtype=torch.int64))
     with pytest.raises(RuntimeError):

@@ -15,7 +15,7 @@ import dnnkern  # noqa: E402
 import dnnkern.torch  # noqa: E402
 from dnnkern import dispatch, find  # noqa: E402
 from dnnkern.device import SIMULATED  # noqa: E402
-from dnnkern.torch import _find, _overrides  # noqa: E402
+from dnnkern.torch import _context, _find, _overrides  # noqa: E402
 from dnnkern.torch._table import selected, table  # noqa: E402
 from dnnkern.torch.ops import convolution  # noqa: E402
 
@@ -276,6 +276,30 @@ def problems_measured(monkeypatch):
     monkeypatch.setattr(convolution, "_known", {})
     with dispatch.prefer(None):
         yield problems
+
+
+def test_threads_that_work_for_another_have_its_context(monkeypatch):
+    """As autograd's on a GPU, to which PyTorch hands what is stashed."""
+    found, stashed = [], lambda: torch._C._get_obj_in_tls(_context._NAME)
+    monkeypatch.setattr(dnnkern, "matmul", lambda a, b, **options: found.append(dispatch.preference()) or a.new_empty(2, 2))
+    monkeypatch.delenv("DNNKERN_PREFER", raising=False)
+
+    def work(pairs):
+        torch._C._stash_obj_in_tls(_context._NAME, pairs)
+        torch.mm(torch.ones(2, 2, device=DEVICE), torch.ones(2, 2, device=DEVICE))
+    with dnnkern.torch.enabled("mm"):
+        with dispatch.prefer("naive"):
+            pairs = stashed()
+            run_in_a_thread(work, pairs)
+            run_in_a_thread(work, ())
+        run_in_a_thread(work, stashed())
+    assert pairs and found == ["naive", None, None]
+
+
+def run_in_a_thread(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
 
 
 def test_benchmark_measures_a_new_problem_once(problems_measured):

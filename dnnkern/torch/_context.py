@@ -12,9 +12,9 @@ def _follow(pairs):
     torch._C._stash_obj_in_tls(_NAME, pairs)
 
 
-def followed():
-    """The pairs of the thread that this one works for, if it is another."""
-    return torch._C._get_obj_in_tls(_NAME) if torch._C._is_key_in_tls(_NAME) else ()
+def callers():
+    """The pairs of the thread that this one works for, if it is another; asked only where `USED` says that some thread has any."""
+    return torch._C._get_obj_in_tls(_NAME) if not of_context() and torch._C._is_key_in_tls(_NAME) else ()
 
 
 FOLLOWERS.append(_follow)

@@ -27,18 +27,17 @@ def find_once(unmeasured, function, **arguments):
         _measure(found)
 
 
-def _measure(problem):
+def _measure(p):
     """`dispatch.find_algorithms` of those that may win, compiled side by side: all of them take minutes to compile for one problem."""
     device = dispatch.device_of(dispatch.current_device())
-    able = sorted(dispatch.candidates(problem.op, problem, device), key=lambda a: a.seconds(problem, device))
+    able = sorted(dispatch.candidates(p.op, p, device), key=lambda a: a.seconds(p, device))
     limit = torch.backends.cudnn.benchmark_limit or len(able)
-    close = [a for a in able[:limit] if a.seconds(problem, device) <= CLOSE * able[0].seconds(problem, device)]
+    close = [a for a in able[:limit] if a.seconds(p, device) <= CLOSE * able[0].seconds(p, device)]
     if len(close) == 1:
         return
-    reference = dispatch.reference_of(problem.op, problem, device)
-    compile_jobs([Job(problem.op, problem, device, a.name, a.config, ()) for a in (*close, reference)])
-    operation = dispatch.operation_of(problem.op)
-    perfs = find.measure(operation, problem, close, reference, device)
+    reference, operation = dispatch.reference_of(p.op, p, device), dispatch.operation_of(p.op)
+    compile_jobs([Job(p.op, p, device, a.name, a.config, ()) for a in (*close, reference)])
+    perfs = find.measure(operation, p, close, reference, device)
     if find.STORES and any(perf.status == "ok" for perf in perfs):
-        find.store(problem.op, problem, device, tuple(dispatch.algorithms(problem.op)), perfs)
+        find.store(p.op, p, device, tuple(dispatch.algorithms(p.op)), perfs)
         dispatch.forget(operation)

@@ -15,7 +15,7 @@ from ..device._fork import in_forked_child
 from ..host.front import MISS
 from ..preference import USED, context_of, of_context
 from ._above import is_pytorchs
-from ._context import followed
+from ._context import callers
 from ._compiled import compiled_graphs, forget_kernel
 from ._repeated import repeated
 from ._status import record
@@ -241,7 +241,7 @@ def _caller(override, original, strict):
     def call(keyset, *args, **kwargs):
         if above and is_pytorchs():
             return back(keyset, *args, **kwargs)
-        if USED and not of_context() and (pairs := followed()):
+        if USED and (pairs := callers()):
             with context_of(pairs):
                 return call(keyset, *args, **kwargs)
         start = _clock()

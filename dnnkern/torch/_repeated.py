@@ -77,7 +77,7 @@ class Repeated:
         if tried > _ATTEMPTS:
             return self.function(*args)
         if len(self.tries) >= _KEYS:
-            self.tries.clear()
+            self.forget()
         self.tries[key] = tried + 1
         if tried < SITES_FROM:
             return self.function(*args)

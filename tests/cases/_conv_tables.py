@@ -174,6 +174,13 @@ def strided(t):
     """Arrays that are not packed in the order of their layout."""
     t.case("strided-last-2x8x5x5-k8-3x3-p1", (2, 8, 5, 5), 8, (3, 3), "bfloat16", padding=1, lay={name: LAST for name in "xwy"})
     t.case("strided-x-last-1x4x5x6-k4-3x3", (1, 4, 5, 6), 4, (3, 3), lay={"x": LAST})
+    for name in "xy":  # one with channels last, the other with channels first
+        t.case(f"strided-{name}-alone-last-1x16x4x8-k16-3x3-p1", (1, 16, 4, 8), 16, (3, 3), "float16", padding=1, lay={name: LAST})
+        t.case(f"strided-{name}-alone-last-1x16x4x8-k16-1x1", (1, 16, 4, 8), 16, (1, 1), "bfloat16", lay={name: LAST})
+        t.case(f"strided-{name}-alone-last-groups4-1x16x4x8-k16-3x3-p1", (1, 16, 4, 8), 16, (3, 3), "bfloat16", padding=1, groups=4,
+               lay={name: LAST})
+        t.case(f"strided-{name}-alone-last-depthwise-1x16x4x8-3x3-p1", (1, 16, 4, 8), 16, (3, 3), "float16", padding=1, groups=16,
+               lay={name: LAST})
     t.case("strided-nhwc-first-1x8x4x5-k8-3x3-p1", (1, 8, 4, 5), 8, (3, 3), "float16", layout="NHWC", padding=1,
            lay={name: {"order": (0, 3, 1, 2)} for name in "xwy"})
     t.case("strided-gaps-1x4x5x6-k4-3x3-p1", (1, 4, 5, 6), 4, (3, 3), padding=1, lay={"x": {"gap": 3}, "w": {"gap": 1}, "y": {"gap": 2}})

@@ -109,13 +109,14 @@ def _axes(p, config):
 
 
 def _vectors(p):
-    """Vector lengths of both kinds of loads: channels of a pixel, and pixels of a channel."""
-    source, strides, extents, _, _, _ = roles(p)
+    """Vector lengths of both kinds of loads: channels of a pixel, which are stored together too, and pixels of a channel."""
+    source, strides, extents, _, result_strides, _ = roles(p)
+    beside = strides[1] == result_strides[1] == 1 and (not p.residual or p.residual_strides[1] == 1)
     most = 16 // source.itemsize
     last, first = [], []
     v = most
     while v > 1:
-        if p.k == p.c and strides[1] == 1 and p.c % v == 0 and access_words(source, v, rest(strides, True)):
+        if p.k == p.c and beside and p.c % v == 0 and access_words(source, v, rest(strides, True)):
             last.append(v)
         if strides[-1] == 1 and extents[2] % v == 0 and access_words(source, v, rest(strides, False)):
             first.append(v)
