@@ -84,3 +84,8 @@ def is_channels_last(x):
 def layout_of(x):
     """This library's word for how PyTorch takes a tensor of images to lie."""
     return "channels_last" if is_channels_last(x) else "NCHW"
+
+
+def each(values, dims):
+    """One entry a dimension, where PyTorch gives one for all at times."""
+    return tuple(values) if len(values) == dims else tuple(values) * dims

@@ -29,7 +29,7 @@ from ._rebind import rebound
 from ._status import record
 from ._table import Refused
 from ._tensors import KEY
-from .ops.optim import _check, _steps
+from .ops.optim import STEPS, check, in_groups, some
 
 _ERRORS = Refused, NotSupported, ValueError, TypeError
 _DEVICE, _clock = KEY.lower(), time.perf_counter_ns
@@ -49,25 +49,19 @@ def _counted_groups(function, steps, found_inf, run):
 
     Of a step that `found_inf` skips the count is taken back, as PyTorch's fused optimisers do.
     """
-    groups = _steps.groups(steps)
+    groups = STEPS.groups(steps)
     torch._foreach_add_(steps, 1)
-    for k, group in enumerate(groups):
+
+    def counted(group):
         first = steps[group[0]]
-        try:
-            run(group, first if first.is_cuda else int(first))
-        except _ERRORS as error:
-            if k == 0:
-                torch._foreach_sub_(steps, 1)
-                raise
-            # Parameters are updated already, which PyTorch's function would update again.
-            raise RuntimeError(f"{function}: the step ended after {k} of its groups of parameters: {error}") from error
+        run(group, first if first.is_cuda else int(first))
+    try:
+        in_groups(function, groups, counted)
+    except _ERRORS:
+        torch._foreach_sub_(steps, 1)
+        raise
     if found_inf is not None:
         torch._foreach_sub_(steps, [found_inf] * len(steps))
-
-
-def _some(lists, group):
-    """These elements of lists; of an empty list none."""
-    return [values if not values or len(values) == len(group) else [values[i] for i in group] for values in lists]
 
 
 def _adam(params, grads, m, v, vmax, steps, *, amsgrad, beta1, beta2, lr, weight_decay, eps, maximize, decoupled_weight_decay=False,
@@ -76,7 +70,7 @@ def _adam(params, grads, m, v, vmax, steps, *, amsgrad, beta1, beta2, lr, weight
     beta1, beta2, lr = _number("beta1", beta1), _number("beta2", beta2), _number("lr", lr)
 
     def run(group, number):
-        *lists, largest = _some((params, grads, m, v, vmax), group)
+        *lists, largest = some((params, grads, m, v, vmax), group)
         step(*lists, largest if amsgrad else None, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, step=number,
              maximize=maximize, grad_scale=grad_scale, found_inf=found_inf)
     _counted_groups("adam", steps, found_inf, run)
@@ -91,7 +85,7 @@ def _sgd(params, grads, momenta, *, weight_decay, momentum, lr, dampening, neste
     new = [i for i, buffer in enumerate(momenta) if buffer is None]
     filled = [torch.zeros_like(p) if buffer is None else buffer for p, buffer in zip(params, momenta)]
     for group in filter(None, (new, sorted({*range(len(params))} - {*new}))):
-        sgd_step(*_some((params, grads, filled), group), first=group is new, **options)
+        sgd_step(*some((params, grads, filled), group), first=group is new, **options)
     momenta[:] = filled
 
 
@@ -103,7 +97,7 @@ def _rmsprop(params, grads, v, means, momenta, steps, *, lr, alpha, eps, weight_
 
 def _adagrad(params, grads, sums, steps, *, lr, weight_decay, lr_decay, eps, maximize, grad_scale=None, found_inf=None):
     def run(group, number):
-        adagrad_step(*_some((params, grads, sums), group), lr=_number("lr", lr), lr_decay=lr_decay, eps=eps, weight_decay=weight_decay,
+        adagrad_step(*some((params, grads, sums), group), lr=_number("lr", lr), lr_decay=lr_decay, eps=eps, weight_decay=weight_decay,
                      step=number, maximize=maximize, grad_scale=grad_scale, found_inf=found_inf)
     _counted_groups("adagrad", steps, found_inf, run)
 
@@ -126,7 +120,7 @@ def _on_lists(ours, theirs):
                 raise Refused("a compiler traces")
             if not lists[0]:
                 return
-            _check(*([t for t in values if t is not None] for values in lists))
+            check(*([t for t in values if t is not None] for values in lists))
             if any(p.device.type != _DEVICE for p in lists[0]):
                 raise Refused("parameters on another device")
             ours(*lists, **{name: value for name, value in options.items() if name not in _NO_MATTER})
@@ -216,7 +210,7 @@ class LAMB(_Own):
         beta1, beta2 = options["betas"]
 
         def run(group, number):
-            lamb_step(*_some(lists, group), lr=_number("lr", options["lr"]), beta1=beta1, beta2=beta2, eps=options["eps"],
+            lamb_step(*some(lists, group), lr=_number("lr", options["lr"]), beta1=beta1, beta2=beta2, eps=options["eps"],
                       weight_decay=options["weight_decay"], step=number, maximize=options["maximize"])
         _counted_groups("LAMB", steps, None, run)
 

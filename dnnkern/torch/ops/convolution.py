@@ -7,7 +7,7 @@ import dnnkern
 
 from .._find import find_once
 from .._table import Refused, aten
-from .._tensors import fp32_precision, layout_of, math_of, one_dtype
+from .._tensors import each, fp32_precision, layout_of, math_of, one_dtype
 
 _LAST = torch.channels_last, torch.channels_last_3d
 _backend, _format, _has_cudnn = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format, torch._C._get_cudnn_enabled
@@ -39,9 +39,8 @@ def _options(x, w, other, stride, padding, dilation, transposed, output_padding,
         one_dtype(x, w, other)
         if not (x.numel() and w.numel()):
             raise Refused("no elements")
-        # One entry a dimension of each; PyTorch gives one for all at times.
         dims = x.dim() - 2
-        *window, more = [tuple(v) if len(v) == dims else tuple(v) * dims for v in (stride, padding, dilation, output_padding)]
+        *window, more = [each(v, dims) for v in (stride, padding, dilation, output_padding)]
         last = "channels_last" in (layout_of(x), layout_of(w)) and _format(x, w, _backend(
             x, w, None if other is None or other.dim() > 1 else other, *window, transposed, output_padding, groups)) in _LAST
         found = dict(zip(("stride", "padding", "dilation"), window), groups=groups, math=math, layout="channels_last" if last else "NCHW")

@@ -12,7 +12,7 @@ from .._tensors import FLOATS
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
-def _check(*lists):
+def check(*lists):
     for tensors in lists:
         if not _PLAIN.issuperset(map(type, tensors)):
             raise Refused("parameters that are no plain tensors")
@@ -50,27 +50,37 @@ class _Steps:
         return groups
 
 
-_steps = _Steps()
+STEPS = _Steps()
+
+
+def some(lists, group):
+    """These elements of lists; of an empty list none."""
+    return [values if not values or len(values) == len(group) else [values[i] for i in group] for values in lists]
+
+
+def in_groups(function, groups, run):
+    """``run(group)`` for each. Once a group has been updated no error may lead to PyTorch's function, which would update it again."""
+    for k, group in enumerate(groups):
+        try:
+            run(group)
+        except (Refused, NotSupported, TypeError, ValueError) as error:
+            if k == 0:
+                raise
+            raise RuntimeError(f"{function}: the step ended after {k} of its groups of parameters: {error}") from error
 
 
 def _adam(function, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf):
     if grad_scale is not None:
         raise Refused("grad_scale: PyTorch's kernel also divides the gradients in place")
-    _check(params, grads, m, v, vmax)
+    check(params, grads, m, v, vmax)
     if not params:
         return
-    for k, group in enumerate(_steps.groups(steps)):
-        one = len(group) == len(params)
-        lists = [some if one or not some else [some[i] for i in group] for some in (params, grads, m, v)]
-        largest = None if not amsgrad else vmax if one else [vmax[i] for i in group]
-        try:
-            function(*lists, largest, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, step=steps[group[0]],
-                     maximize=maximize, found_inf=found_inf)
-        except (NotSupported, TypeError, ValueError) as error:
-            if k == 0:
-                raise
-            # Parameters are updated already, which PyTorch's kernel would update again.
-            raise RuntimeError(f"an optimiser's step ended after {k} of its groups of parameters: {error}") from error
+
+    def run(group):
+        *lists, largest = some((params, grads, m, v, vmax), group)
+        function(*lists, largest if amsgrad else None, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
+                 step=steps[group[0]], maximize=maximize, found_inf=found_inf)
+    in_groups(function.__name__, STEPS.groups(steps), run)
 
 
 @aten("_fused_adam_")
@@ -95,7 +105,7 @@ def fused_sgd(params, grads, momenta, *, weight_decay, momentum, lr, dampening, 
     """``sgd_step``."""
     if grad_scale is not None:
         raise Refused("grad_scale: PyTorch's kernel also divides the gradients in place")
-    _check(params, grads, momenta)
+    check(params, grads, momenta)
     if params:
         dnnkern.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov,
                          weight_decay=weight_decay, first=is_first_step, maximize=maximize, found_inf=found_inf)

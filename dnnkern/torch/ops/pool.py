@@ -4,7 +4,7 @@ import functools
 import dnnkern
 
 from .._table import Refused, aten, nothing
-from .._tensors import are_channels_last, one_dtype
+from .._tensors import are_channels_last, each, one_dtype
 
 
 @functools.lru_cache(1 << 12)
@@ -17,16 +17,11 @@ def _keywords(shape, strides, dims, keeps, kernel=None, stride=(), padding=(0,),
     layout = {"layout": "channels_last" if keeps and are_channels_last(shape, strides) else "NCHW"}
     if kernel is None:
         return layout
-    kernel, stride, padding, dilation = [_each(v, dims) for v in (kernel, stride or kernel, padding, dilation)]
+    kernel, stride, padding, dilation = [each(v, dims) for v in (kernel, stride or kernel, padding, dilation)]
     # PyTorch refuses padding of more than half a window.
     if any(2 * p > k or p and d > n for p, k, d, n in zip(padding, kernel, dilation, shape[-dims:])):
         raise Refused(f"padding {padding} of a window {kernel} with dilation {dilation}")
     return {"window": kernel, "stride": stride, "padding": padding, "dilation": dilation, **layout}
-
-
-def _each(values, dims):
-    """One value per dimension, where PyTorch gives one for all at times."""
-    return tuple(values) if len(values) == dims else tuple(values) * dims
 
 
 def _options(x, dims, keeps, *window):
@@ -80,7 +75,7 @@ def _average_backward(dims, dy, x, kernel, stride, padding, *more):
 
 
 def _adaptive_average(dims, x, size):
-    return _like(x, dnnkern.adaptive_avg_pool_fwd(_batch(x, dims), _each(size, dims), **_options(x, dims, dims == 2)))
+    return _like(x, dnnkern.adaptive_avg_pool_fwd(_batch(x, dims), each(size, dims), **_options(x, dims, dims == 2)))
 
 
 def _adaptive_average_backward(dims, dy, x):
@@ -89,7 +84,7 @@ def _adaptive_average_backward(dims, dy, x):
 
 
 def _adaptive_max(dims, x, size):
-    y, index = dnnkern.adaptive_max_pool_fwd(_batch(x, dims), _each(size, dims), return_index=True, index_dtype="int64",
+    y, index = dnnkern.adaptive_max_pool_fwd(_batch(x, dims), each(size, dims), return_index=True, index_dtype="int64",
                                              **_options(x, dims, dims == 2))
     return _like(x, y), _like(x, index)
 
