@@ -77,9 +77,9 @@ CALLS = {
     "cross_entropy_bwd": lambda: ([array(), array(2, 3), array(2, dtype="int32"), array(2)], {"ignore_index": 1, "label_smoothing": 1.0}),
     "cross_entropy_fwd": lambda: ([array(2, 3), array(2, dtype="int32")], {"ignore_index": 1, "label_smoothing": 1.0}),
     "ctc_loss_bwd": lambda: ([array(1), array(2, 1, 3), array(1, 1, dtype="int32", value=2), array(1, dtype="int32"),
-                              array(1, dtype="int32"), array(1, 2, 4)], {"blank": 1, "zero_infinity": True}),
+                              array(1, dtype="int32"), array(1, 2, 4)], {"blank": 1, "zero_infinity": True, "normalized": False}),
     "ctc_loss_fwd": lambda: ([array(2, 1, 3), array(1, 1, dtype="int32", value=2), array(1, dtype="int32"), array(1, dtype="int32")],
-                             {"blank": 1, "zero_infinity": True}),
+                             {"blank": 1, "zero_infinity": True, "normalized": False}),
     "depth_to_space": lambda: ([array(1, 1, 2, 2)], {"block": 1}),
     "dropout_bwd": lambda: ([array(3), array(1, dtype="uint8")], {"p": 0.0}),
     "dropout_fwd": lambda: ([array(3)], {"p": 0.0, "seed": 1, "offset": 1}),
@@ -152,8 +152,8 @@ NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "hi
            "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
 INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows", "seed", "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "frozen", "has_beta",
-         "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "scale_grad_by_freq", "sink_gradient",
-         "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
+         "interleaved", "keepdims", "log", "maximize", "nesterov", "normalized", "return_index", "return_lse", "scale_grad_by_freq",
+         "sink_gradient", "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
 INTS = ("axes", "dilation", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride", "w_shape",
         "window", "x_shape")
 WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")

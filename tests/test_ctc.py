@@ -33,9 +33,9 @@ def test_the_reference_is_the_sum_over_all_alignments():
         np.testing.assert_allclose(sample(x, labels, 0)[0], -np.log(total), rtol=1e-12)
 
 
-@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("zero, normalized", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("blank", [0, 3])
-def test_torch_agrees_in_both_directions(blank, zero):
+def test_torch_agrees_in_both_directions(blank, zero, normalized):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(3)
     x, labels = rng.standard_normal((12, 5, 6)), rng.integers(0, 5, (5, 6))
@@ -43,15 +43,16 @@ def test_torch_agrees_in_both_directions(blank, zero):
     labels[1, 1:3] = labels[1, 0]
     inputs, targets = np.array([12, 12, 9, 3, 0]), np.array([6, 4, 0, 5, 0])
     logits = torch.from_numpy(x).requires_grad_()
-    want = torch.nn.functional.ctc_loss(logits.log_softmax(2), *map(torch.from_numpy, (labels, inputs, targets)), blank=blank,
-                                        reduction="none", zero_infinity=zero)
+    want = torch.nn.functional.ctc_loss(logits if normalized else logits.log_softmax(2), *map(torch.from_numpy, (labels, inputs, targets)),
+                                        blank=blank, reduction="none", zero_infinity=zero)
     g = rng.standard_normal(5)
     (want * torch.from_numpy(g)).sum().backward()
     given = array(x, "float64"), *(array(v, "int64") for v in (labels, inputs, targets))
+    how = {"blank": blank, "zero_infinity": zero, "normalized": normalized}
     for algo in ALGORITHMS:
-        loss, saved = FWD(*given, blank=blank, zero_infinity=zero, algo=algo)
+        loss, saved = FWD(*given, **how, algo=algo)
         np.testing.assert_allclose(host(loss), want.detach().numpy(), rtol=1e-11, atol=1e-14)
-        dx = host(BWD(array(g, "float64"), *given, saved, blank=blank, zero_infinity=zero, algo=algo))
+        dx = host(BWD(array(g, "float64"), *given, saved, **how, algo=algo))
         grad = logits.grad.numpy().copy()
         grad[3:, 3] = 0  # PyTorch's NaN reach behind the input of a target that does not fit
         np.testing.assert_allclose(dx, grad, rtol=1e-9, atol=1e-12)
@@ -135,16 +136,16 @@ def test_random_problems(kind, request):
         ranks = {"logits": 3, "dlogits": 3, "targets": 2, "saved": 3, "loss": 1, "input_lengths": 1, "target_lengths": 1}
         dtype = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"]))
         return kind("random", (steps, samples, classes), labels, dtype, inputs, targets, draw(st.sampled_from(["int32", "int64"])),
-                    draw(st.integers(0, classes - 1)), True, draw(st.integers(1, 5)),
+                    draw(st.integers(0, classes - 1)), True, draw(st.booleans()), draw(st.integers(1, 5)),
                     {name: contract.random_layout(draw, st, n) for name, n in ranks.items()})
     contract.random_problems(request, problems, 15)
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_words_and_records(op):
-    problem = parse_problem("12x3x7 bf16 4 --blank 2 --zero-infinity --targets int32".split(), op)
+    problem = parse_problem("12x3x7 bf16 4 --blank 2 --zero-infinity --normalized --targets int32".split(), op)
     assert (problem.steps, problem.samples, problem.classes, problem.labels, problem.states) == (12, 3, 7, 4, 9)
-    assert (problem.blank, problem.zero_infinity, problem.targets.dtype) == (2, True, "int32")
+    assert (problem.blank, problem.zero_infinity, problem.normalized, problem.targets.dtype) == (2, True, True, "int32")
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     for text in ("4x4 f32 2", "4x4x4 f31 2", "4x4x4 f32", "4x4x0 f32 1", "4x4x4 f32 1 --blank 4"):
         words = text.split()
@@ -182,6 +183,8 @@ def test_operands():
     refused(ValueError, ["blank=4", "0 to 3"], FWD, x, labels, lengths, lengths, blank=4)
     refused(TypeError, ["blank=0.5"], FWD, x, labels, lengths, lengths, blank=0.5)
     refused(TypeError, ["zero_infinity=1"], FWD, x, labels, lengths, lengths, zero_infinity=1)
+    refused(TypeError, ["normalized=1"], FWD, x, labels, lengths, lengths, normalized=1)
+    refused(ValueError, ["saved has shape (2, 5, 8)", "(2, 5, 7)"], BWD, one, x, labels, lengths, lengths, saved, normalized=True)
     refused(ValueError, ["saved has shape (2, 5, 7)", "(2, 5, 8)"], BWD, one, x, labels, lengths, lengths, array(np.ones((2, 5, 7))))
     refused(TypeError, ["dloss is float16", "float32"], BWD, array(np.ones(2), "float16"), x, labels, lengths, lengths, saved)
     refused(ValueError, ["out has 1 arrays", "loss, saved"], FWD, x, labels, lengths, lengths, out=one)

@@ -101,6 +101,17 @@ def test_without_elements(call):
         assert_all_same(ours, theirs, call)
 
 
+def test_ctc_loss_of_cudnn():
+    """The operator is not there without a GPU; it normalizes, and gives the gradients at once."""
+    x = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0)).to(KEY.lower()).requires_grad_()
+    given = torch.tensor([1, 2, 2, 3, 1, 4], dtype=torch.int32), (6, 5, 2), (2, 1, 3)
+    theirs = torch.nn.functional.ctc_loss(x.log_softmax(2), *given, reduction="none", zero_infinity=True)
+    loss, gradient = table()["_cudnn_ctc_loss"].function(x.detach(), *given, 0, True, True)
+    assert theirs[2] == 0
+    assert_same(loss, theirs, "loss")
+    assert_same(gradient, torch.autograd.grad(theirs.sum(), x)[0], "gradient")
+
+
 def test_every_override_is_reached():
     reached = {op for call in CALLS for op in call.ops} | torch_calls.ELSEWHERE
     there = {name for name in table() if _exists(f"aten::{name}", KEY)}

@@ -72,6 +72,7 @@ NATIVE = "native_batch_norm", "native_batch_norm_backward"
 BATCH_NORM = NATIVE if HOST_MEMORY else ("cudnn_batch_norm", "cudnn_batch_norm_backward")
 LAYER_NORM = "native_layer_norm", "native_layer_norm_backward"
 GROUP_NORM = "native_group_norm", "native_group_norm_backward"
+CTC = "_ctc_loss", "_ctc_loss_backward"
 NLL = "nll_loss_forward", "nll_loss_backward"
 AVERAGE = "avg_pool2d", "avg_pool2d_backward"
 ADAPTIVE = "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"
@@ -197,6 +198,11 @@ CALLS = (
          PLAIN),
     Call("cross_entropy-images", lambda x: F.cross_entropy(x, labels(2, 3, 4, classes=5), reduction="sum"), ((2, 5, 3, 4),), CROSS_ENTROPY),
     Call("cross_entropy-one", lambda x: F.cross_entropy(x, labels(classes=5)), ((5,),), CROSS_ENTROPY, ("contiguous",), ()),
+    Call("ctc_loss", lambda x: F.ctc_loss(x, labels(3, 3, classes=5) + 1, (7, 6, 5), (3, 0, 2)), ((7, 3, 6),), CTC, PLAIN, WITHOUT_HALVES),
+    Call("ctc_loss-flat", lambda x: F.ctc_loss(x, labels(5, classes=3), torch.tensor([7, 2, 4]), torch.tensor([1, 3, 1]), 5, "sum", True),
+         ((7, 3, 6),), CTC, ("contiguous",), ()),
+    Call("ctc_loss-cudnn", lambda x: F.ctc_loss(x, labels(5, classes=3).cpu().int() + 1, (7, 6, 4), (1, 3, 1)), ((7, 3, 6),),
+         CTC if HOST_MEMORY else ("_cudnn_ctc_loss",), ("contiguous",), ()),
     Call("attention", ATTEND, ((2, 4, 6, 8),) * 3, ATTENTION),
     Call("attention-causal", lambda q, k, v: ATTEND(q, k, v, is_causal=True, scale=0.3), ((2, 4, 6, 8),) * 3, ATTENTION, ("contiguous",)),
     Call("attention-rows-first", lambda q, k, v: ATTEND(*(t.transpose(1, 2) for t in (q, k, v))), ((2, 6, 4, 8),) * 3, ATTENTION, PLAIN,

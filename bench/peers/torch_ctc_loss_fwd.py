@@ -21,7 +21,7 @@ def loss_peer(bind, case, operands, clock, **how):
         def write_both():
             with peer.contender.on_stream():
                 sequences = t["logits"], t["targets"], t["input_lengths"], t["target_lengths"]
-                _, saved = ctc_loss_fwd(*sequences, blank=case.problem.blank, algo="naive")
+                _, saved = ctc_loss_fwd(*sequences, blank=case.problem.blank, normalized=case.problem.normalized, algo="naive")
                 t["saved"].copy_(saved)
             write()
         peer.write = write_both
@@ -39,4 +39,4 @@ def plain_call_on(p, t):
     logits, targets = t["logits"], t["targets"].long()
     inputs, lengths = t["input_lengths"].tolist(), t["target_lengths"].tolist()
     run = torch.ops.aten._ctc_loss
-    return lambda: run(logits.log_softmax(2), targets, inputs, lengths, p.blank, p.zero_infinity)[0]
+    return lambda: run(logits if p.normalized else logits.log_softmax(2), targets, inputs, lengths, p.blank, p.zero_infinity)[0]

@@ -19,7 +19,7 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         p, a = self.problem, arrays
-        keywords.update(blank=p.blank, zero_infinity=p.zero_infinity)
+        keywords.update(blank=p.blank, zero_infinity=p.zero_infinity, normalized=p.normalized)
         sequences = a["logits"], a["targets"], a["input_lengths"], a["target_lengths"]
         if self.op == "ctc_loss_fwd":
             return dnnkern.ctc_loss_fwd(*sequences, out=(a["loss"], a["saved"]), **keywords)

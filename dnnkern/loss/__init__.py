@@ -318,18 +318,22 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     return _mse_bwd((dloss, x, target), out, (reduction,), (), workspace, stream, choice)
 
 
+def _ctc_parameters(op, blank, zero_infinity, normalized):
+    return integer(op, "blank", blank), flag(op, "zero_infinity", zero_infinity), flag(op, "normalized", normalized)
+
+
 @public
-def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zero_infinity=False, out=None, workspace=None, stream=None,
-                 **choice):
+def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zero_infinity=False, normalized=False, out=None,
+                 workspace=None, stream=None, **choice):
     """Connectionist temporal classification (CTC): negative log-probability of all alignments of a target with its input.
 
     An alignment has a class for each step; with repetitions and then blanks removed it is the target. Class probabilities are
-    ``softmax(logits)``.
+    ``softmax(logits)``, or if they are normalized ``exp(logits)``.
 
     Parameters
     ----------
     logits : array (T, N, C)
-        Steps, samples, classes; float64, float32, float16 or bfloat16, arbitrary strides. Log-probabilities are valid logits, too.
+        Steps, samples, classes; float64, float32, float16 or bfloat16, arbitrary strides.
     targets : array (N, L) of int32 or int64
         Labels, each a class other than blank; those past a target's length are ignored.
     input_lengths, target_lengths : array (N,) of int32 or int64
@@ -338,6 +342,8 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
         The class that stands for no label.
     zero_infinity : bool
         A target that is too long for its input has loss 0 instead of infinity.
+    normalized : bool
+        The logits are log-probabilities, as log-softmax gives them: they are taken as they are.
     out : (loss, saved)
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -347,7 +353,7 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     -------
     loss : array (N,) of float32, float64 for float64
         Per sample, neither summed nor divided by lengths. An empty target of an empty input has loss 0.
-    saved : array (N, T, 2 * L + 2) of the loss's dtype
+    saved : array (N, T, 2 * L + 2) of the loss's dtype, (N, T, 2 * L + 1) of normalized logits
         For `ctc_loss_bwd`: log-probabilities of the alignments up to each of 2 * L + 1 states at each step, and last the log-sum-exp of
         the step's logits.
 
@@ -365,7 +371,8 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     -----
     Deterministic. A length out of range or a label that is not a class gives NaN, and reads nothing outside the arrays. Mirrors
     cudnnCTCLoss with CUDNN_LOSS_NORMALIZATION_SOFTMAX and its deterministic algorithm, and ``torch.nn.functional.ctc_loss`` of
-    ``log_softmax(logits)``. Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification" (2006).
+    ``log_softmax(logits)``, or of normalized logits. Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal
+    classification" (2006).
 
     Examples
     --------
@@ -377,22 +384,23 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     [0.75]
     """
     operands = logits, targets, input_lengths, target_lengths
-    parameters = integer("ctc_loss_fwd", "blank", blank), flag("ctc_loss_fwd", "zero_infinity", zero_infinity)
-    return _ctc_forward(operands, out, parameters, (), workspace, stream, choice)
+    return _ctc_forward(operands, out, _ctc_parameters("ctc_loss_fwd", blank, zero_infinity, normalized), (), workspace, stream, choice)
 
 
 @public
-def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *, blank=0, zero_infinity=False, out=None, workspace=None,
-                 stream=None, **choice):
+def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *, blank=0, zero_infinity=False, normalized=False,
+                 out=None, workspace=None, stream=None, **choice):
     """The gradient of `ctc_loss_fwd` with respect to the logits: a class's probability minus that of its states given the target.
+
+    Of normalized logits it is the gradient with respect to what log-softmax was taken of, as PyTorch's: log-softmax passes it on as it is.
 
     Parameters
     ----------
     dloss : array (N,) of float32, float64 for float64
         Gradient of each sample's loss.
-    logits, targets, input_lengths, target_lengths, blank, zero_infinity
+    logits, targets, input_lengths, target_lengths, blank, zero_infinity, normalized
         As passed to `ctc_loss_fwd`.
-    saved : array (N, T, 2 * L + 2)
+    saved : array (N, T, 2 * L + 2) or (N, T, 2 * L + 1)
         As returned by `ctc_loss_fwd`.
     out : array of the logits' shape and dtype
         Output, written and returned; arbitrary strides. Overlap with an operand is an error.
@@ -423,5 +431,4 @@ def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *
            [ 0.1667, -0.1667]], dtype=float32)
     """
     operands = dloss, logits, targets, input_lengths, target_lengths, saved
-    parameters = integer("ctc_loss_bwd", "blank", blank), flag("ctc_loss_bwd", "zero_infinity", zero_infinity)
-    return _ctc_backward(operands, out, parameters, (), workspace, stream, choice)
+    return _ctc_backward(operands, out, _ctc_parameters("ctc_loss_bwd", blank, zero_infinity, normalized), (), workspace, stream, choice)

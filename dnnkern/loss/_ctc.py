@@ -153,14 +153,16 @@ def normalise_kernel(dtype, lanes):
     return ctc_normalise
 
 
-def normalise_launch(problem, lanes):
-    """The launch that leaves them in the last column of `saved`."""
+def normalise_launches(problem, lanes):
+    """The launch that leaves them in the last column of `saved`; none where logits are normalized, or there are no steps."""
     p = problem
+    if p.normalized or not p.steps:
+        return ()
     kernel = normalise_kernel(p.dtype, lanes)
     arguments = (Argument(element(p.dtype).pointer, "logits"), Argument(f"{p.compute}*", "saved"), Argument("int32", p.steps * p.samples),
                  Argument("uint32x3", divisor(p.samples)), Argument("int32", p.classes), Argument("int32", p.states),
                  Argument(NormaliseStrides, NormaliseStrides(LogitStrides(*p.logits.strides), SavedStrides(*p.saved.strides))))
-    return Launch(kernel, (ceil_div(p.steps * p.samples * lanes, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+    return (Launch(kernel, (ceil_div(p.steps * p.samples * lanes, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
 def sequence_arguments(problem):

@@ -34,12 +34,13 @@ class _Ctc:
                 raise ValueError(f"{self.op}: {name} has shape {getattr(self, name).shape}; expected one a sample, ({self.samples},)")
         if not 0 <= self.blank < self.classes:
             raise ValueError(f"{self.op}: blank={self.blank}; expected a class, 0 to {self.classes - 1}")
-        if not isinstance(self.zero_infinity, bool):
-            raise TypeError(f"{self.op}: zero_infinity={self.zero_infinity!r}; expected True or False")
+        for name in ("zero_infinity", "normalized"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{self.op}: {name}={getattr(self, name)!r}; expected True or False")
         if max(self.steps * self.samples, self.steps * self.states, self.classes) >= LIMIT:
             raise ValueError(f"{self.op}: {self.steps} steps of {self.samples} samples, {self.states} states, {self.classes} classes; "
                              f"expected products below {LIMIT}")
-        saved = (self.samples, self.steps, self.states + 1)
+        saved = (self.samples, self.steps, self.columns)
         expect(self.op, "out (saved)" if self.is_forward else "saved", self.saved, self.compute, saved)
         loss = ("out (loss)", self.loss) if self.is_forward else ("dloss", self.dloss)
         expect(self.op, *loss, self.compute, (self.samples,))
@@ -76,6 +77,11 @@ class _Ctc:
         return 2 * self.labels + 1
 
     @property
+    def columns(self):
+        """Of `saved`: the states, and the logarithm of a step's sum."""
+        return saved_columns(self.labels, self.normalized)
+
+    @property
     def dtype(self):
         return self.logits.dtype
 
@@ -108,8 +114,9 @@ class _Ctc:
             labels = np.random.default_rng(3).integers(0, max(1, self.classes - 1), self.targets.shape)
             return labels + (labels >= self.blank) if self.classes > 1 else labels
         if name == "saved":
-            values = np.zeros(self.states + 1)
-            values[-1] = np.log(self.classes) + 0.6
+            values = np.zeros(self.columns)
+            if not self.normalized:
+                values[-1] = np.log(self.classes) + 0.6
             return np.broadcast_to(values, self.saved.shape)
         return None
 
@@ -117,7 +124,8 @@ class _Ctc:
         shape = "x".join(map(str, (*self.logits.shape, self.labels)))
         strided = "".join(f", {name} strides {getattr(self, name).strides}" for name in ("logits", "targets")
                           if not getattr(self, name).is_packed)
-        return f"{self.op} {shape} {self.dtype} {self.targets.dtype} targets" + " zero_infinity" * self.zero_infinity + strided
+        return f"{self.op} {shape} {self.dtype} {self.targets.dtype} targets" + " zero_infinity" * self.zero_infinity + (
+            " normalized" * self.normalized) + strided
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,8 @@ class CtcProblem(_Ctc):
     logits, targets, input_lengths, target_lengths, loss, saved : Tensor
     blank : int
     zero_infinity : bool
+    normalized : bool
+        Whether the logits are logarithms of probabilities, which are taken as they are.
     """
     logits: Tensor
     targets: Tensor
@@ -138,6 +148,7 @@ class CtcProblem(_Ctc):
     saved: Tensor
     blank: int = 0
     zero_infinity: bool = False
+    normalized: bool = False
     op = "ctc_loss_fwd"
 
     def __post_init__(self):
@@ -157,6 +168,8 @@ class CtcGradientProblem(_Ctc):
     dloss, logits, targets, input_lengths, target_lengths, saved, dlogits : Tensor
     blank : int
     zero_infinity : bool
+    normalized : bool
+        Whether the logits are logarithms of probabilities, which are taken as they are.
     """
     dloss: Tensor
     logits: Tensor
@@ -167,6 +180,7 @@ class CtcGradientProblem(_Ctc):
     dlogits: Tensor
     blank: int = 0
     zero_infinity: bool = False
+    normalized: bool = False
     op = "ctc_loss_bwd"
 
     def __post_init__(self):
@@ -177,6 +191,11 @@ class CtcGradientProblem(_Ctc):
         return (self.dlogits,)
 
 
+def saved_columns(labels, normalized):
+    """Columns of `saved`."""
+    return 2 * labels + (1 if normalized else 2)
+
+
 def _blank(op, blank):
     try:
         return operator.index(blank)
@@ -184,7 +203,7 @@ def _blank(op, blank):
         raise TypeError(f"{op}: blank={blank!r}; expected an integer") from None
 
 
-def make_ctc_forward(tensors, out, blank, zero_infinity, aliases):
+def make_ctc_forward(tensors, out, blank, zero_infinity, normalized, aliases):
     """The problem of a forward call; `out` is (loss, saved)."""
     op = "ctc_loss_fwd"
     present(op, ("logits", "targets", "input_lengths", "target_lengths"), tensors)
@@ -193,18 +212,18 @@ def make_ctc_forward(tensors, out, blank, zero_infinity, aliases):
         raise ValueError(f"{op}: logits has shape {logits.shape}, targets {targets.shape}; expected (T, N, C) and (N, L)")
     compute = compute_dtype(logits.dtype) if logits.dtype in FLOATS else "float32"
     steps, samples, _ = logits.shape
-    shape = samples, steps, 2 * targets.shape[1] + 2
+    shape = samples, steps, saved_columns(targets.shape[1], normalized)
     loss, saved = out if out is not None else (Tensor.packed((samples,), compute), Tensor.packed(shape, compute))
-    return CtcProblem(*tensors, loss, saved, _blank(op, blank), zero_infinity)
+    return CtcProblem(*tensors, loss, saved, _blank(op, blank), zero_infinity, normalized)
 
 
-def make_ctc_backward(tensors, out, blank, zero_infinity, aliases):
+def make_ctc_backward(tensors, out, blank, zero_infinity, normalized, aliases):
     """The problem of a backward call; `out` is dlogits."""
     op = "ctc_loss_bwd"
     present(op, ("dloss", "logits", "targets", "input_lengths", "target_lengths", "saved"), tensors)
     logits = tensors[1]
     dlogits = out if out is not None else Tensor.packed(logits.shape, logits.dtype)
-    return CtcGradientProblem(*tensors, dlogits, _blank(op, blank), zero_infinity)
+    return CtcGradientProblem(*tensors, dlogits, _blank(op, blank), zero_infinity, normalized)
 
 
 def check_sequences(problem, arrays):

@@ -66,6 +66,7 @@ def add_ctc_arguments(parser):
     parser.add_argument("--targets", choices=("int64", "int32"), default="int64", help="dtype of labels and lengths")
     parser.add_argument("--blank", type=int, default=0)
     parser.add_argument("--zero-infinity", action="store_true", help="targets that are too long have loss 0")
+    parser.add_argument("--normalized", action="store_true", help="the logits are log-probabilities already")
 
 
 def make_ctc(op, arguments):
@@ -75,10 +76,10 @@ def make_ctc(op, arguments):
         raise ValueError(f"{op}: logits of shape {a.shape}; expected steps x samples x classes")
     logits, lengths = Tensor.packed(a.shape, a.dtype), Tensor.packed(a.shape[1:2], a.targets)
     tensors = logits, Tensor.packed((a.shape[1], a.labels), a.targets), lengths, lengths
-    forward = make_ctc_forward(tensors, None, a.blank, a.zero_infinity, frozenset())
+    forward = make_ctc_forward(tensors, None, a.blank, a.zero_infinity, a.normalized, frozenset())
     if op == forward.op:
         return forward
-    return make_ctc_backward((forward.loss, *tensors, forward.saved), None, a.blank, a.zero_infinity, frozenset())
+    return make_ctc_backward((forward.loss, *tensors, forward.saved), None, a.blank, a.zero_infinity, a.normalized, frozenset())
 
 
 def from_record(op, record):
@@ -100,7 +101,7 @@ FAMILY = {op: _family(op) for op in PROBLEMS}
 _ENTROPY = ("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft", "4x9 f64 --reduction sum --targets int32")
 _NLL = ("5x100 f32", "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none", "4x9 f64 --reduction sum --targets int32")
 _MSE = ("5x100 f32", "3x777 bf16 --reduction none", "4099 f16 --reduction sum", "4x9 f64")
-_CTC = ("12x3x7 f32 4", "9x2x33 bf16 3 --blank 5", "5x2x4 f16 3 --zero-infinity --targets int32", "6x1x5 f64 2")
+_CTC = ("12x3x7 f32 4", "9x2x33 bf16 3 --blank 5", "5x2x4 f16 3 --zero-infinity --targets int32", "6x1x5 f64 2 --normalized")
 SMALL = {op: {"nll": _NLL, "mse": _MSE, "ctc": _CTC}.get(op[:3], _ENTROPY) for op in PROBLEMS}
 """Problems that ``python -m dnnkern check`` tries."""
 

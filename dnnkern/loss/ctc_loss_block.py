@@ -21,7 +21,7 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._ctc import NOTHING, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+from ._ctc import NOTHING, TYPES, count_arguments, make_sums, normalise_launches, sequence_arguments
 
 COST = constants("loss/ctc_block")
 
@@ -35,6 +35,7 @@ class Config:
     dtype: str
     threads: int
     held: int
+    normalized: bool
 
     @property
     def ahead(self):
@@ -58,7 +59,7 @@ def supports(problem):
 def _config(problem):
     most = MOST_THREADS[problem.compute]
     held = next(h for h in AHEAD if problem.states <= h * most)
-    return Config(problem.dtype, min(most, 32 * ceil_div(ceil_div(problem.states, held), 32)), held)
+    return Config(problem.dtype, min(most, 32 * ceil_div(ceil_div(problem.states, held), 32)), held, problem.normalized)
 
 
 def _columns(problem):
@@ -95,14 +96,14 @@ def make_chunk(config):
         Scores less these logarithms: what waits for the loads.
     """
     load, compute = element(config.dtype).load, element(config.dtype).compute
-    Real, THREADS, HELD, AHEAD_OF = TYPES[compute], config.threads, config.held, config.ahead
+    Real, THREADS, HELD, AHEAD_OF, normalized = TYPES[compute], config.threads, config.held, config.ahead, config.normalized
 
     @device_function
     def fetch(scores, lses, x, row, t, toward, times, classes_of, strides, states):
         for j in range(AHEAD_OF):
             at = t + toward * j
             if at >= 0 and at < times:
-                lses[j] = row[at * strides.saved.t + states * strides.saved.state]
+                lses[j] = Real(0) if normalized else row[at * strides.saved.t + states * strides.saved.state]
                 for k in range(HELD):
                     score = Real(math.nan)
                     if classes_of[k] >= 0:
@@ -280,7 +281,7 @@ def backward_kernel(config):
 
 
 @functools.cache
-def gradient_kernel(dtype, threads):
+def gradient_kernel(dtype, threads, normalized):
     """A row of the gradient, one block per step of a sample."""
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     Real, do, reduce = TYPES[compute], make_sums(compute), make_block_reduce(add, threads)
@@ -299,7 +300,8 @@ def gradient_kernel(dtype, threads):
         row, first = advance(saved, n * strides.saved.n), n * strides.targets.n
         g, lse = Real(0), Real(0)
         if t < times:
-            lse = row[t * strides.saved.t + states * strides.saved.state]
+            if not normalized:
+                lse = row[t * strides.saved.t + states * strides.saved.state]
             total = ending(advance(row, (times - 1) * strides.saved.t), strides.saved.state, 2 * count + 1)
             g = dloss[n * strides.loss]
             if total != total or total == Real(NOTHING) and not zero:
@@ -344,7 +346,7 @@ def build(problem, device, config):
     zero = Argument("int32", int(p.zero_infinity))
     if p.is_forward:
         walk = (*sequence_arguments(p), Argument(numbers, "loss"), *count_arguments(p), zero)
-        return normalise_launch(p, 32), Launch(forward_kernel(config), grid, block, walk, shared=shared)
+        return *normalise_launches(p, 32), Launch(forward_kernel(config), grid, block, walk, shared=shared)
     states, labels = p.samples * p.steps * p.states * size, 4 * p.samples * p.labels
     kept = Argument(numbers, "workspace"), Argument("int32*", "workspace", states), Argument("int32*", "workspace", states + labels)
     walk = (*sequence_arguments(p), *count_arguments(p), *kept)
@@ -352,7 +354,7 @@ def build(problem, device, config):
             zero, Argument("uint32x3", divisor(p.samples)))
     threads = _columns(p)
     return (Launch(backward_kernel(config), grid, block, walk, shared=shared),
-            Launch(gradient_kernel(p.dtype, threads), (p.steps * p.samples, 1, 1), (threads, 1, 1), rows))
+            Launch(gradient_kernel(p.dtype, threads, p.normalized), (p.steps * p.samples, 1, 1), (threads, 1, 1), rows))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=estimate, build=build)

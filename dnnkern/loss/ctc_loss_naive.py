@@ -15,7 +15,7 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, issue_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._ctc import NOTHING, THREADS, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+from ._ctc import NOTHING, THREADS, TYPES, count_arguments, make_sums, normalise_launches, sequence_arguments
 
 COST = constants("loss/ctc_naive")
 
@@ -40,7 +40,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def forward_kernel(dtype):
+def forward_kernel(dtype, normalized):
     """Logarithms of the probabilities of the alignments up to each state of each step, and of all."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, do = TYPES[compute], make_sums(compute)
@@ -55,7 +55,9 @@ def forward_kernel(dtype):
             own, first = 2 * count + 1, n * strides.targets.n
             x, row = advance(logits, n * strides.logits.n), advance(saved, n * strides.saved.n)
             for t in range(steps):
-                lse = row[states * strides.saved.state]
+                lse = Real(0)
+                if not normalized:
+                    lse = row[states * strides.saved.state]
                 for s in range(states):
                     value = Real(NOTHING)
                     if t < times and s < own:
@@ -93,7 +95,7 @@ def forward_kernel(dtype):
 
 
 @functools.cache
-def backward_kernel(dtype):
+def backward_kernel(dtype, normalized):
     """The probability of being in each state at each step, given the target, from the alignments after it."""
     load, compute = element(dtype).load, element(dtype).compute
     Real, do = TYPES[compute], make_sums(compute)
@@ -115,7 +117,9 @@ def backward_kernel(dtype):
             for k in range(times):
                 t = times - 1 - k
                 row = advance(alpha, t * strides.saved.t)
-                lse = row[states * strides.saved.state]
+                lse = Real(0)
+                if not normalized:
+                    lse = row[states * strides.saved.state]
                 into = advance(occupied, (n * i64(steps) + t) * states)
                 for s in range(own):
                     c = label(targets, first, strides.targets.label, s, classes, blank)
@@ -139,7 +143,7 @@ def backward_kernel(dtype):
 
 
 @functools.cache
-def gradient_kernel(dtype):
+def gradient_kernel(dtype, normalized):
     """An element of the gradient: the class's probability less that of its states given the target."""
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     Real, do = TYPES[compute], make_sums(compute)
@@ -161,7 +165,9 @@ def gradient_kernel(dtype):
                 own, alpha = 2 * count + 1, advance(saved, n * strides.saved.n)
                 total = ending(advance(alpha, (times - 1) * strides.saved.t), strides.saved.state, own)
                 if not zero or total != Real(NOTHING):
-                    lse = alpha[t * strides.saved.t + states * strides.saved.state]
+                    lse = Real(0)
+                    if not normalized:
+                        lse = alpha[t * strides.saved.t + states * strides.saved.state]
                     x = load(logits, t * strides.logits.t + n * strides.logits.n + c * strides.logits.c)
                     value = power(x - lse)
                     own_row = advance(occupied, (n * i64(steps) + t) * states)
@@ -183,15 +189,16 @@ def build(problem, device, config):
     samples = (ceil_div(p.samples, WARP), 1, 1), (WARP, 1, 1)
     zero = Argument("int32", int(p.zero_infinity))
     if p.is_forward:
-        walk = Launch(forward_kernel(p.dtype), *samples, (*sequence_arguments(p), Argument(numbers, "loss"), *count_arguments(p), zero))
-        return (normalise_launch(p, 1), walk) if p.steps else (walk,)
+        walk = Launch(forward_kernel(p.dtype, p.normalized), *samples,
+                      (*sequence_arguments(p), Argument(numbers, "loss"), *count_arguments(p), zero))
+        return *normalise_launches(p, 1), walk
     size = ITEMSIZE[p.compute]
     occupied = Argument(numbers, "workspace", p.samples * p.states * size)
-    walk = Launch(backward_kernel(p.dtype), *samples,
+    walk = Launch(backward_kernel(p.dtype, p.normalized), *samples,
                   (*sequence_arguments(p), *count_arguments(p), Argument(numbers, "workspace"), occupied))
     arguments = (*sequence_arguments(p), Argument(numbers, "dloss"), Argument(element(p.dtype).pointer, "dlogits"), *count_arguments(p),
                  occupied, zero)
-    return walk, Launch(gradient_kernel(p.dtype), (ceil_div(p.dlogits.size, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+    return walk, Launch(gradient_kernel(p.dtype, p.normalized), (ceil_div(p.dlogits.size, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

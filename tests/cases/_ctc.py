@@ -39,10 +39,9 @@ def alignments(logp, labels, blank):
     return ahead, behind
 
 
-def sample(x, labels, blank):
+def sample(x, labels, blank, normalized=False):
     """(the loss of a sample, its alignments ahead, the gradient by its logits)."""
-    lse = log_sum(x, 1)
-    logp = x - lse[:, None]
+    logp = x if normalized else x - log_sum(x, 1)[:, None]
     ahead, behind = alignments(logp, labels, blank)
     if not len(x):
         return 0.0 if not len(labels) else np.inf, ahead, np.zeros_like(x)
@@ -66,6 +65,7 @@ class _Ctc(Case):
     index: str = "int64"
     blank: int = 0
     zero_infinity: bool = False
+    normalized: bool = False
     classes_used: int = 0
     layout: dict = field(default_factory=dict, hash=False)
     exact = False
@@ -106,7 +106,7 @@ class _Ctc(Case):
 
     def saved(self):
         """Place of what is kept for the gradient."""
-        return self.place("saved", (self.samples, self.shape[0], self.states + 1), self.compute)
+        return self.place("saved", (self.samples, self.shape[0], self.states + (not self.normalized)), self.compute)
 
     def loss(self):
         """Place of the loss or its gradient."""
@@ -130,13 +130,14 @@ class _Ctc(Case):
         """({loss, saved, gradient} of the definition, bound of the errors of logarithms of each sample)."""
         steps, samples, _ = self.shape
         loss, gradient, errors = np.zeros(samples), np.zeros(self.shape), np.zeros(samples)
-        saved = np.full((samples, steps, self.states + 1), -np.inf)
+        saved = np.full(self.saved().shape, -np.inf)
         for n in range(samples):
             t, count = int(self.input_lengths[n]), int(self.target_lengths[n])
             own = x[:t, n]
-            loss[n], ahead, gradient[:t, n] = sample(own, values["targets"][n, :count].astype(int), self.blank)
+            loss[n], ahead, gradient[:t, n] = sample(own, values["targets"][n, :count].astype(int), self.blank, self.normalized)
             saved[n, :t, :ahead.shape[1]] = ahead
-            saved[n, :, -1] = log_sum(x[:, n], 1)
+            if not self.normalized:
+                saved[n, :, -1] = log_sum(x[:, n], 1)
             finite = np.abs(ahead[np.isfinite(ahead)])
             largest = finite.max() if finite.size else 0
             each = 32 + growth(self.shape[2]) + 8 * largest / max(1, t) ** 0.5 + 8 * np.abs(x[:, n]).max(initial=0)
@@ -162,11 +163,12 @@ class Forward(_Ctc):
         from dnnkern.loss._ctc_problem import make_ctc_forward
         t = self.tensors()
         return make_ctc_forward(tuple(t[name] for name in self.inputs()), (t["loss"], t["saved"]), self.blank, self.zero_infinity,
-                                frozenset())
+                                self.normalized, frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import ctc_loss_fwd
-        return ctc_loss_fwd(*(arrays[name] for name in self.inputs()), blank=self.blank, zero_infinity=self.zero_infinity, out=out, **tail)
+        return ctc_loss_fwd(*(arrays[name] for name in self.inputs()), blank=self.blank, zero_infinity=self.zero_infinity,
+                            normalized=self.normalized, out=out, **tail)
 
     def values(self, mode):
         return in_mode(self.common_values(), mode)
@@ -196,12 +198,13 @@ class Backward(_Ctc):
     def problem(self):
         from dnnkern.loss._ctc_problem import make_ctc_backward
         t = self.tensors()
-        return make_ctc_backward(tuple(t[name] for name in self.inputs()), t["dlogits"], self.blank, self.zero_infinity, frozenset())
+        return make_ctc_backward(tuple(t[name] for name in self.inputs()), t["dlogits"], self.blank, self.zero_infinity,
+                                 self.normalized, frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import ctc_loss_bwd
         return ctc_loss_bwd(*(arrays[name] for name in self.inputs()), blank=self.blank, zero_infinity=self.zero_infinity,
-                            out=out[0] if isinstance(out, tuple) else out, **tail)
+                            normalized=self.normalized, out=out[0] if isinstance(out, tuple) else out, **tail)
 
     def values(self, mode):
         found = self.common_values()
@@ -233,6 +236,9 @@ class Backward(_Ctc):
             high[at] += step
             low[at] -= step
             numeric[at] = (total(high) - total(low)) / (2 * step)
+        if self.normalized:  # then it is by what log-softmax was taken of: a step's probabilities are not in the loss
+            within = np.arange(self.shape[0])[:, None] < self.input_lengths
+            gradient = gradient - np.where(within[:, :, None], np.exp(x), 0)
         analytic = np.where(kept[None, :, None], gradient * values["dloss"][None, :, None], 0)
         yield analytic, numeric, 1e-7 * (1 + np.abs(numeric))
 
@@ -247,6 +253,8 @@ def table(kind):
         case("plain", (7, 2, 5), 3, dtype)
         case("lengths", (9, 3, 6), 4, dtype, inputs_of=(9, 6, 3), targets_of=(4, 0, 2), index="int32")
         case("blank-last", (8, 2, 4), 3, dtype, blank=3)
+    case("normalized", (9, 3, 6), 4, inputs_of=(9, 6, 0), targets_of=(4, 0, 2), zero_infinity=True, normalized=True)
+    case("normalized", (7, 2, 5), 3, "bfloat16", normalized=True)
     case("one-step", (1, 3, 4), 1, targets_of=(1, 0, 1))
     case("one-class", (4, 2, 1), 0)
     case("empty-targets", (5, 2, 4), 0)
