@@ -225,6 +225,19 @@ print(float(function(torch.ones(3, 5), torch.tensor([1, 0, 4]))), sum(row.calls 
 """
 
 
+def test_the_compiler_is_reset_where_it_has_compiled(monkeypatch):
+    import torch._dynamo  # as an optimiser does
+    torch._dynamo.reset()
+    resets = []
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(True))
+    with dnnkern.torch.enabled("rms_norm"):
+        assert not resets
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    with dnnkern.torch.enabled("rms_norm"):
+        assert len(resets) == 1
+    assert len(resets) == 2
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
 def test_inductors_graph_on_disk_is_of_its_own_overrides(tmp_path):
     if shutil.which("g++") is None:

@@ -22,10 +22,17 @@ def compiled_graphs(names):
     tag = f"{_before[0]}dnnkern-{dnnkern.__version__}-{_sources()}-{','.join(names)}" if names else _before[0]
     if tag != config.cache_key_tag:
         config.cache_key_tag = tag
-        if "torch._dynamo" in sys.modules:
+        if _has_compiled():
             torch._dynamo.reset()
     if not names:
         _before.clear()
+
+
+def _has_compiled():
+    """Whether PyTorch's compiler has looked at any code. Optimisers import it; where CUDA is available its reset imports Inductor too,
+    which takes seconds."""
+    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    return dynamo is not None and any(codes.seen_ids for codes in (dynamo.input_codes, dynamo.output_codes))
 
 
 @functools.cache
