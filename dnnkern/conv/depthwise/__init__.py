@@ -130,7 +130,8 @@ def _put(p, config):
     if config.channels:
         return config.vector
     put = min(config.tw, 16 // result.itemsize)
-    while put > 1 and (strides[-1] != 1 or config.tw % put or extents[2] % put
+    beside = strides[-1] == 1 and (not p.residual or p.residual_strides[-1] == 1)
+    while put > 1 and (not beside or config.tw % put or extents[2] % put
                        or not access_words(result, put, rest(strides, False))):
         put -= 1
     return put
@@ -233,10 +234,9 @@ def build(problem, device, config):
     put = _put(p, config)
     steps, result_steps = rest(source_strides, config.channels), rest(result_strides, config.channels)
     words = access_words(source, config.vector, steps) if config.vector > 1 else 0
-    along = 1 if config.channels else -1  # the dimension of an access
-    put_words = access_words(result, put, result_steps) if put > 1 and result_strides[along] == 1 else 0
+    put_words = access_words(result, put, result_steps) if put > 1 else 0
     residual_words = 0
-    if p.residual and put > 1 and p.residual_strides[along] == 1:
+    if p.residual and put > 1:
         residual_words = access_words(p.residual, put, rest(p.residual_strides, config.channels))
     across = _across(p, config) if config.channels else 1
     body = Body(p.dtype, p.w.dtype, rows, columns, dynamic, p.strides[0], p.strides[1], backward, int(p.flip), config.vector, put, words,
