@@ -100,6 +100,7 @@ _NAMES = {
     "rope_fwd": "dnnkern.attention",
     "sdpa_bwd": "dnnkern.attention",
     "sdpa_decode": "dnnkern.attention",
+    "sdpa_dropout_mask": "dnnkern.attention",
     "sdpa_fwd": "dnnkern.attention",
     "sgd_step": "dnnkern.optim",
     "softmax_bwd": "dnnkern.softmax",

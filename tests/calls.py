@@ -134,6 +134,7 @@ CALLS = {
                           "softcap": 1.0}),
     "sdpa_decode": lambda: ([array(1, 1, 2, 2) for _ in range(3)] + [array(1, dtype="int32")],
                             {"scale": 1.0, "window": (1, 1), "softcap": 1.0}),
+    "sdpa_dropout_mask": lambda: ([array(1, 1, 2, 2)], {"p": 0.5, "seed": 1, "offset": 1}),
     "sdpa_fwd": lambda: ([array(1, 1, 2, 2) for _ in range(3)],
                          {"scale": 1.0, "causal": True, "window": (1, 1), "alibi": True, "dropout": 0.0, "seed": 1, "offset": 1,
                           "softcap": 1.0, "return_lse": True}),

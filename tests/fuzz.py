@@ -67,6 +67,7 @@ PARAMETERS["problem"] = ("a", "b", "transpose_b", "activation", "out_dtype", "ou
 # Parameters that are written in place, by function.
 UPDATED = {"add_tensor": {"c"}, "batch_norm_train_fwd": {"running_mean", "running_var"}, "clip_grad_norm": {"grads", "found_inf"},
            "grad_norm": {"found_inf"}, "rnn_bwd_data": {"reserve"}, "scale_tensor": {"x"}, "set_tensor": {"x"}, "random_fill": {"x"},
+           "sdpa_dropout_mask": {"x"},
            **{name: set(PARAMETERS[name]) - {"grads"} for name in PARAMETERS if name.endswith("_step")}}
 PACKED = ("weights", "reserve", "mask")  # arrays that may not have other strides
 TAIL = ("out", "workspace", "stream", *front.CHOICE)

@@ -39,7 +39,7 @@ EXCEPT = {
     **dict.fromkeys(("batch_norm_bwd_apply", "batch_norm_merge"), "PyTorch has kernels for GPUs alone"),
     "dropout_fwd": "its random numbers are PyTorch's own", "lamb_step": "PyTorch has none", "lion_step": "PyTorch has none",
     "fused_pointwise": "the peer has none of these small programs",
-    "random_fill": "its random numbers are its own",
+    **dict.fromkeys(("random_fill", "sdpa_dropout_mask"), "its random numbers are its own"),
     "lrn_bwd": "PyTorch's is autograd's of many operations; no peer calls it", "scale_tensor": "the peer multiplies by 1",
     **{(op, "bfloat16"): ROUNDS for op in (
         "adagrad_step", "affine_grid_fwd", "batch_norm_infer", "batch_norm_train_fwd", "clip_grad_norm", "cross_entropy_bwd",

@@ -136,6 +136,30 @@ def test_dropout_is_the_same_forward_and_backward():
     close(got[1].sum((2, 3)), got[0].reshape(B, G, H // G, S, E).sum((2, 3, 4)), factor=256, scale=100)
 
 
+@pytest.mark.parametrize("kind, by_value", [(T.FLOAT, ()), (T.BOOLEAN, ("seed",)), (T.HALF, ("seed", "offset"))])
+def test_rng_dump(kind, by_value):
+    """The mask that the weights were multiplied by, of both directions, from the definition; of seeds by value or on the device."""
+    from cases._sdpa import keeps
+    q, k, _ = operands()
+    v = np.broadcast_to(np.eye(N, dtype=np.float32), (B, G, N, N)).copy()  # o is the weights
+    graph = new_graph()
+    tq, tk, tv, tdo = (like(graph, array) for array in (q, k, v, np.ones((B, H, S, N), np.float32)))
+    words = [graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.INT64, name=name, is_pass_by_value=name in by_value) for name in ("seed", "offset")]
+    dumps = [graph.tensor([B, H, S, N], stride, kind) for stride in ([H * S * N, S * N, N, 1], [H * S * N, N, H * N, 1])]
+    o, stats = graph.sdpa(tq, tk, tv, generate_stats=True, dropout=(0.25, *words), rng_dump=dumps[0])
+    plain, _ = graph.sdpa(tq, tk, tv, is_inference=True)
+    found = graph.sdpa_backward(tq, tk, tv, o, tdo, stats, dropout=(0.25, *words), rng_dump=dumps[1])
+    results = [t.set_output(True) for t in (o, plain, found[0])]
+    inputs = {tq: q, tk: k, tv: v, tdo: np.ones((B, H, S, N), np.float32)}
+    for seed, offset in ((7, 3), (7, 4), (-2, 3)):
+        pack = {**inputs, words[0]: np.array([seed]), words[1]: np.array([offset])}
+        got = run(graph, pack, [*dumps, *results])
+        kept = np.array([keeps((H, S, N), b, 0.25, seed % 2 ** 64, offset) for b in range(B)])
+        for dump in got[:2]:
+            assert (dump.astype(float) == kept).all()
+        close(got[2], got[3] * kept / 0.75, factor=16)
+
+
 @pytest.mark.parametrize("stats", [False, True])
 def test_the_largest_score_and_the_sum_of_exponentials(stats):
     q, k, v = operands()
@@ -218,6 +242,12 @@ def test_refusals():
     q = graph.tensor([B, H, S, D], [H * S * D, S * D, D, 1], name="q")
     k = graph.tensor([B, 3, S, D], [3 * S * D, S * D, D, 1], name="k")
     short = graph.tensor([B, H, S, 2], [H * S * 2, S * 2, 2, 1], T.FLOAT)
+    words = graph.tensor([1, 1, 1, 1], [1, 1, 1, 1], T.INT64)
+    for function in (graph.sdpa, graph.sdpa_backward):
+        for dropout in (None, (q, words)):
+            with pytest.raises(RuntimeError, match=rf"{function.__name__}.*rng_dump with dropout=.*expected \(probability, seed, offset\)"):
+                function(**dict.fromkeys(("q", "k", "v"), q), rng_dump=q, dropout=dropout,
+                         **({"is_inference": True} if function == graph.sdpa else dict.fromkeys(("o", "dO", "stats"), q)))
     for both in ({}, {"generate_stats": True, "is_inference": False}):
         with pytest.raises(RuntimeError, match="expected exactly one of them"):
             graph.sdpa(q, q, q, **both)
@@ -229,7 +259,9 @@ def test_refusals():
                              ({"block_mask": q}, r"port Block_mask.*dims.*; expected \(2, 4, 1, 1\)"),
                              ({"score_max": short}, r"port Max.*dims.*; expected \(2, 4, 9, 1\)"),
                              ({"dropout": (k, q)}, "port Dropout_mask.*some that broadcast to"),
-                             ({"rng_dump": q}, "rng_dump: no kernel has it")):
+                             ({"dropout": (0.5, words, words), "rng_dump": graph.tensor_like(short)},
+                              r"port RNG_DUMP.*dims.*; expected \(2, 4, 9, 9\)"),
+                             ({"score_mod": len}, "score_mod: no kernel has it")):
         graph.nodes.clear()
         graph.sdpa(**{"q": q, "k": q, "v": q, "is_inference": True, **options})[0].set_output(True)
         with pytest.raises((ValueError, RuntimeError), match=message):

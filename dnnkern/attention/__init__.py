@@ -1,17 +1,19 @@
 """Attention: scaled dot products, their softmax and what it weighs, and the gradients."""
 import functools
 
+from ..engine.dropout_bits import drawn
 from ..host import seeds
 from ..host.front import Operation, public
-from ..host.scalars import flag, ints, number
+from ..host.scalars import flag, ints, number, shares
 from ._calls import BACKWARD_MORE, FORWARD_MORE, STATS, make_backward, make_forward
 from ._checks import SCALES, check_lengths
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, check_cache, make_decode
+from .dropout_mask._problem import DropoutMaskProblem, make_dropout_mask
 from .rope._problem import RopeProblem, make_rope
 
-__all__ = ["DecodeProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_decode",
-           "sdpa_fwd"]
+__all__ = ["DecodeProblem", "DropoutMaskProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd",
+           "sdpa_decode", "sdpa_dropout_mask", "sdpa_fwd"]
 
 
 def _bound(make, *first, **given):
@@ -39,6 +41,8 @@ _DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "
 SDPA_DECODE = Operation("sdpa_decode", outputs=("o", "lse"), problem=_bound(make_decode, with_lse=True), **_DECODE)
 _decode_with_lse = SDPA_DECODE.call
 _decode = Operation("sdpa_decode", outputs=("o",), problem=_bound(make_decode, with_lse=False), **_DECODE).call
+_dropout_mask = Operation("sdpa_dropout_mask", operands=("x", *seeds.ARRAYS), outputs=("y",), labels=("x", "seed", "offset"),
+                          scalars=("seed", "offset", "threshold"), problem=make_dropout_mask, in_place=frozenset({"x"})).call
 ROPE_FWD = Operation("rope_fwd", operands=("x", "cos", "sin"), outputs=("y",), problem=_bound(make_rope, "rope_fwd"),
                      in_place=frozenset({"x"}))
 _rope = ROPE_FWD.call
@@ -348,6 +352,60 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
     parameters = scale, ints(f, "window", window), number(f, "softcap", softcap), layout
     call = _decode_with_lse if flag(f, "return_lse", return_lse) else _decode
     return call(operands, out, parameters, (), workspace, stream, choice)
+
+
+@public
+def sdpa_dropout_mask(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, **choice):
+    """Fill an array with the dropout mask of `sdpa_fwd` and `sdpa_bwd`, in place: 1 where a probability is kept, else 0.
+
+    Parameters
+    ----------
+    x : array (B, H, S, N)
+        Sequences, heads of q, queries and keys; float64, float32, float16 or bfloat16; arbitrary strides but 0. Of packed or ragged
+        sequences S and N are at least the longest one's.
+    p : float
+        As passed to `sdpa_fwd` as dropout.
+    seed, offset : int, or int64 array of one element
+        As in `sdpa_fwd`.
+    out : array
+        Written and returned instead of x, with its shape and dtype; arbitrary strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As in `dnnkern.matmul`.
+
+    Returns
+    -------
+    x : array
+        The same object, or `out`.
+
+    Raises
+    ------
+    ValueError
+        An array of other than four dimensions, a probability outside [0, 1), a seed or an offset of more than 64 bits, an `out` of another
+        shape or that partly overlaps x.
+    TypeError
+        Unsupported dtypes, a seed or offset that is neither an integer nor an int64 array, objects that are not device arrays, an immutable
+        array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. An element is a function of seed, offset and its indices alone, also where a query does not attend to the key. Mirrors
+    the `rng_dump` of cuDNN's attention.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> rows = np.zeros((1, 1, 2, 1), np.float32)
+    >>> v = np.eye(4, dtype=np.float32).reshape(1, 1, 4, 4)
+    >>> o = dnnkern.sdpa_fwd(rows, np.zeros((1, 1, 4, 1), np.float32), v, dropout=0.5, seed=7)      # all probabilities are 1 / 4
+    >>> mask = dnnkern.sdpa_dropout_mask(np.empty((1, 1, 2, 4), np.float32), 0.5, seed=7)
+    >>> bool((o == mask / 4 / (1 - 0.5)).all())
+    True
+    """
+    threshold, _ = drawn(*shares("sdpa_dropout_mask", p=p))
+    arrays, words = seeds.split("sdpa_dropout_mask", seed, offset, stream=True)
+    return _dropout_mask((x, *arrays), out, (), (*words, threshold), workspace, stream, choice)
 
 
 @public

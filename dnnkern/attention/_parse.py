@@ -12,9 +12,12 @@ from ._calls import BACKWARD_MORE, FORWARD_MORE, make_backward, make_forward
 from ._layout import LAYOUTS
 from ._problem import SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, make_decode
+from .dropout_mask._problem import OP as DROPOUT_MASK
+from .dropout_mask._problem import DropoutMaskProblem, make_dropout_mask
 from .rope._problem import ROPES, RopeProblem, make_rope
 
-PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, "sdpa_decode": DecodeProblem, **dict.fromkeys(ROPES, RopeProblem)}
+PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, "sdpa_decode": DecodeProblem, DROPOUT_MASK: DropoutMaskProblem,
+            **dict.fromkeys(ROPES, RopeProblem)}
 BIASES = {"full": (1, 1, 1, 1), "heads": (0, 1, 1, 1), "pairs": (0, 0, 1, 1), "keys": (1, 0, 0, 1)}
 
 
@@ -175,13 +178,24 @@ def make_rope_of(op, arguments):
     return make_rope(op, (x, angles, angles), None, a.interleaved, frozenset({"x"} if a.in_place else ()))
 
 
+def add_dropout_mask_arguments(op, parser):
+    """The words that describe a dropout mask."""
+    parser.add_argument("shape", type=sizes_word, help="batch x heads x queries x keys: 4x16x1024x1024")
+    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
+
+
+def make_dropout_mask_of(op, arguments):
+    """The problem that parsed words describe: a packed array, in place."""
+    return make_dropout_mask((Tensor.packed(arguments.shape, arguments.dtype),), None, frozenset({"x"}))
+
+
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(PROBLEMS[op], op, record)
 
 
 _WORDS = {**dict.fromkeys(PROBLEMS, (add_arguments, make)), **dict.fromkeys(ROPES, (add_rope_arguments, make_rope_of)),
-          "sdpa_decode": (add_decode_arguments, make_decode_of)}
+          "sdpa_decode": (add_decode_arguments, make_decode_of), DROPOUT_MASK: (add_dropout_mask_arguments, make_dropout_mask_of)}
 FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
@@ -195,7 +209,7 @@ _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 -
             "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse",
             "2x4x20x32 bf16 --cache e4m3 --scales --page 4")
 SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_FORWARD, *_BYTES), **dict.fromkeys(ROPES, _ROPES),
-         "sdpa_decode": _DECODES}
+         "sdpa_decode": _DECODES, DROPOUT_MASK: ("2x3x5x19 f32", "1x2x9x64 bf16")}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -1,5 +1,6 @@
 """Running a plan: from a variant pack to the values of its executable. Nothing is allocated on the device, and nothing waits."""
 from ..device import HOST_MEMORY
+from ..host import seeds
 from ..host.arrays import KIND_OF_TYPE, kind_of
 from ..host.tensor import Tensor, share_memory
 from ._arrays import number
@@ -229,17 +230,19 @@ class Runner:
         return kind.host_view(workspace) if HOST_MEMORY else address
 
     def _number(self, value, kind, pack):
-        t = self.spec.tensor(value.uid)
-        x = pack.get(value.uid)
-        if x is None:
-            if t.value is None:
-                self._missing(value.uid)
-            x = t.value
-            found = x
-        else:
-            found = number(x, t.dtype, self.label(value.uid))
+        found = self._number_of(value.uid, pack)
+        if value.offset is not None:
+            return seeds.of_stream(int(found) % 2 ** 64, int(self._number_of(value.offset, pack)) % 2 ** 64)
         found = found * value.factor if value.factor != 1.0 else found
-        return float(found) if kind.startswith("float") else int(found)
+        return float(found) if kind.startswith("float") else int(found) % 2 ** 64 if kind == "uint64" else int(found)
+
+    def _number_of(self, uid, pack):
+        t, x = self.spec.tensor(uid), pack.get(uid)
+        if x is not None:
+            return number(x, t.dtype, self.label(uid))
+        if t.value is None:
+            self._missing(uid)
+        return t.value
 
     def _aliases(self, addresses):
         """(pairs (input, output) that are exactly the same memory, uids of inputs that overlap an output which is written too early);

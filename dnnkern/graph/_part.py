@@ -58,9 +58,16 @@ def known_alignment(t) -> int:
 
 @dataclass(frozen=True)
 class Value:
-    """A number that is read at each execution: the by-value tensor of a uid, times a factor."""
+    """A number that is read at each execution: the by-value tensor of a uid, times a factor; or with the by-value tensor of another uid,
+    `offset`, the seed of dropout that is of both."""
     uid: int
     factor: float = 1.0
+    offset: int | None = None
+
+    @property
+    def uids(self):
+        """Of what it is made of."""
+        return (self.uid,) if self.offset is None else (self.uid, self.offset)
 
 
 @dataclass(frozen=True)
@@ -158,9 +165,13 @@ class Part:
         return float(t.value) * factor if t.constant else Value(t.uid, factor)
 
     def integer(self, port):
-        """The same for an integer, such as a seed."""
+        """The same for a seed or an offset, 64 bits."""
         t = self.spec_of(port)
-        return int(t.value) if t.constant else Value(t.uid)
+        return int(t.value) % 2 ** 64 if t.constant else Value(t.uid)
+
+    def stream_seed(self, seed, offset):
+        """The integer that kernels of attention take for a seed and an offset passed by value."""
+        return Value(self.spec_of(seed).uid, offset=self.spec_of(offset).uid)
 
     @property
     def compute(self):

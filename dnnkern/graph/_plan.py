@@ -191,8 +191,8 @@ class Plan:
         """uids of the buffers that it takes, and of the numbers."""
         pointers = {n: None for step, a in zip(self.steps, self.algorithms) if a for _, ((kind, n), _) in step.buffers
                     if kind == "tensor" and not self.spec.tensor(n).virtual}
-        numbers = {v.uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in (*step.scalars, *step.bound)
-                   if isinstance(v, Value)}
+        numbers = {uid: None for step, a in zip(self.steps, self.algorithms) if a for _, v in (*step.scalars, *step.bound)
+                   if isinstance(v, Value) for uid in v.uids}
         return list(pointers), list(numbers)
 
     def hazards(self):
@@ -283,7 +283,7 @@ class Slots:
 
     def number(self, value, kind):
         """The name of a number of a kernel's type."""
-        return self.numbers.setdefault((value, kind), f"value {value.uid} times {value.factor} {kind}")
+        return self.numbers.setdefault((value, kind), f"value {value.uid} {value.offset} times {value.factor} {kind}")
 
     def parameters(self, workspace):
         """`Executable`'s."""

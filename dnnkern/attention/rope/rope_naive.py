@@ -79,7 +79,7 @@ def kernel(config):
             if item < pairs:
                 first, second = item, item + pairs
                 if INTERLEAVED:
-                    first, second = i64(2 * item), i64(2 * item + 1)
+                    first, second = 2 * item, 2 * item + 1
                 c = T(load_angle(cos, cos_at + item * steps.cos))
                 s = T(load_angle(sin, sin_at + item * steps.sin))
                 a, b = rotate(load(x, x_at + first * steps.x), load(x, x_at + second * steps.x), c, s)

@@ -159,6 +159,9 @@ row("attention/naive", GUESSED,
 row("attention/rope_naive", GUESSED,
     "instructions of an element, of a dimension's division",
     element=80, dimension=70)
+row("attention/dropout_mask", GUESSED,
+    "instructions of a thread, of an element",
+    thread=260, element=8)
 row("attention/rope_rows", COUNTED,
     "instructions of a thread, a dimension, an element, an access; blocks of a multiprocessor",
     thread=40, dimension=12, element=8, access=8, blocks=6)

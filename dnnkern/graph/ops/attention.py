@@ -2,13 +2,15 @@
 import math
 from types import SimpleNamespace
 
+from ...engine.dropout_bits import drawn
+from ...host.products import FLOATS
 from .._enums import attention_implementation, data_type, diagonal_alignment, member
 from .._errors import InvalidValue
 from .._infer import ordered_like, row_major
 from .._tensor import tensor
 from ._define import operation
 
-ABSENT = ("rng_dump", "score_mod", "score_mod_bprop")
+ABSENT = ("score_mod", "score_mod_bprop")
 """Options of cuDNN's that no kernel here has."""
 RAGGED = {"Q": "q", "K": "k", "V": "v", "O": "o", "Stats": "lse", "Max": "score_max", "Sum_exp": "score_sum_exp", "dO": "do", "dQ": "dq",
           "dK": "dk", "dV": "dv"}
@@ -55,11 +57,13 @@ def _options(function, a):
         if len(words) not in ((1, 2) if isinstance(probability, tensor) else (2,)) or not all(isinstance(t, tensor) for t in words):
             raise InvalidValue(f"{function}: dropout={a.dropout!r}; expected (probability, seed, offset) or (mask, scale), tensors but for "
                                "the probability")
+    if a.rng_dump is not None and "Seed" not in ports:
+        raise InvalidValue(f"{function}: rng_dump with dropout={a.dropout!r}; expected (probability, seed, offset), whose mask it is")
     attributes["absent"] = tuple(name for name in ABSENT if getattr(a, name, None) is not None)
     return ports, attributes
 
 
-@operation(outputs="O Stats Max Sum_exp", given="Max Sum_exp", tag="SDPA_FWD")
+@operation(outputs="O Stats Max Sum_exp RNG_DUMP", given="Max Sum_exp RNG_DUMP", tag="SDPA_FWD")
 def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None, use_alibi_mask=False, use_padding_mask=False,
          seq_len_q=None, seq_len_kv=None, use_causal_mask=False, use_causal_mask_bottom_right=False, sliding_window_length=None,
          diagonal_alignment=diagonal_alignment.TOP_LEFT, diagonal_band_left_bound=None, diagonal_band_right_bound=None, dropout=None,
@@ -85,6 +89,9 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
         A query attends to keys less than so many to the left, and at most so many to the right, of its own position.
     dropout : (float, tensor, tensor) or (tensor, tensor)
         Probability, seed and offset (int64); or what probabilities are multiplied by, which broadcasts to (B, H, S, N), and a scale.
+    rng_dump : tensor
+        A tensor of the caller's, (B, H, S, N), that receives the mask of dropout by a probability: 1 where one is kept, else 0, also where
+        a query does not attend to the key.
     block_mask : tensor
         A bit for each block of 128 queries and 128 keys, lowest first, (B, H, ceil(S / 128), ceil(N / 1024)), UINT8.
     score_max, score_sum_exp : tensor
@@ -104,11 +111,11 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     ports["Block_mask"] = block_mask
     attributes["max_seq_len_kv"] = int(paged_attention_max_seq_len_kv or 0)
     wanted = generate_stats if generate_stats is not None else not is_inference
-    made = {"Max": score_max, "Sum_exp": score_sum_exp}
+    made = {"Max": score_max, "Sum_exp": score_sum_exp, "RNG_DUMP": rng_dump}
     return {"Q": q, "K": k, "V": v, **ports}, attributes, made if wanted else {"Stats": None, **made}
 
 
-@operation(outputs="dQ dK dV dBias dSINK_TOKEN", given="dBias dSINK_TOKEN", tag="SDPA_BWD")
+@operation(outputs="dQ dK dV dBias dSINK_TOKEN RNG_DUMP", given="dBias dSINK_TOKEN RNG_DUMP", tag="SDPA_BWD")
 def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None, use_alibi_mask=False, use_padding_mask=False,
                   seq_len_q=None, seq_len_kv=None, max_total_seq_len_q=None, max_total_seq_len_kv=None, use_causal_mask=False,
                   use_causal_mask_bottom_right=False, sliding_window_length=None,
@@ -121,6 +128,8 @@ def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None,
     ----------
     dBias, dSink_token : tensor
         Tensors of the caller's that receive these gradients.
+    rng_dump : tensor
+        As `sdpa`'s.
 
     Returns
     -------
@@ -129,7 +138,7 @@ def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None,
     """
     a = SimpleNamespace(**locals(), generate_stats=True, is_inference=None)
     ports, attributes = _options("sdpa_backward", a)
-    made = {"dBias": dBias, "dSINK_TOKEN": dSink_token}
+    made = {"dBias": dBias, "dSINK_TOKEN": dSink_token, "RNG_DUMP": rng_dump}
     return {"Q": q, "K": k, "V": v, "O": o, "dO": dO, "Stats": stats, **ports}, attributes, made
 
 
@@ -175,6 +184,7 @@ def _check(node):
         node.expect(math.prod(dim) == 1, "Dropout_scale", f"dims {dim}", "one element")
     if node.inputs.get("Block_mask") is not None:
         node.expect_dim("Block_mask", (q[0], q[1], -(-q[2] // 128), -(-keys // 1024)))
+    node.result("RNG_DUMP", full, row_major)
     if node.attributes["absent"]:
         node.refuse(None, f"{', '.join(node.attributes['absent'])}: no kernel has it")
     for port, t in (*node.inputs.items(), *node.outputs.items()):
@@ -253,14 +263,36 @@ def _fields(part, d, dtype, compute):
     for name in ("seq_len_q", "seq_len_kv"):
         lengths = part.input(name.upper())
         operands[name] = None if lengths is None else lengths.view((lengths.shape[0],), (lengths.tensor.strides[0],))
-    for name, port in (("seed", "Seed"), ("offset", "Offset")):
-        t = part.spec_of(port)
-        scalars[name] = 0
-        if t is not None and t.by_value:
-            scalars[name] = part.integer(port)
-        elif t is not None:
-            operands[f"{name}_array"] = part.input(port).view((1,), (1,))
+    scalars.update(dict.fromkeys(("seed", "offset"), 0))
+    if part.node.input("Seed") is not None:
+        arrays, words = _words(part)
+        operands.update(arrays)
+        scalars.update(words)
     return fields, operands, scalars, bound
+
+
+def _words(part):
+    """Dropout's seed and offset: ({name: array of one on the device}, {name: number}). Where both are numbers, kernels take one seed that
+    is of both."""
+    given = {name: (port, part.spec_of(port)) for name, port in (("seed", "Seed"), ("offset", "Offset"))}
+    if all(t.by_value for _, t in given.values()):
+        return {}, {"seed": part.stream_seed("Seed", "Offset"), "offset": 0}
+    return ({f"{name}_array": part.input(port).view((1,), (1,)) for name, (port, t) in given.items() if not t.by_value},
+            {name: part.integer(port) if t.by_value else 0 for name, (port, t) in given.items()})
+
+
+def _dump(part):
+    """The mask of dropout by a probability, where the caller made a tensor for it: a kernel of its own, as attention's store no mask."""
+    target = part.output("RNG_DUMP", always=False)
+    if target is None:
+        return
+    from ...attention import DropoutMaskProblem
+    threshold, _ = drawn(part.attribute("dropout"))
+    arrays, words = _words(part)
+    written = part.into(target, FLOATS, "float32")
+    part.problem(DropoutMaskProblem, {"seed_array": None, "offset_array": None, **arrays}, {"x": written, "y": written},
+                 {**words, "threshold": threshold})
+    part.done(written, target)
 
 
 class _Arrays:
@@ -342,6 +374,7 @@ def _(part):
     part.done(written, o)
     for port, r in numbers.items():
         part.done(kept[port], r)
+    _dump(part)
 
 
 @sdpa_backward.lower
@@ -372,6 +405,7 @@ def _(part):
                  bound=bound, names={"dv_out": "dv"}, layout=arrays.layout, **arrays.most(k.shape[2]), **fields)
     for written, target in pending:
         part.done(written, target)
+    _dump(part)
 
 
 # ---- rotary embeddings

@@ -1,0 +1,1 @@
+"""The dropout mask of attention as an array."""
