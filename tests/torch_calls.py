@@ -111,6 +111,38 @@ def packed(cell, *args, **how):
     return of_packed, ((8, 4), *states), (f"{cell}.data", f"{cell}.data backward")
 
 
+EIGHT = torch.float8_e4m3fn
+
+
+def eight(name, kind=EIGHT, rows=False, into=torch.bfloat16, **more):
+    """A product of 8-bit floats with scales, by one of its operators; they have no gradients."""
+    def run(a, b, bias, scale):
+        a, b, scale = a.detach().to(kind), b.detach().to(EIGHT).t(), scale.detach().square()
+        scales = (scale[:, None], scale[None]) if rows else (scale[0], scale[1])
+        last = {**more, "out_dtype": into}
+        if name.endswith("out"):
+            last["out"] = a.new_empty((a.shape[0], b.shape[1]), dtype=into)
+        operator = getattr(torch.ops.aten, name.partition(".")[0])
+        operator = operator.out if name.endswith("out") else operator.default
+        bias = bias.detach().to(into) if into.itemsize == 2 else None
+        if "v2" not in name:
+            return operator(a, b, *scales, bias=bias, **last)
+        how = [int(rows)], [0]
+        return operator(a, b, [scales[0]], *how, [scales[1]], *how, bias, **last)
+    return run, ((32, 16), (32, 16), (32,), (32,)), (name,)
+
+
+def ends():
+    """Where groups end: one of them is empty."""
+    return torch.tensor([4, 4, 12], dtype=torch.int32, device=DEVICE)
+
+
+def eight_in_groups(a, b, scale_a, scale_b):
+    a, b = a.detach().to(EIGHT), b.detach().to(EIGHT).transpose(1, 2)
+    return torch.ops.aten._scaled_grouped_mm(a, b, scale_a.detach().square(), scale_b.detach().square(), ends(), out_dtype=torch.bfloat16,
+                                             use_fast_accum=True)
+
+
 CROSS_ENTROPY, ATTENTION, RMS_NORM = ((name, f"{name} backward") for name in (
     "cross_entropy_loss", "scaled_dot_product_attention", "rms_norm"))
 ATTEND = F.scaled_dot_product_attention
@@ -135,6 +167,18 @@ CALLS = (
     Call("baddbmm", lambda a, b, c: torch.baddbmm(c, a, b, beta=2, alpha=0.5), ((2, 5, 6), (2, 6, 7), (2, 5, 7)), ("baddbmm", "bmm"),
          PLAIN),
     Call("baddbmm-row", lambda a, b, c: torch.baddbmm(c, a, b), ((2, 5, 6), (2, 6, 7), (7,)), ("baddbmm", "bmm"), ("contiguous",)),
+    *(Call(f"scaled-{what}", *eight(name, **how), ("contiguous", "transposed"), ()) for what, name, how in (
+        ("whole", "_scaled_mm", {}), ("rows", "_scaled_mm", {"rows": True}), ("wide", "_scaled_mm", {"into": torch.float32}),
+        ("mixed", "_scaled_mm", {"kind": torch.float8_e5m2, "into": torch.float16}), ("out", "_scaled_mm.out", {}),
+        ("recipe", "_scaled_mm_v2", {}), ("recipe-rows", "_scaled_mm_v2", {"rows": True}), ("recipe-out", "_scaled_mm_v2.out", {}))),
+    *(() if HOST_MEMORY else [Call("scaled-groups", eight_in_groups, ((12, 16), (3, 32, 16), (12,), (3, 32)), ("_scaled_grouped_mm",),
+                                   ("contiguous",), ())]),
+    *(Call(f"grouped-{what}", f, shapes, ("_grouped_mm",), ("contiguous",), dtypes) for what, dtypes, shapes, f in (
+        # twice, since PyTorch's kernel takes no gradient that is expanded
+        ("rows", ("float16", "bfloat16"), ((12, 8), (3, 8, 16)), lambda a, b: 2 * torch._grouped_mm(a, b.detach(), offs=ends())),
+        ("rows-of-13", ("bfloat16",), ((12, 8), (3, 13, 8)), lambda a, b: torch._grouped_mm(a.detach(), b.detach().mT, offs=ends())),
+        ("columns", ("bfloat16",), ((12, 8), (3, 16, 8)), lambda b, a: torch._grouped_mm(a.detach(), b.detach().t(), offs=ends())),
+        ("batches", ("bfloat16",), ((3, 8, 16), (3, 24, 16)), lambda a, b: 2 * torch._grouped_mm(a, b.mT)))),
     Call("batch_norm", lambda x, g, b: norm_of(x, g, b, training=True, momentum=0.3), ((4, 6, 3, 5), (6,), (6,)), BATCH_NORM,
          dtypes=WITHOUT_HALVES),
     Call("batch_norm-1d", lambda x, g, b: norm_of(x, g, b, training=True), ((8, 6), (6,), (6,)), NATIVE, PLAIN, WITHOUT_HALVES),
