@@ -1,7 +1,7 @@
 """The cut: what runs in one kernel, what does not, and that both compute the same."""
 import numpy as np
 import pytest
-from graphs import T, channels_last, close, like, new_graph, run
+from graphs import T, array_of, channels_last, close, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern.device import HOST_MEMORY
@@ -150,6 +150,39 @@ def test_behind_a_convolution(direction, last, monkeypatch):
         found.append(run(graph, {tx: x, to: other, tw: w, ts: scale, tb: bias}, [scaled, y]))
     for one, two in zip(*found):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("direction", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
+def test_positions_behind_a_convolution(direction, taps, last):
+    """Each axis' positions in the convolution's kernel, by every plan."""
+    arrange, pad = channels_last if last else np.asarray, taps // 2
+    shapes = {"conv_fprop": ((2, 6, 5, 7), (10, 6, taps, taps)), "conv_dgrad": ((2, 10, 5, 7), (10, 6, taps, taps)),
+              "conv_wgrad": ((2, 6, 5, 7), (2, 10, 5, 7))}
+    a, b = (arrange(draw(shape, k)) for k, shape in enumerate(shapes[direction]))
+    graph = new_graph()
+    ta, tb = like(graph, a), like(graph, b)
+    c = getattr(graph, direction)(ta, tb, padding=[pad, pad], stride=[1, 1], dilation=[1, 1])
+    if direction != "conv_fprop":
+        c.set_dim([2, 6, 5, 7] if direction == "conv_dgrad" else [10, 6, taps, taps])
+    plain = graph.mul(c, c).set_output(True)
+    y = c
+    for axis, method in enumerate(("add", "sub", "mul", "add")):
+        y = getattr(graph, method)(y, graph.gen_index(c, axis=axis).set_data_type(T.INT32))
+    y.set_output(True)
+    assert kernels(graph) == [{"conv_fprop": "conv_fwd", "conv_dgrad": "conv_bwd_data", "conv_wgrad": "conv_bwd_filter"}[direction]]
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.build_plans(cudnn.build_plan_policy.ALL)
+    n, k, h, w = np.indices(y.get_dim())
+    for plan in range(graph.get_execution_plan_count()):
+        square, got = array_of(plain), array_of(y)
+        execute(graph, {ta: a, tb: b, plain: square, y: got}, plan)
+        root = got.astype(float) - w
+        with np.errstate(divide="ignore", invalid="ignore"):
+            root = np.where(h > 0, root / h, np.nan) - n + k
+        np.testing.assert_allclose(np.where(h > 0, root ** 2, square), square, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(got[h == 0], w[h == 0])
 
 
 def test_nodes_of_one_name():

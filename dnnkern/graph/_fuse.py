@@ -48,9 +48,7 @@ class Chain:
         """With the dims of everything in memory in another order."""
         if list(order) == sorted(order):
             return self
-        if self.axes:
-            raise cudnnGraphNotSupportedError("positions along axes beside a result whose dims are in another order")
-        return replace(self, reads=tuple(ref and ref.permuted(order) for ref in self.reads),
+        return replace(self, axes=tuple(map(list(order).index, self.axes)), reads=tuple(ref and ref.permuted(order) for ref in self.reads),
                        writes=tuple(ref.permuted(order) for ref in self.writes), main=self.main.permuted(order))
 
     def extras(self, shape):

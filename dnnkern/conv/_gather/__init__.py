@@ -315,8 +315,8 @@ def refusal(problem):
     """Why a problem cannot be gathered, or None."""
     if problem.is_wide:
         return "an operand has elements beyond offset 2**31; offsets of the gathered matrices have 32 bits"
-    if problem.program is not None and problem.op == "conv_bwd_filter":
-        return "runs no program after a filter's gradient"
+    if problem.program is not None and problem.op == "conv_bwd_filter" and problem.flip:
+        return "runs no program after the gradient of a rotated filter"
     view = view_of(problem)
     bits = sum(a.taps for a in view.axes)
     if bits > MASK_BITS:

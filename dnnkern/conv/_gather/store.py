@@ -64,7 +64,7 @@ def _width(view, swap, limit):
     run, strides = linear(inner)
     strides += [s for size, s in others if size > 1]
     width, t = min(limit, 16 // p.output.itemsize), p.output
-    if swap and (p.program or p.residual and p.residual_strides != p.output_strides):
+    if p.program and (swap or p.op == "conv_bwd_filter") or swap and p.residual and p.residual_strides != p.output_strides:
         return 1
     while width > 1 and (run % width or t.alignment % (width * t.itemsize) or any(s % width for s in strides)):
         width //= 2
@@ -118,14 +118,16 @@ def make_store(output, run):
         @device_function
         def store_results(acc, e, row, column, s):
             to = s.layout
-            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, _ = s.epilogue
+            alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
             for j in range(count):
                 i = column + j * group
                 if i < s.columns:
                     t, r, ss, channel = column_of(i, s.gather, s.product)
                     at = row * to.n + channel * to.channel + (t * to.d + r * to.h) + (ss * to.w + to.base)
                     at = i64(s.product.group) * to.group + at
-                    epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0, ())
+                    k = s.product.group * s.rows + row
+                    epilogue = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at - i), 0, 1, residual, 0, 0,
+                                             moved(extras, (k, channel, t, r, ss)))
                     store(acc, e + j * group, 0, i, s.columns, s.y, at, i64(1), epilogue)
     elif swap:
         @device_function
@@ -193,8 +195,11 @@ def make_sums(run, accumulator):
 
 
 def program_argument_of(view, output):
-    """The kernel parameter with a program's operands: they are moved to each pixel, and to each group where columns are channels."""
+    """The kernel parameter with a program's operands: they are moved to each element of a filter; to each pixel, and to each group where
+    columns are channels."""
     p = view.problem
+    if p.op == "conv_bwd_filter":
+        return operands_argument(output.epilogue, [Steps(0, 0, strides) for strides in p.extra_strides], 1, view.columns, 5)
     if output.swap:
         steps = [Steps(strides[1], 0, (strides[0], *strides[2:])) for strides in p.extra_strides]
         return operands_argument(output.epilogue, steps, p.c if p.op == "conv_bwd_data" else p.k, view.rows, 4)

@@ -204,8 +204,6 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
         rank = len(part.spec_of(result).dim)
         chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype],
                          ((0, *range(2, rank)), 1))
-        if chain.axes:
-            part.refuse(result, "positions along axes", "none beside a convolution")
         written = out = chain.main
     else:
         written, out = target(part, result, dtype)
@@ -236,3 +234,4 @@ conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
 conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True))
 conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True))
 conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))
+conv_wgrad.fuse(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY", fused=True))
