@@ -1,7 +1,7 @@
 """Pooling, resampling, grouped products and random numbers of graphs: values, inference, refusals."""
 import numpy as np
 import pytest
-from graphs import DTYPE, T, channels_last, close, like, new_graph, run
+from graphs import DTYPE, T, array_of, channels_last, close, execute, like, new_graph, run
 
 import dnnkern
 import dnnkern.graph as cudnn
@@ -91,6 +91,24 @@ def test_mixture_of_experts(io):
     close(got[0], np.concatenate([rows[:4] @ weight[0].astype(float), rows[4:] @ weight[2].astype(float)]), factor=8, scale=8)
 
 
+def test_experts_of_several_samples():
+    """Offsets of two samples for each of three experts, one of which has no row; every plan."""
+    token, weight = draw((1, 19, 8), 1), draw((3, 8, 6), 2)
+    first = np.array([0, 4, 4, 7, 9, 15], np.int32).reshape(6, 1, 1)
+    graph = new_graph()
+    tt, tw, tf = (like(graph, array) for array in (token, weight, first))
+    y = graph.moe_grouped_matmul(tt, tw, tf, name="moe").set_output(True)
+    assert y.get_name() == "moe::Output"
+    graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.build_plans(cudnn.build_plan_policy.ALL)
+    ends = [*first.ravel()[1:], 19]
+    want = np.concatenate([token[0, a:b].astype(float) @ weight[g % 3] for g, (a, b) in enumerate(zip(first.ravel(), ends))])
+    for plan in range(graph.get_execution_plan_count()):
+        got = array_of(y)
+        execute(graph, {tt: token, tw: weight, tf: first, y: got}, plan)
+        close(got[0], want, factor=8, scale=8)
+
+
 @pytest.mark.parametrize("io", [T.FLOAT, T.BFLOAT16])
 @pytest.mark.parametrize("mode", ["GATHER", "SCATTER"])
 def test_grouped_matmul_of_routed_tokens(mode, io):
@@ -141,9 +159,11 @@ def test_random_numbers(distribution, numbers, mean, deviation):
     (lambda g, x: g.resample(x, R.MAXPOOL, P.ZERO_PAD, [2, 2], [2, 2], [1, 1], [1, 1]), "MAXPOOL with ZERO_PAD; expected NEG_INF_PAD"),
     (lambda g, x: g.resample(x, R.MAXPOOL, P.NEG_INF_PAD, [9, 2]), r"windows \(9, 2\)"),
     (lambda g, x: g.resample(x, R.BILINEAR, P.ZERO_PAD), "ATTRIBUTE_NOT_SET.*set_dim"),
-    (lambda g, x: [g.moe_grouped_matmul(x, x, x)], "moe_grouped_matmul node '0': port TOKEN.*expected 3 of them"),
+    (lambda g, x: [g.moe_grouped_matmul(x, x, x)], "moe_grouped_matmul node '0': port Token.*expected 3 of them"),
+    (lambda g, x: [g.moe_grouped_matmul(g.tensor([1, 4, 4], [16, 4, 1]), g.tensor([3, 4, 4], [16, 4, 1]), g.tensor([4, 1, 1], [1, 1, 1]))],
+     r"port FirstTokenOffset.*dims \(4, 1, 1\); expected \(3, 1, 1\), or so many"),
     (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
-                                        mode=cudnn.moe_grouped_matmul_mode.GATHER)], r"TOKEN_INDEX: got none; expected a tensor \(1, rows"),
+                                        mode=cudnn.moe_grouped_matmul_mode.GATHER)], r"TokenIndex: got none; expected a tensor \(1, rows"),
     (lambda g, x: [g.moe_grouped_matmul(*[g.tensor([1, 4, 4], [16, 4, 1])] * 2, g.tensor([1, 1, 1], [1, 1, 1]),
                                         *[g.tensor([1, 4, 1], [4, 1, 1], T.INT32)] * 2,
                                         mode=cudnn.moe_grouped_matmul_mode.SCATTER)], "top_k 0; expected 1 at least")])

@@ -62,8 +62,8 @@ def test_columns_of_a_that_are_contiguous(algorithm):
 # ---- rows without a group
 
 @pytest.mark.parametrize("algorithm", NAMES)
-@pytest.mark.parametrize("offsets", [(0, 2, 5), (0, 0, 0), (0, 9, 9), (0, 0, 17)])
-def test_rows_past_the_last_group_are_not_written(algorithm, offsets):
+@pytest.mark.parametrize("offsets", [(0, 2, 5), (0, 0, 0), (0, 9, 9), (0, 0, 17), (3, 11, 18), (17, 17, 20)])
+def test_rows_of_no_group_are_not_written(algorithm, offsets):
     dtype = dtype_for(algorithm)
     a = labs.guarded(lay((20, 16), dtype), np.arange(320).reshape(20, 16) % 3)
     b = labs.guarded(lay((2, 16, 16), dtype), np.arange(512).reshape(2, 16, 16) % 5 - 2)
@@ -94,13 +94,13 @@ def test_offsets_that_make_no_sense_stay_inside_the_arrays(algorithm, offsets):
 def test_values_of_offsets_are_checked_on_demand(monkeypatch):
     a, b, out = array((5, 3)), array((2, 3, 4)), Out((5, 4))
     monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
-    for values, words in (((1, 2, 5), "begins with 1; expected 0"), ((0, 3, 2), r"group_offsets\[2\] is 2, group_offsets\[1\] 3"),
+    for values, words in (((-1, 2, 5), "begins with -1; expected 0 or more"), ((0, 3, 2), r"group_offsets\[2\] is 2, group_offsets\[1\] 3"),
                           ((0, 3, 6), "ends with 6; a has 5 rows")):
         with pytest.raises(ValueError, match="grouped_matmul: .*" + words):
             dnnkern.grouped_matmul(a, b, offsets_of(values), out=out.array)
     labs.synchronize()
     out.guarded.assert_untouched("out")
-    for values in ((0, 3, 5), (0, 0, 0), (0, 5, 5)):
+    for values in ((0, 3, 5), (0, 0, 0), (0, 5, 5), (1, 2, 4)):
         dnnkern.grouped_matmul(a, b, offsets_of(values), out=out.array)
 
 

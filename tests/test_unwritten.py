@@ -251,10 +251,13 @@ def test_in_place():
 
 def test_rows_that_no_group_has_are_left_as_they_were():
     a, b, offsets = array(np.ones((5, 4))), array(np.ones((1, 4, 8))), array([0, 3], "int32")
-    out = array(np.full((5, 8), 9.0))
-    dnnkern.grouped_matmul(a, b, offsets, out=out)
-    np.testing.assert_array_equal(host(out)[:3], 4)
-    np.testing.assert_array_equal(host(out)[3:], 9)
+    for given in (array([1, 3], "int32"), offsets):
+        out = array(np.full((5, 8), 9.0))
+        dnnkern.grouped_matmul(a, b, given, out=out)
+        first = int(host(given)[0])
+        np.testing.assert_array_equal(host(out)[first:3], 4)
+        np.testing.assert_array_equal(host(out)[:first], 9)
+        np.testing.assert_array_equal(host(out)[3:], 9)
     dnnkern.grouped_matmul(a, b, offsets)
     with registered("grouped_matmul"), pytest.raises(CheckFailed, match=r"24 of 40 elements of y .* the first y\[0, 0\]"):
         dnnkern.grouped_matmul(a, b, offsets, algo="planted")

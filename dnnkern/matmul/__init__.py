@@ -135,9 +135,9 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
     b : array (G, K, N), or (G, N, K) with `transpose_b`
         dtypes as in `matmul`; arbitrary strides.
     group_offsets : int32 array (G + 1,)
-        Ascending, from 0 to at most M; groups may be empty. Rows of y from the last offset on belong to no group and are not written: in
-        a new y they are uninitialised. The values are checked only with ``DNNKERN_CHECK=values``; wrong ones never cause accesses outside
-        the arrays.
+        Ascending, 0 at least and M at most; groups may be empty. Rows of y before the first offset and from the last one on belong to no
+        group and are not written: in a new y they are uninitialised. The values are checked only with ``DNNKERN_CHECK=values``; wrong ones
+        never cause accesses outside the arrays.
     bias : array (G, N)
         One row per group.
     alpha : float

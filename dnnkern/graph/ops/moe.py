@@ -12,7 +12,7 @@ from ._define import operation
 from .product import alike, target
 
 
-@operation(tag="MOE_GROUPED_MATMUL")
+@operation(outputs="Output", tag="MOE_GROUPED_MATMUL")
 def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, token_ks=None, mode=moe_grouped_matmul_mode.NONE,
                        compute_data_type=data_type.FLOAT, top_k=0, name=""):
     """Rows of tokens (1, T, K) times the weight of their expert, of (E, K, N).
@@ -20,7 +20,7 @@ def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, toke
     Parameters
     ----------
     first_token_offset : tensor
-        (E, 1, 1) INT32: where each expert's rows begin; the last expert's end with the rows.
+        (E, 1, 1) INT32: where each expert's rows begin; the last expert's end with the rows. (B * E, 1, 1): those of each of B samples.
     token_index, token_ks : tensor
         (1, rows, 1) INT32: the token of a row, and which of its `top_k` experts' it is.
     mode : moe_grouped_matmul_mode
@@ -32,53 +32,60 @@ def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, toke
     tensor
         (1, rows, N)
     """
-    return ({"TOKEN": token, "WEIGHT": weight, "FIRST_TOKEN_OFFSET": first_token_offset, "TOKEN_INDEX": token_index, "TOKEN_KS": token_ks},
+    return ({"Token": token, "Weight": weight, "FirstTokenOffset": first_token_offset, "TokenIndex": token_index, "TokenKs": token_ks},
             {"mode": member(moe_grouped_matmul_mode, mode, "moe_grouped_matmul: mode").name, "top_k": operator.index(top_k)})
 
 
 @moe_grouped_matmul.infer
 def _(node):
-    for port in ("TOKEN", "WEIGHT", "FIRST_TOKEN_OFFSET"):
+    for port in ("Token", "Weight", "FirstTokenOffset"):
         node.expect_rank(port, 3)
-    token, weight, mode = node.dim("TOKEN"), node.dim("WEIGHT"), node.attributes["mode"]
-    node.expect(token[0] == 1 and token[2] == weight[1], "TOKEN", f"dims {token}", f"(1, T, {weight[1]}), K as WEIGHT's {weight}")
-    node.expect_dim("FIRST_TOKEN_OFFSET", (weight[0], 1, 1))
-    needed = {"NONE": (), "GATHER": ("TOKEN_INDEX",), "SCATTER": ("TOKEN_INDEX", "TOKEN_KS")}[mode]
+    token, weight, mode = node.dim("Token"), node.dim("Weight"), node.attributes["mode"]
+    node.expect(token[0] == 1 and token[2] == weight[1], "Token", f"dims {token}", f"(1, T, {weight[1]}), K as Weight's {weight}")
+    offsets = node.dim("FirstTokenOffset")
+    samples = offsets[0] // max(weight[0], 1)
+    node.expect(offsets[1:] == (1, 1) and offsets[0] == weight[0] * samples and (samples or not weight[0]), "FirstTokenOffset",
+                f"dims {offsets}", f"({weight[0]}, 1, 1), or so many for each of several samples")
+    needed = {"NONE": (), "GATHER": ("TokenIndex",), "SCATTER": ("TokenIndex", "TokenKs")}[mode]
     for port in needed:
         node.expect(node.inputs.get(port) is not None, port, "none", f"a tensor (1, rows, 1) with mode {mode}")
         node.expect_rank(port, 3)
-    rows = node.dim("TOKEN_INDEX")[1] if mode == "GATHER" else token[1]
+    rows = node.dim("TokenIndex")[1] if mode == "GATHER" else token[1]
     for port in needed:
         node.expect_dim(port, (1, rows, 1))
         node.expect(node.inputs[port]._type is data_type.INT32, port, f"data type {node.inputs[port]._type.name}", "INT32")
     if mode == "SCATTER":
-        node.expect(node.attributes["top_k"] >= 1, "TOKEN_KS", f"top_k {node.attributes['top_k']}", "1 at least with mode SCATTER")
-    node.result("Y", (1, rows, weight[2]), row_major)
+        node.expect(node.attributes["top_k"] >= 1, "TokenKs", f"top_k {node.attributes['top_k']}", "1 at least with mode SCATTER")
+    node.result("Output", (1, rows, weight[2]), row_major)
 
 
 @moe_grouped_matmul.lower
 def _(part):
-    """The offsets get the entry that closes them; rows are gathered before the product, or scattered after it."""
-    token, weight = alike(part, part.input("TOKEN"), part.input("WEIGHT"))
-    written, out = target(part, "Y", token.dtype)
-    first, experts, mode = part.input("FIRST_TOKEN_OFFSET"), weight.shape[0], part.attribute("mode")
+    """The offsets get the entry that closes them; rows are gathered before the product, or scattered after it. Each sample is a product:
+    its own rows lie beside each other."""
+    token, weight = alike(part, part.input("Token"), part.input("Weight"))
+    written, out = target(part, "Output", token.dtype)
+    first, experts, mode = part.input("FirstTokenOffset"), weight.shape[0], part.attribute("mode")
+    groups = first.shape[0]
     if first.dtype != "int32":
-        part.refuse("FIRST_TOKEN_OFFSET", first.dtype, "int32")
+        part.refuse("FirstTokenOffset", first.dtype, "int32")
     rows, results = (r.view(r.shape[1:], r.tensor.strides[1:]) for r in (token, written))
     if mode == "GATHER":
-        index = part.input("TOKEN_INDEX")
+        index = part.input("TokenIndex")
         gathered = part.temporary((results.shape[0], rows.shape[1]), rows.dtype)
         part.call("move_rows", (rows, index.view(index.shape[1:2], index.tensor.strides[1:2]), None), (gathered,), None)
         rows = gathered
     made = part.temporary(results.shape, results.dtype) if mode == "SCATTER" else results
-    offsets = part.temporary((experts + 1,), "int32")
-    part.copy(first.view((experts,), (first.tensor.strides[0],)), offsets.view((experts,), (1,)))
-    part.fill(offsets.view((1,), (1,), experts), float(rows.shape[0]))
-    part.call("grouped_matmul", (rows, weight, offsets, None, None, None), (made,), False, None, None, None, False, scalars=(1.0,))
+    offsets = part.temporary((groups + 1,), "int32")
+    part.copy(first.view((groups,), (first.tensor.strides[0],)), offsets.view((groups,), (1,)))
+    part.fill(offsets.view((1,), (1,), groups), float(rows.shape[0]))
+    for sample in range(groups // max(experts, 1)):
+        own = offsets.view((experts + 1,), (1,), sample * experts)
+        part.call("grouped_matmul", (rows, weight, own, None, None, None), (made,), False, None, None, None, False, scalars=(1.0,))
     if mode == "SCATTER":
         to = part.temporary((1, rows.shape[0], 1), "int32")
         do = Arithmetic(part, "float64", to.shape)  # exact
-        do.store(to, do("add", do("mul", do.of("TOKEN_INDEX"), do.constant(part.attribute("top_k"))), do.of("TOKEN_KS")))
+        do.store(to, do("add", do("mul", do.of("TokenIndex"), do.constant(part.attribute("top_k"))), do.of("TokenKs")))
         do.done()
         part.call("move_rows", (made, None, to.view(to.shape[1:2], (1,))), (results,), None)
     part.done(written, out)

@@ -56,7 +56,7 @@ def moe_grouped_matmul(token, weight, first_token_offset, token_index=None, toke
     token : torch.Tensor (1, T, K)
     weight : torch.Tensor (E, K, N)
     first_token_offset : torch.Tensor (E, 1, 1), int32
-        Where each expert's rows begin.
+        Where each expert's rows begin; (B * E, 1, 1): of each of B samples.
     token_index, token_ks : torch.Tensor (1, rows, 1), int32, optional
         The token of a row, with "gather" and "scatter"; which of its `top_k` experts' it is, with "scatter".
     mode : "none", "gather" or "scatter"
