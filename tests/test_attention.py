@@ -209,6 +209,43 @@ def test_a_bias_of_minus_infinity_hides(dtype):
         assert not gradients[3][np.isneginf(bias)].any() and not gradients[0][0, 0, 0].any(), algo
 
 
+@pytest.mark.parametrize("dtype", SHORT)
+def test_a_row_of_the_least_biases(dtype):
+    """Programs mask with the least number of a dtype, or with a part of it. A row of nothing else sees nothing where scores are lost
+    in it; of `naive` it is an average."""
+    rng, rows, keys = np.random.default_rng(5), 16, 64
+    least = {"float64": -1e10, "float16": -65504.0}.get(dtype, -3.3895e38)
+    q, k, v = (rng.standard_normal((1, 1, n, 16)) for n in (rows, keys, keys))
+    bias = np.where(rng.random((rows, keys)) < 0.5, least, rng.standard_normal((rows, keys)))
+    bias[0], bias[1], bias[2], bias[2, 0] = least, 0.7 * least, least, 0.5
+    given, added = [array(x, dtype) for x in (q, k, v)], array(bias, dtype)
+    q, k, v = (host(x)[0, 0].astype("float64") for x in given)
+    x = q @ k.T / 4 + np.maximum(host(added), -65504)
+    large = dtype in ("float32", "bfloat16")
+    if large:
+        x[:2] = 0  # a score is lost in numbers as large as these
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    hidden = p.copy()
+    hidden[:2] = 0
+    bound = 0.05 if dtype == "bfloat16" else 0.01
+
+    def expected(algo):
+        return hidden if large and algo != "naive" else p
+    found, do = {}, array(rng.standard_normal((1, 1, rows, 16)), dtype)
+    for algo in algorithms(Forward("least", 1, 1, 1, rows, keys, 16, 16, dtype, bias=(rows, keys))):
+        o, lse = found[algo] = FWD(*given, bias=added, return_lse=True, algo=algo)
+        assert np.abs(host(o)[0, 0] - expected(algo) @ v).max() < bound, algo
+        assert np.isneginf(host(lse)[0, 0, :2]).all() == (expected(algo) is hidden), algo
+    o, lse = next(found[algo] for algo in found if algo != "naive")
+    y, seen = host(do)[0, 0] @ v.T, expected("")
+    ds = seen * (y - (seen * y).sum(1, keepdims=True))
+    for algo in algorithms(Backward("least", 1, 1, 1, rows, keys, 16, 16, dtype, bias=(rows, keys))):
+        gradients = [host(x) for x in BWD(do, *given, o, lse, bias=added, algo=algo, allow=dispatch.Note.NONDETERMINISTIC)]
+        for name, mine, other in zip("qkvb", gradients, (ds @ k / 4, ds.T @ q / 4, seen.T @ host(do)[0, 0], ds), strict=True):
+            assert np.abs(mine.reshape(other.shape) - other).max() < 4 * bound, (algo, name)
+
+
 @pytest.mark.parametrize("where", ["q", "k", "v"])
 def test_nan_goes_where_it_is_seen(where):
     rng = np.random.default_rng(4)

@@ -85,6 +85,21 @@ def test_biases_are_those_of_torch(dtype, error, shape):
         np.testing.assert_allclose(o, want, atol=error, err_msg=algo)
 
 
+@pytest.mark.parametrize("least", [-3e38, -1e30, -2e9])
+def test_a_row_of_the_least_biases(least):
+    """Nothing is seen, in a part of the keys or in all; of `naive` it is an average."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal(size) for size in ((2, 2, 1, 16), (2, 2, 300, 16), (2, 2, 300, 16)))
+    bias = np.full((2, 1, 1, 300), least)
+    bias[1, 0, 0, 299] = 0.5  # all but the last key
+    given = [array(x, "float16") for x in (q, k, v)]
+    v = host(given[2]).astype("float64")
+    for algo in ("naive", "split_kv", "split_kv_mma"):
+        o = host(DECODE(*given, array((300, 300), "int32"), bias=array(bias, "float32"), algo=algo))
+        assert np.abs(o[0, :, 0] - (v[0].mean(1) if algo == "naive" else 0)).max() < 2e-3, algo
+        assert np.abs(o[1, :, 0] - v[1, :, 299]).max() < 2e-3, algo
+
+
 @pytest.mark.parametrize("case", [
     Decode("behind", 4, 2, 2, (70, 40, 0), 64, 72, "float16", capacity=100, window=(20, -1)),
     Decode("behind", 3, 1, 1, (70, 33), 72, 264, "bfloat16", page=16, pages=12, table=6)], ids=["window", "paged"])

@@ -7,6 +7,7 @@ from bench.pretend import pretended_gpu
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.device import HOST_MEMORY
 from dnnkern.host.last import to_first, to_last
 
 
@@ -22,6 +23,8 @@ def first(a):
 def last(a):
     return a.transpose(to_last(range(a.ndim)))
 
+
+pytestmark = pytest.mark.skipif(not HOST_MEMORY, reason="of NumPy's arrays")
 
 X, W, DY = (2, 4, 5, 3), (6, 4, 2, 2), (2, 6, 4, 2)
 CHANNELS = [np.arange(1, 5, dtype=np.float32) for _ in range(2)]

@@ -73,7 +73,8 @@ def results(model, x, train):
     x = x.clone().requires_grad_()
     y = model(x)
     weights = torch.linspace(0, 1, y.numel(), device=DEVICE).view(y.shape).to(y.dtype)
-    grads = torch.autograd.grad((y * weights).sum(), [x, *model.parameters()])
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        grads = torch.autograd.grad((y * weights).sum(), [x, *model.parameters()])
     return [y.detach(), *grads, *(t.detach().clone() for t in model.state_dict().values())]
 
 

@@ -7,7 +7,7 @@ from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
 from ..device.index import LIMIT, Divisor, ceil_div, divisor
 from ..engine.constants import constants
 from ..host.launch import Argument
-from ._scores import LN2, LOG2E, NEG_INF
+from ._scores import LN2, LOG2E, LOWEST, NEG_INF
 
 COST = constants("attention/simt")
 
@@ -17,6 +17,8 @@ WIDEST = 256
 class Powers(NamedTuple):
     """Device functions of exponentials, in float32 by powers of two: a product and a sum in one instruction, and the exponential.
 
+    attended(top)
+        A maximum, -inf if it is below `LOWEST`.
     level(top)
         What `rise` takes for the largest score so far; 0 where there is none.
     rise(x, level)
@@ -28,6 +30,7 @@ class Powers(NamedTuple):
     inverse(x)
         1 / x.
     """
+    attended: Callable
     level: Callable
     rise: Callable
     fall: Callable
@@ -39,6 +42,12 @@ class Powers(NamedTuple):
 def make_powers(compute):
     """`Powers` of float32 or float64."""
     T, DOUBLE = (f64, True) if compute == "float64" else (f32, False)
+
+    @device_function
+    def attended(top):
+        if DOUBLE:
+            return top
+        return T(NEG_INF) if top * T(LOG2E) < T(LOWEST) else top
 
     @device_function
     def level(top):
@@ -67,7 +76,7 @@ def make_powers(compute):
     @device_function
     def inverse(x):
         return T(T(1) / x) if DOUBLE else rcp(x)
-    return Powers(level, rise, fall, total, inverse)
+    return Powers(attended, level, rise, fall, total, inverse)
 
 
 def tiles_of(problem, count, height):

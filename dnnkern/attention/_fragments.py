@@ -19,7 +19,7 @@ from ..device.fastmath import ex2, fma, fmax, lg2, rcp
 from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
 from ..device.vec import advance, as_u32, store2
 from ..device.warp import add, any_lane, make_reduce
-from ._scores import LN2, LOG2E, NEG_INF
+from ._scores import LN2, LOG2E, LOWEST, NEG_INF
 
 SLACK = 8.0
 """Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
@@ -43,7 +43,9 @@ def make_online_softmax(width, first, raised=0.0):
         """To the maxima of the quads; `most` becomes what exponentials by the former references are multiplied by."""
         for h in range(2):
             new_max = quad_max(fmax(row_max[h], most[h]))
-            new_ref = f32(0) if new_max == NEG_INF else new_max * scale
+            new_ref = new_max * scale
+            if new_ref < f32(LOWEST):
+                new_max, new_ref = f32(NEG_INF), f32(0)
             factor = ex2(fma(row_max[h], scale, -new_ref))
             row_max[h], ref_max[h] = new_max, new_ref
             row_sum[h] = row_sum[h] * factor

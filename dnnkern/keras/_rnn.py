@@ -81,7 +81,8 @@ def simple_rnn(layer, sequences, initial_state, mask, training=False):
 def _weights(layer, x):
     """Matrices and biases of PyTorch's operators, of inputs and of states; one bias is of inputs."""
     cell = layer.cell
-    weights = [value(cell.kernel, x.dtype).T, value(cell.recurrent_kernel, x.dtype).T]
+    # cuDNN takes no views; elsewhere they would be copied too, into one buffer.
+    weights = [value(w, x.dtype).T.contiguous() for w in (cell.kernel, cell.recurrent_kernel)]
     if cell.bias is not None:
         bias = value(cell.bias, x.dtype)
         weights += bias if bias.dim() == 2 else [bias, torch.zeros_like(bias)]

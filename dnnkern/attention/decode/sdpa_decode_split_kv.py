@@ -230,6 +230,7 @@ def range_kernel(config, dependent):
                 x = terms.score(rows.scores[r * AHEAD + u], 0, T(0), scoring.bias, at, scoring.scale, scoring.softcap)
             rows.scores[r * AHEAD + u] = x
             row_max = maximum(row_max, x)
+        row_max = powers.attended(row_max)
         level = powers.level(row_max)
         if rows.row_max[r] != T(NEG_INF):
             fall = powers.fall(powers.level(rows.row_max[r]), level)

@@ -209,7 +209,7 @@ def kernel(config):
             value = mask_score(x[r * COLUMNS + c], i, j0 + c * LANES, whole, tile, scoring)
             x[r * COLUMNS + c] = value
             row_max = maximum(row_max, value)
-        row_max = most(row_max)
+        row_max = powers.attended(most(row_max))
         ref_max = powers.level(row_max)
         if rows.row_max[r] != T(NEG_INF):
             fall = powers.fall(rows.ref_max[r], ref_max)

@@ -148,7 +148,7 @@ def _of_groups(input, num_groups, weight, bias, eps):
             any(w is not None and w.shape != input.shape[1:2] for w in (weight, bias))):
         raise Refused(f"{num_groups} groups of a tensor of shape {tuple(input.shape)}")
     n, c = input.shape[:2]
-    x = input if is_channels_last(input) else input.contiguous()
+    x = input if is_channels_last(input) and not input.is_cuda else input.contiguous()  # as PyTorch does
     return _group_norm(x, weight, bias, n, c, input.numel() // (n * c), num_groups, eps)
 
 

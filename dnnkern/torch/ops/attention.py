@@ -29,6 +29,13 @@ def _gradient_like(x, choice, of_keys=False):
     return torch.empty_like(x)
 
 
+def _likely(dtype, mask):
+    """What PyTorch chooses for tensors without values, which a compiler traces: it does not tell."""
+    if HOST_MEMORY or mask is None and dtype.itemsize == 2:
+        return _FLASH
+    return _MATH if dtype is torch.float64 else _EFFICIENT
+
+
 def _options(mask, dropout, seed, causal, scale):
     kind = "mask" if mask is None or mask.dtype is torch.bool else "bias"
     return {kind: mask, "dropout": dropout, "seed": 0 if seed is None else seed, "causal": causal, "scale": scale}
@@ -108,7 +115,7 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=
             raise Refused("a mask that needs a gradient")
     if not 0 <= dropout_p < 1:
         raise Refused(f"dropout_p {dropout_p}")
-    choice = _FLASH  # of a tensor without values, which a compiler traces, PyTorch does not tell
+    choice = _likely(q.dtype, attn_mask)
     if type(q) in (torch.Tensor, torch.nn.Parameter):
         choice = torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     seed = torch.empty((), dtype=torch.int64, device=q.device).random_() if dropout_p else None

@@ -33,7 +33,7 @@ def cat(tensors, dim=0):
     return dnnkern.concat(tensors, dim, out=out)
 
 
-def _padded(x, pads, mode, value=0.0):
+def _padded(x, pads, mode, value=0.0, keeps=True):
     """PyTorch lists pairs from the last dimension. Negative ones take elements away."""
     one_dtype(x)
     pairs = list(zip(pads[::2], pads[1::2]))[::-1]
@@ -41,7 +41,7 @@ def _padded(x, pads, mode, value=0.0):
     shape = [n + before + after for n, (before, after) in zip(x.shape, every)]
     if len(every) > x.dim() or min(shape, default=0) < 1 or x.numel() == 0:
         raise Refused(f"pads {list(pads)} of a tensor of shape {tuple(x.shape)}")
-    out, part = _out(x, shape), x
+    out, part = _out(x, shape) if keeps else None, x
     for d, (before, after) in enumerate(every):
         if before < 0 or after < 0:
             first = max(0, -before)
@@ -58,7 +58,7 @@ def constant_pad(x, pads, value=0):
 def _of_images(dims, mode, x, pads):
     if x.dim() not in (dims + 1, dims + 2) or len(pads) != 2 * dims or min(pads) < 0:
         raise Refused(f"pads {list(pads)} of a tensor of shape {tuple(x.shape)}")
-    return _padded(x, pads, mode)
+    return _padded(x, pads, mode, keeps=not x.is_cuda)  # PyTorch's kernels of a GPU leave it packed
 
 
 for _name, _mode in (("reflection_pad", "reflect"), ("replication_pad", "edge")):

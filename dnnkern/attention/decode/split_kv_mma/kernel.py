@@ -213,7 +213,7 @@ def kernel(config, dependent):
                 top = maximum(top, shuffle_xor(top, 16))
                 top = maximum(top, shuffle_xor(top, 8))
                 top = maximum(top, shuffle_xor(top, 4))
-                rows.new_max[2 * n + p] = maximum(rows.row_max[2 * n + p], top)
+                rows.new_max[2 * n + p] = powers.attended(maximum(rows.row_max[2 * n + p], top))
                 if rows.new_max[2 * n + p] != rows.row_max[2 * n + p]:
                     grown = 1
         return grown
