@@ -14,8 +14,8 @@ from ..device.vec import advance
 NEG_INF = -float("inf")
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 LOWEST = -1e9
-"""A row whose scores times log2(e) are all less attends to nothing, as if they were -inf: programs mask with such numbers. The difference of
-a score and the maximum, which is one fma, would be the maximum's own rounding."""
+"""A row whose scores times log2(e) are all less attends to nothing, as if they were -inf: programs mask with such numbers. The difference
+of a score and the maximum, which is one fma, would be the maximum's own rounding."""
 
 
 class Terms(NamedTuple):
