@@ -36,8 +36,9 @@ def models():
     h = layers.LayerNormalization()(h + layers.Dense(32)(layers.Dense(64, activation="gelu")(h)))
     words = made.integers(0, 100, (8, 32)), made.integers(0, 10, 8)
     rnn = [layers.Embedding(100, 32), layers.LSTM(32), layers.Dense(10, activation="softmax")]
-    return {"convolution and dense": (keras.Sequential([layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), *head]),
-                                      *image(8, 12, 1)),
+    batch, size = (8, 12) if os.environ["DNNKERN_DEVICE"] == "cpu" else (128, 28)
+    return {f"digits of {size}x{size}, {batch}": (keras.Sequential([layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), *head]),
+                                                  *image(batch, size, 1)),
             "batch normalisation": (keras.Sequential([*block, layers.GlobalAveragePooling2D(), layers.Dense(10, activation="softmax")]),
                                     *image(8, 8, 4)),
             "LSTM, 32 steps": (keras.Sequential(rnn), *words),
