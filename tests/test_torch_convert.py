@@ -117,7 +117,7 @@ def test_in_place_and_undone():
     model.fc1._forward_hooks.clear()
     for train in (True, False):
         for x, y in zip(results(model, X, train), results(plain, X, train), strict=True):
-            assert torch.equal(x, y)
+            assert torch.equal(x, y) if DEVICE == "cpu" else torch.allclose(x, y, atol=1e-5)  # some of PyTorch's gradients use atomics
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])

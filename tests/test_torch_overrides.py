@@ -279,21 +279,26 @@ def problems_measured(monkeypatch):
 
 
 def test_threads_that_work_for_another_have_its_context(monkeypatch):
-    """As autograd's on a GPU, to which PyTorch hands what is stashed."""
-    found, stashed = [], lambda: torch._C._get_obj_in_tls(_context._NAME)
+    """As autograd's on a GPU, to which PyTorch hands what is stashed; without a reference of its own in 2.11, so it is kept here."""
+    found, stashed, nothing = [], lambda: torch._C._get_obj_in_tls(_context._NAME), _context.Holder()
+    nothing.pairs = ()
     monkeypatch.setattr(dnnkern, "matmul", lambda a, b, **options: found.append(dispatch.preference()) or a.new_empty(2, 2))
     monkeypatch.delenv("DNNKERN_PREFER", raising=False)
 
-    def work(pairs):
-        torch._C._stash_obj_in_tls(_context._NAME, pairs)
+    def work(holder):
+        _context._KEPT.extend((holder, holder))
+        torch._C._stash_obj_in_tls(_context._NAME, holder)
         torch.mm(torch.ones(2, 2, device=DEVICE), torch.ones(2, 2, device=DEVICE))
     with dnnkern.torch.enabled("mm"):
         with dispatch.prefer("naive"):
-            pairs = stashed()
-            run_in_a_thread(work, pairs)
-            run_in_a_thread(work, ())
-        run_in_a_thread(work, stashed())
-    assert pairs and found == ["naive", None, None]
+            holder, count = stashed(), sys.getrefcount(stashed())
+            for _ in range(8):
+                with dispatch.prefer("naive"):
+                    assert stashed() is holder
+            run_in_a_thread(work, holder)
+            run_in_a_thread(work, nothing)
+        run_in_a_thread(work, holder)
+    assert found == ["naive", None, None] and sys.getrefcount(holder) > count
 
 
 def run_in_a_thread(function, *args):
