@@ -15,7 +15,7 @@ import time
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("DNNKERN_DEVICE", "cpu")
-STEPS, WARM = 40, 5
+TURNS, STEPS, WARM = 9, 16, 20  # of a turn those that count, and those before them: what is repeated becomes shorter
 
 
 def models():
@@ -72,15 +72,15 @@ def measured():
     for name, (model, x, y) in models().items():
         model.compile("adam", "sparse_categorical_crossentropy")
         times = {way: [] for way in WAYS}
-        for turn in range(WARM + STEPS // 4):
+        for _ in range(TURNS):
             for way, block in WAYS.items():
                 with block():
-                    model.train_on_batch(x, y)  # the first after a change finds other kernels in the caches
-                    for _ in range(4):
+                    for _ in range(WARM):
+                        float(model.train_on_batch(x, y))
+                    for _ in range(STEPS):
                         started = time.perf_counter()
                         float(model.train_on_batch(x, y))
-                        if turn >= WARM:
-                            times[way].append(1e3 * (time.perf_counter() - started))
+                        times[way].append(1e3 * (time.perf_counter() - started))
         found[name] = {way: statistics.median(of) for way, of in times.items()}
     return found
 

@@ -2,6 +2,9 @@
 
 The same program takes turns with and without overrides, in one process. Before it is timed its kernels are compiled side by side
 (`dnnkern.recording`), a first run of it has to give PyTorch's results, and a second the same bits. Without a GPU it is small.
+
+With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains three times instead
+of timing: with PyTorch, with PyTorch's kernels that add up in another order, and with this library.
 """
 import argparse
 import contextlib
@@ -44,13 +47,14 @@ def main(argv) -> int:
     rows = []
     for name in names:
         try:
-            row = measured(name, args)
+            row = (trained if args.losses else measured)(name, args)
         except Exception as error:
             if args.raises:
                 raise
             row = {"op": "torch", "problem": name, "status": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         rows.append(row)
-        numbers = (f"{what} {row[what]:.3f}" for what in ("ours_ms", "eager_ms", "of_eager", "share") if what in row)
+        shown = "ours_ms", "eager_ms", "of_eager", "share", "difference", "spread"
+        numbers = (f"{what} {row[what]:.3g}" for what in shown if what in row)
         print(f"{name}: {row['status']}", *numbers, flush=True)
         if args.json:
             with open(args.json, "a", encoding="utf-8") as file:
@@ -58,7 +62,8 @@ def main(argv) -> int:
         gc.collect()
         if not HOST_MEMORY:
             torch.cuda.empty_cache()
-    show(rows)
+    if not args.losses:
+        show(rows)
     return int(any(row["status"] != "ok" for row in rows))
 
 
@@ -72,6 +77,8 @@ def parser(sets):
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
     p.add_argument("--find", action="store_true", help="measure this library's convolutions too, as cudnn.benchmark does")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
+    p.add_argument("--convert", action="store_true", help="swap layers instead of overriding operators")
+    p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
     p.add_argument("--first", action="store_true", help="only run one step, and print what a process that finds its kernels waits for")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -90,9 +97,20 @@ class Bench:
         from . import models
         return models.made(self.name, self.device, small=HOST_MEMORY)
 
+    def ours(self):
+        """The program that runs on this library within `overrides`."""
+        import dnnkern.torch
+        program = self.made()
+        if self.args.convert:
+            dnnkern.torch.convert(program.model)
+        return program
+
     @contextlib.contextmanager
     def overrides(self):
         import dnnkern.torch
+        if self.args.convert:
+            yield
+            return
         with self.torch.backends.cudnn.flags(enabled=True, benchmark=self.args.find):
             with dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(",")))):
                 yield
@@ -101,9 +119,22 @@ class Bench:
         if not HOST_MEMORY:
             self.torch.cuda.synchronize()
 
-    def results(self, steps):
+    @contextlib.contextmanager
+    def another_order(self):
+        """PyTorch's other kernels: of convolutions, products that are split, and attention."""
+        matmul, kernel = self.torch.backends.cuda.matmul, self.torch.nn.attention
+        allowed = matmul.allow_bf16_reduced_precision_reduction
+        matmul.allow_bf16_reduced_precision_reduction = False
+        try:
+            with self.torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True), kernel.sdpa_kernel(
+                    [kernel.SDPBackend.EFFICIENT_ATTENTION, kernel.SDPBackend.MATH]):
+                yield
+        finally:
+            matmul.allow_bf16_reduced_precision_reduction = allowed
+
+    def results(self, steps, make=None):
         """The losses of the first steps, or what is inferred; the seconds of the first step; the peak of memory in bytes."""
-        program = self.made()
+        program = (make or self.made)()
         self.wait()
         if not HOST_MEMORY:
             self.torch.cuda.reset_peak_memory_stats()
@@ -120,7 +151,7 @@ class Bench:
         """Compile the kernels of a step, side by side."""
         import dnnkern
         started = time.perf_counter()
-        program = self.made()
+        program = self.ours()
         with dnnkern.recording() as recorded:
             program.step()
         self.wait()
@@ -138,12 +169,13 @@ class Bench:
         return 1e3 * (time.perf_counter() - started) / steps, 1e3 * enqueued / steps
 
     def kernels(self, program):
-        """[(name, milliseconds a step, calls a step)], the longest first; [] without a GPU."""
+        """[(name, milliseconds a step, calls a step)] of kernels, the longest first, and {operator: milliseconds a step}; empty without a
+        GPU."""
         if HOST_MEMORY:
-            return []
+            return [], {}
         from torch.profiler import ProfilerActivity, profile
         self.wait()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
             program.step()
             program.step()
             self.wait()
@@ -152,7 +184,9 @@ class Bench:
             if event.device_type.name == "CUDA" and not event.name.startswith("ProfilerStep"):
                 ms, calls = found.get(event.name, (0.0, 0))
                 found[event.name] = ms + event.device_time_total / 2e3, calls + 0.5
-        return sorted(((name, ms, calls) for name, (ms, calls) in found.items()), key=lambda row: -row[1])
+        operators = {average.key: average.self_device_time_total / 2e3 for average in profiled.key_averages()
+                     if average.device_type.name == "CPU" and average.self_device_time_total}
+        return sorted(((name, ms, calls) for name, (ms, calls) in found.items()), key=lambda row: -row[1]), operators
 
 
 def first_step(args):
@@ -187,8 +221,8 @@ def measured(name, args):
     dnnkern.torch.status(reset=True)
     with bench.overrides():
         row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", **bench.compiled()}
-        ours, first, memory = bench.results(args.steps)
-        again = bench.results(args.steps)[0]
+        ours, first, memory = bench.results(args.steps, bench.ours)
+        again = bench.results(args.steps, bench.ours)[0]
     calls = dnnkern.torch.status(reset=True)
     size = theirs.abs().max().item()
     row.update(first_s=first, eager_first_s=eager_first, **in_a_process(name, args), memory=memory, eager_memory=eager_memory,
@@ -198,6 +232,7 @@ def measured(name, args):
     if not row["error"] <= TOLERANCE:
         return {**row, "status": f"WRONG: the results differ by {row['error']:.3g} of the largest"}
     program, turns = bench.made(), {"eager": [], "ours": []}
+    mine = bench.ours() if args.convert else program
     bench.turn(program, 2)
     ms = bench.turn(program, 2)[0]
     steps, before = (max(1, min(64, round(1e3 * seconds / ms))) for seconds in (SECONDS, WARM))
@@ -205,23 +240,25 @@ def measured(name, args):
         bench.turn(program, before)
         turns["eager"].append(bench.turn(program, steps))
         with bench.overrides():
-            bench.turn(program, before)
+            bench.turn(mine, before)
             dnnkern.torch.status(reset=True)
-            turns["ours"].append(bench.turn(program, steps))
+            turns["ours"].append(bench.turn(mine, steps))
     row["host_us"] = {c.op: (1e6 * c.seconds / c.calls, c.calls / steps) for c in dnnkern.torch.status(reset=True) if c.ours}
     for who, found in turns.items():
         row[f"{who}_ms"] = statistics.median(ms for ms, _ in found)
         row[f"{who}_host_ms"] = statistics.median(host for _, host in found)
         row[f"{who}_turns"] = [ms for ms, _ in found]
     row.update(of_eager=row["eager_ms"] / row["ours_ms"], steps=steps)
-    eager_kernels = bench.kernels(program)
+    eager_kernels, eager_operators = bench.kernels(program)
     with bench.overrides():
-        kernels = bench.kernels(program)
+        kernels, operators = bench.kernels(mine)
     if kernels:
         whole = sum(ms for _, ms, _ in kernels)
         row.update(share=sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole, device_ms=whole,
-                   eager_device_ms=sum(ms for _, ms, _ in eager_kernels), top=kernels[:3 * TOP], eager_top=eager_kernels[:2 * TOP])
+                   eager_device_ms=sum(ms for _, ms, _ in eager_kernels), top=kernels[:3 * TOP], eager_top=eager_kernels[:2 * TOP],
+                   by_op={op: (operators.get(op, 0), eager_operators.get(op, 0)) for op in sorted({*operators, *eager_operators})})
         if args.kernels:
+            print_operators(row["by_op"])
             for op, (microseconds, n) in row["host_us"].items():
                 print(f"{microseconds:9.1f} us {n:6.1f}  {op}")
             for title, found in (("ours", kernels), ("eager", eager_kernels)):
@@ -229,6 +266,30 @@ def measured(name, args):
                 for kernel, ms, n in found[:TOP]:
                     print(f"{ms:9.3f} ms {n:6.1f}  {kernel[:150]}")
     return row
+
+
+def trained(name, args):
+    """A row: losses of three trainings. Of the means of twenty losses each, the largest difference of this library's from PyTorch's, and of
+    PyTorch's in another order of additions, relative."""
+    bench = Bench(name, args)
+    eager = bench.results(args.losses)[0]
+    with bench.another_order():
+        other = bench.results(args.losses)[0]
+    with bench.overrides():
+        bench.compiled()
+        ours = bench.results(args.losses, bench.ours)[0]
+
+    def difference(losses):
+        means, theirs = (x[:len(x) // 20 * 20].view(-1, 20).mean(1) for x in (losses, eager))
+        return ((means - theirs).abs() / theirs.abs()).max().item()
+    return {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "difference": difference(ours), "spread": difference(other),
+            "losses": ours.tolist(), "eager_losses": eager.tolist(), "other_losses": other.tolist()}
+
+
+def print_operators(by_op):
+    """The operators that take longest, on this library and on PyTorch."""
+    for op, (ours, eager) in sorted(by_op.items(), key=lambda item: -max(item[1]))[:2 * TOP]:
+        print(f"{ours:9.3f} ms {eager:9.3f} ms  {op}")
 
 
 def show(rows):
