@@ -94,6 +94,7 @@ _NAMES = {
     "nll_loss_fwd": "dnnkern.loss",
     "move_rows": "dnnkern.transform",
     "pad": "dnnkern.transform",
+    "pad_bwd": "dnnkern.transform",
     "scale_tensor": "dnnkern.act",
     "set_tensor": "dnnkern.transform",
     "rope_bwd": "dnnkern.attention",

@@ -112,6 +112,7 @@ CALLS = {
     "nll_loss_bwd": lambda: ([array(), array(2, 3), array(2, dtype="int32")], {"ignore_index": 1}),
     "nll_loss_fwd": lambda: ([array(2, 3), array(2, dtype="int32")], {"ignore_index": 1}),
     "pad": lambda: ([array(3)], {"pads": ((1, 1),), "value": 1.0}),
+    "pad_bwd": lambda: ([array(5)], {"pads": ((1, 1),)}),
     "reduce": lambda: ([array(2, 3)], {"mode": "add", "axes": 1, "keepdims": True}),
     "resample_bwd": lambda: ([array(1, 1, 4)], {"x_shape": (1, 1, 2), "mode": "bicubic", "align_corners": True, "antialias": False}),
     "resample_fwd": lambda: ([array(1, 1, 2)], {"size": 1, "mode": "bicubic", "align_corners": True, "antialias": False}),

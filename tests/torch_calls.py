@@ -293,13 +293,15 @@ CALLS = (
         ("pow-3", "pow.Tensor_Scalar", lambda x: x ** 3), ("pow-4.5", "pow.Tensor_Scalar", lambda x: (x.square() + 0.5) ** 1.5))),
     Call("cat", lambda x, y: torch.cat([x, y, x], 1), ((2, 3, 4, 5), (2, 1, 4, 5)), ("cat",), dtypes=HALVES),
     Call("cat-formats", lambda x: torch.cat([x, x.sin()], -1), ((2, 3, 4, 5),), ("cat",), dtypes=()),
-    *(Call(f"pad-{mode}-{dims}d", lambda x, pads=pads, mode=mode: F.pad(x, pads, mode), (shape,), (op,),
-           PLAIN if dims == 1 else EVERY, dtypes) for op, mode, dims, shape, pads, dtypes in (
+    *(Call(f"pad-{mode}-{dims}d", lambda x, pads=pads, mode=mode: F.pad(x, pads, mode), (shape,),
+           (op,) if op.startswith("constant") else (op, f"{op}_backward"), PLAIN if dims == 1 else EVERY, dtypes)
+      for op, mode, dims, shape, pads, dtypes in (
         ("constant_pad_nd", "constant", 2, (2, 3, 4, 5), (1, 2, 0, 3), HALVES), ("constant_pad_nd", "constant", 1, (2, 3, 5), (1, 0), ()),
         ("constant_pad_nd", "constant", 3, (2, 3, 4, 5, 3), (1, -1, -2, 3, 0, -1), ()),
-        ("reflection_pad1d", "reflect", 1, (2, 3, 5), (1, 2), ()), ("reflection_pad2d", "reflect", 2, (2, 3, 4, 5), (1, 2, 0, 3), ()),
+        ("reflection_pad1d", "reflect", 1, (2, 3, 5), (1, 2), ()), ("reflection_pad2d", "reflect", 2, (2, 3, 4, 5), (1, 2, 0, 3), HALVES),
         ("reflection_pad3d", "reflect", 3, (2, 3, 4, 5, 3), (1, 2, 0, 3, 1, 1), ()),
-        ("replication_pad1d", "replicate", 1, (2, 3, 5), (1, 2), ()), ("replication_pad2d", "replicate", 2, (2, 3, 4, 5), (1, 2, 0, 3), ()),
+        ("replication_pad1d", "replicate", 1, (2, 3, 5), (1, 2), ()),
+        ("replication_pad2d", "replicate", 2, (2, 3, 4, 5), (1, 2, 0, 3), HALVES),
         ("replication_pad3d", "replicate", 3, (2, 3, 4, 5, 3), (1, 2, 0, 3, 1, 1), ()))),
     *(Call(f"grid_sample-{mode}-{padding}", lambda x, grid, mode=mode, padding=padding: F.grid_sample(
         x, grid, mode, padding, align_corners=mode == "nearest"), ((2, 3, 4, 5), (2, 3, 4, 2)), GRID, ways, WITHOUT_HALVES)

@@ -27,6 +27,8 @@ class Case(_words.Case):
             return dnnkern.pad(arrays["x"], p.pads, mode=p.mode, value=1.0, out=arrays["y"], **keywords)
         if self.op == "move_rows":
             return dnnkern.move_rows(arrays["x"], *(arrays.get(name) for name in ("source", "target")), out=arrays["y"], **keywords)
+        if self.op == "pad_bwd":
+            return dnnkern.pad_bwd(arrays["dy"], p.pads, mode=p.mode, out=arrays["dx"], **keywords)
         if self.op == "set_tensor":
             return dnnkern.set_tensor(arrays["x"], 1.0, **keywords)
         if self.op in BLOCKS:

@@ -6,9 +6,9 @@ from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from .layout._blocks_problem import BlocksProblem
 from .layout._concat_problem import ConcatProblem
-from .layout._pad_problem import PadProblem, SetProblem
-from .layout._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
-                            space_to_depth, strided_slice)
+from .layout._pad_problem import PadGradientProblem, PadProblem, SetProblem
+from .layout._parts import (CONCAT, DEPTH_TO_SPACE, PAD, PAD_BWD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad,
+                            pad_bwd, set_tensor, space_to_depth, strided_slice)
 from .layout._slice_problem import SliceProblem
 from .rows._rows import MOVE_ROWS, move_rows
 from .rows._rows_problem import RowsProblem
@@ -20,11 +20,12 @@ from .sample._resample_problem import ResampleProblem
 from .window._problem import WindowProblem, make_col2im_problem, make_im2col_problem
 
 __all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "MOVE_ROWS", "PAD",
-           "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlocksProblem",
-           "CastProblem", "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadProblem", "ResampleProblem",
-           "RowsProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "affine_grid_bwd", "affine_grid_fwd", "cast",
-           "col2im", "concat", "convert_layout", "depth_to_space", "grid_sample_bwd", "grid_sample_fwd", "im2col", "move_rows", "pad",
-           "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
+           "PAD_BWD", "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem",
+           "BlocksProblem", "CastProblem", "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadGradientProblem",
+           "PadProblem", "ResampleProblem", "RowsProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem",
+           "affine_grid_bwd", "affine_grid_fwd", "cast", "col2im", "concat", "convert_layout", "depth_to_space", "grid_sample_bwd",
+           "grid_sample_fwd", "im2col", "move_rows", "pad", "pad_bwd", "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth",
+           "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -10,7 +10,8 @@ from ._problem import TransposeProblem, make_layout_problem, make_problem
 from .layout._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
 from .layout._borders import MODES
 from .layout._concat_problem import ConcatProblem, make_concat_problem
-from .layout._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
+from .layout._pad_problem import (PadGradientProblem, PadProblem, SetProblem, make_gradient_problem, make_pad_problem,
+                                  make_set_problem, padded_shape)
 from .layout._slice_problem import SliceProblem, make_slice_problem
 from .rows._rows_problem import RowsProblem, make_rows
 from .sample._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGridProblem, GridSampleGradientProblem,
@@ -144,14 +145,17 @@ def add_pad_arguments(parser):
     parser.add_argument("mode", nargs="?", choices=MODES, default="constant")
 
 
-def make_pad(arguments):
+def make_pad(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
-    return make_pad_problem((Tensor.packed(arguments.shape, arguments.dtype),), None, arguments.pads, arguments.mode, aliases=frozenset())
+    a, make = arguments, make_pad_problem if op == "pad" else make_gradient_problem
+    shape = a.shape if op == "pad" else padded_shape(a.shape, a.pads, a.mode, op)
+    return make((Tensor.packed(shape, a.dtype),), None, a.pads, a.mode, aliases=frozenset())
 
 
-def pad_from_record(record):
+def pad_from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
-    return problem_from_record(lambda pads, **fields: PadProblem(pads=tuple(map(tuple, pads)), **fields), "pad", record)
+    kind = PadProblem if op == "pad" else PadGradientProblem
+    return problem_from_record(lambda pads, **fields: kind(pads=tuple(map(tuple, pads)), **fields), op, record)
 
 
 def add_array_arguments(parser):
@@ -308,7 +312,7 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           "strided_slice": (add_slice_arguments, make_slice, slice_from_record),
           "concat": (add_concat_arguments, make_concat, concat_from_record),
           "move_rows": (add_rows_arguments, make_rows_words, rows_from_record),
-          "pad": (add_pad_arguments, make_pad, pad_from_record),
+          **{op: (add_pad_arguments, functools.partial(make_pad, op), functools.partial(pad_from_record, op)) for op in ("pad", "pad_bwd")},
           "set_tensor": (add_array_arguments, make_set, set_from_record),
           **{op: (add_blocks_arguments, functools.partial(make_blocks, op), functools.partial(blocks_from_record, op)) for op in BLOCKS},
           **{op: (add_resample_arguments, functools.partial(make_resample_words, op), functools.partial(resample_from_record, op))
@@ -326,6 +330,7 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "strided_slice": ("9x40x33 f16 1:8,::2,3:30", "5x77 f32 :,::-1", "64x48 i8 8:56,16:"),
          "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
+         "pad_bwd": ("2x3x9x8 f32 0,0,1,2:3 reflect", "5x40 bf16 1:0,4 edge", "3x6x8 f64 0,2,0"),
          "move_rows": ("9x40 f32 --source 20", "20x33 bf16 --target 21", "6x7 i8"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),

@@ -1,4 +1,4 @@
-"""Tensors put together, and padded."""
+"""Tensors put together, and padded; gradients of padding."""
 import functools
 
 import torch
@@ -55,12 +55,26 @@ def constant_pad(x, pads, value=0):
     return _padded(x, pads, "constant", value)
 
 
-def _of_images(dims, mode, x, pads):
+def _check_images(dims, x, pads):
     if x.dim() not in (dims + 1, dims + 2) or len(pads) != 2 * dims or min(pads) < 0:
         raise Refused(f"pads {list(pads)} of a tensor of shape {tuple(x.shape)}")
+
+
+def _of_images(dims, mode, x, pads):
+    _check_images(dims, x, pads)
     return _padded(x, pads, mode, keeps=not x.is_cuda)  # PyTorch's kernels of a GPU leave it packed
+
+
+def _of_images_backward(dims, mode, dy, x, pads):
+    _check_images(dims, x, pads)
+    one_dtype(x, dy)
+    pairs = [(0, 0)] * (x.dim() - dims) + list(zip(pads[::2], pads[1::2]))[::-1]
+    if x.numel() == 0 or dy.shape != tuple(n + before + after for n, (before, after) in zip(x.shape, pairs)):
+        raise Refused(f"a gradient of shape {tuple(dy.shape)}, pads {list(pads)} of a tensor of shape {tuple(x.shape)}")
+    return dnnkern.pad_bwd(dy, pairs, mode=mode, out=None if x.is_cuda else _out(x, x.shape))
 
 
 for _name, _mode in (("reflection_pad", "reflect"), ("replication_pad", "edge")):
     for _dims in (1, 2, 3):
-        aten(f"{_name}{_dims}d", heavy=False)(functools.update_wrapper(functools.partial(_of_images, _dims, _mode), _of_images))
+        for _suffix, _function in (("", _of_images), ("_backward", _of_images_backward)):
+            aten(f"{_name}{_dims}d{_suffix}", heavy=False)(functools.update_wrapper(functools.partial(_function, _dims, _mode), _function))

@@ -36,6 +36,47 @@ def make_locate(mode, wide=False):
 
 
 @functools.cache
+def make_copies(mode):
+    """Device functions of the elements of y that are copies of element j of x along a dimension of `size` elements in y.
+
+    count(j, before, inner, size)
+        How many there are.
+    place(k, j, before, inner, size)
+        Where the k-th of them is.
+    """
+    if mode == "edge":
+        @device_function
+        def count(j, before, inner, size):
+            return 1 + (before if j == 0 else 0) + (size - inner - before if j == inner - 1 else 0)
+
+        @device_function
+        def place(k, j, before, inner, size):
+            return k if j == 0 else before + j + k
+    elif mode == "reflect":
+        @device_function
+        def is_before(j, before):
+            return j > 0 and j <= before
+
+        @device_function
+        def count(j, before, inner, size):
+            return 1 + (1 if is_before(j, before) else 0) + (1 if j < inner - 1 and before + 2 * (inner - 1) - j < size else 0)
+
+        @device_function
+        def place(k, j, before, inner, size):
+            nth = k if is_before(j, before) else k + 1
+            return before - j if nth == 0 else before + j if nth == 1 else before + 2 * (inner - 1) - j
+    else:
+        @device_function
+        def count(j, before, inner, size):
+            return 1
+
+        @device_function
+        def place(k, j, before, inner, size):
+            return before + j
+    return count, place
+
+
+@functools.cache
 def make_inside_offsets(dims, wide, mode, any_size=False):
     """Device function ``offsets(index, divisors, borders, strides) -> (inside, x, y)``: as `make_offsets` and `make_offsets64`, and whether
     the element is one of x's. `borders` are (before, inner) of each dimension."""

@@ -3,7 +3,7 @@ from ...host.front import Operation, public
 from ...host.scalars import integer, ints, number
 from ._blocks_problem import make_blocks_problem
 from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
-from ._pad_problem import make_pad_problem, make_set_problem
+from ._pad_problem import make_gradient_problem, make_pad_problem, make_set_problem
 from ._slice_problem import make_slice_problem
 
 STRIDED_SLICE = Operation("strided_slice", operands=("x",), outputs=("y",), problem=make_slice_problem)
@@ -12,6 +12,8 @@ CONCAT = Operation("concat", operands=OPERANDS, outputs=("y",), problem=make_con
 _concat = CONCAT.call
 PAD = Operation("pad", operands=("x",), outputs=("y",), scalars=("value",), problem=make_pad_problem)
 _pad = PAD.call
+PAD_BWD = Operation("pad_bwd", operands=("dy",), outputs=("dx",), problem=make_gradient_problem)
+_pad_bwd = PAD_BWD.call
 SET_TENSOR = Operation("set_tensor", operands=("x",), outputs=("y",), scalars=("value",), problem=make_set_problem,
                        in_place=frozenset({"x"}))
 _set_tensor = SET_TENSOR.call
@@ -173,6 +175,44 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
     array([[3., 2., 1., 2., 3., 2., 1.]], dtype=float32)
     """
     return _pad((x,), out, (ints("pad", "pads", pads), mode), (number("pad", "value", value),), workspace, stream, choice)
+
+
+@public
+def pad_bwd(dy, pads, *, mode="constant", out=None, workspace=None, stream=None, **choice):
+    """The gradient of `pad` with respect to x: each element of dx is the sum of those of dy that are copies of it.
+
+    Parameters
+    ----------
+    dy : array of float64, float32, float16 or bfloat16
+        Gradient of the result; at most eight dimensions, arbitrary strides (0 and negative included).
+    pads, mode
+        As passed to `pad`.
+    out : array of x's shape
+        Output, written and returned; arbitrary strides. Overlap with dy is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As in `dnnkern.matmul`.
+
+    Returns
+    -------
+    dx : array of x's shape, of dy's dtype and framework
+        Accumulated in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `pad`; ValueError also where the pads are larger than dy.
+
+    Notes
+    -----
+    Deterministic, without atomics. Mirrors PyTorch's reflection_pad2d_backward and replication_pad2d_backward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.pad_bwd(np.array([1, 2, 3, 4, 5], np.float32), ((2, 0),), mode="reflect")
+    array([3., 6., 6.], dtype=float32)
+    """
+    return _pad_bwd((dy,), out, (ints("pad_bwd", "pads", pads), mode), (), workspace, stream, choice)
 
 
 @public
