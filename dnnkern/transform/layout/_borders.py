@@ -41,8 +41,8 @@ def make_copies(mode):
 
     count(j, before, inner, size)
         How many there are.
-    place(k, j, before, inner, size)
-        Where the k-th of them is.
+    copy_of(k, j, before, inner, size)
+        The k-th of them.
     """
     if mode == "edge":
         @device_function
@@ -50,7 +50,7 @@ def make_copies(mode):
             return 1 + (before if j == 0 else 0) + (size - inner - before if j == inner - 1 else 0)
 
         @device_function
-        def place(k, j, before, inner, size):
+        def copy_of(k, j, before, inner, size):
             return k if j == 0 else before + j + k
     elif mode == "reflect":
         @device_function
@@ -62,7 +62,7 @@ def make_copies(mode):
             return 1 + (1 if is_before(j, before) else 0) + (1 if j < inner - 1 and before + 2 * (inner - 1) - j < size else 0)
 
         @device_function
-        def place(k, j, before, inner, size):
+        def copy_of(k, j, before, inner, size):
             nth = k if is_before(j, before) else k + 1
             return before - j if nth == 0 else before + j if nth == 1 else before + 2 * (inner - 1) - j
     else:
@@ -71,9 +71,9 @@ def make_copies(mode):
             return 1
 
         @device_function
-        def place(k, j, before, inner, size):
+        def copy_of(k, j, before, inner, size):
             return before + j
-    return count, place
+    return count, copy_of
 
 
 @functools.cache

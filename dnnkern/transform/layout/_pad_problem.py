@@ -146,7 +146,7 @@ class PadGradientProblem:
 
     @functools.cached_property
     def form(self) -> BorderForm:
-        """Of dx and dy, in the places of x and y."""
+        """Of dx as x, and dy as y."""
         return border_form(self.dx, self.dy, self.pads, self.mode)
 
     @property

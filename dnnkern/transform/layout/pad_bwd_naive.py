@@ -56,7 +56,7 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config):
     """dx[j] = the sum of the elements of dy that are copies of x[j]."""
-    e, (count, place) = element(config.dtype), make_copies(config.mode)
+    e, (count, copy_of) = element(config.dtype), make_copies(config.mode)
     load, store, Total, DIMS = e.load, e.store, {"float32": f32, "float64": f64}[e.compute], config.dims
 
     @jit(launch_bounds=THREADS)
@@ -78,7 +78,7 @@ def kernel(config):
                 for k in range(DIMS):
                     d, n = DIMS - 1 - k, left
                     left = n // copies[d]
-                    y_at += place(n - left * copies[d], position[d], before[d], inner[d], sizes[d]) * y_strides[d]
+                    y_at += copy_of(n - left * copies[d], position[d], before[d], inner[d], sizes[d]) * y_strides[d]
                 total += load(advance(dy, y_at), 0)
             store(advance(dx, x_at), 0, total)
     return pad_bwd_naive
