@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from test_torch_table import alone, assert_same, ran  # noqa: E402, F401 (a fixture)
-from torch_calls import ATTENTION, CROSS_ENTROPY, DEVICE, RMS_NORM, labels  # noqa: E402
+from torch_calls import ATTENTION, CROSS_ENTROPY, DEVICE, EVERY, RMS_NORM, labels, lying  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern import NotSupported  # noqa: E402
@@ -83,8 +83,11 @@ def test_forward_derivatives_are_pytorchs():
 
 @pytest.mark.parametrize("function, shape", [
     (lambda x: F.cross_entropy(x, labels(3, classes=5), label_smoothing=0.2), (3, 5)), (lambda x: F.rms_norm(x, (5,), x[0]), (3, 5)),
-    (lambda x: F.dropout(x, 0.5) ** 2, (3, 5))])
-def test_second_derivatives(function, shape):
+    (lambda x: F.dropout(x, 0.5) ** 2, (3, 5)), (lambda x: F.max_pool2d(x[None], 2) ** 2, (2, 4)),
+    (lambda x: F.scaled_dot_product_attention(*(x[None, None].sin(),) * 3, attn_mask=x @ x.mT), (3, 4))])
+def test_second_derivatives(function, shape, monkeypatch):
+    from dnnkern.torch.ops import pool
+    monkeypatch.setattr(pool, "_LARGE", 0)
     x = made(*shape, dtype=torch.float64)
 
     def same_draws(x):
@@ -93,6 +96,37 @@ def test_second_derivatives(function, shape):
     with dnnkern.torch.enabled("all", exclude="reduction", strict=True):  # the formulas also add up booleans
         assert torch.autograd.gradcheck(same_draws, x)
         assert torch.autograd.gradgradcheck(same_draws, x)
+
+
+POOLS = {"plain": lambda x: F.max_pool2d(x, 2), "dilated": lambda x: F.max_pool2d(x[0], 3, 1, dilation=2),
+         "padded": lambda x: F.max_pool2d(x, (3, 2), 2, padding=1, ceil_mode=True), "3d": lambda x: F.max_pool3d(x[:, None], 2)}
+
+
+@pytest.mark.parametrize("way", EVERY)
+@pytest.mark.parametrize("name", POOLS)
+def test_maxima_without_indices(name, way, monkeypatch):
+    """No index without a gradient; many have one of 32 bits, in compiled graphs too; few are PyTorch's operator with one of 64."""
+    from dnnkern.torch.ops import pool
+    function, x = POOLS[name], lying(made(2, 3, 6, 8).detach(), way).requires_grad_()
+    compiled = torch.compile(lambda x: function(x).square().sum(), backend="aot_eager", fullgraph=True)
+
+    def run():
+        y = function(x)
+        return [y, *torch.autograd.grad(y.square().sum(), x)]
+    theirs, op = run(), "max_pool3d" if name == "3d" else "max_pool2d"
+    with dnnkern.torch.enabled("pool", strict=True):
+        few = run()
+        assert ran() == {f"{op}_with_indices", f"{op}_with_indices_backward"}
+        monkeypatch.setattr(pool, "_LARGE", 0)
+        many = run()
+        if way == "contiguous":
+            many += [compiled(x).sqrt().square(), *torch.autograd.grad(compiled(x), x)]
+            theirs += [theirs[0].square().sum(), theirs[1]]
+        assert ran() == {op, f"{op} backward"}
+        few += [function(x.detach())]
+        assert ran() == {op}
+    for mine, other in (*zip(few, [*theirs[:2], theirs[0]]), *zip(many, theirs)):
+        assert_same(mine, other, name)
 
 
 def test_dropout():
@@ -173,8 +207,7 @@ def test_packed_sequences():
 
 @pytest.mark.parametrize("call, why", [
     (lambda: F.cross_entropy(made(2, 3), made(2, 3).detach().softmax(1)), "targets that are probabilities"),
-    (lambda: F.scaled_dot_product_attention(*(made(4, 6, 8),) * 3), "3-D queries"),
-    (lambda: F.scaled_dot_product_attention(*(made(1, 4, 6, 8),) * 3, attn_mask=made(6, 6)), "a mask that needs a gradient")])
+    (lambda: F.scaled_dot_product_attention(*(made(4, 6, 8),) * 3), "3-D queries")])
 def test_what_goes_back(call, why):
     theirs = call()
     with dnnkern.torch.enabled("cross_entropy,attention,rms_norm"):

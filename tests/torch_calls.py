@@ -195,6 +195,8 @@ CALLS = (
          dtypes=WITHOUT_HALVES),
     Call("max_pool1d", lambda x: F.max_pool1d(x, 3, 2, padding=1), ((2, 3, 9),), MAX_POOL, ("contiguous", "sliced"), ()),
     Call("max_pool2d", lambda x: F.max_pool2d(x, 2), ((2, 3, 6, 8),), MAX_POOL),
+    *(Call(f"{op}-alone", lambda x, f=f: f(x.detach(), 2), (shape,), (op,), dtypes=HALVES) for op, f, shape in (
+        ("max_pool2d", F.max_pool2d, (2, 3, 6, 8)), ("max_pool3d", F.max_pool3d, (2, 3, 4, 6, 8)))),
     Call("max_pool2d-window", lambda x: F.max_pool2d(x, (3, 2), 2, padding=1, ceil_mode=True, return_indices=True), ((2, 3, 6, 8),),
          MAX_POOL),
     Call("max_pool2d-dilated", lambda x: F.max_pool2d(x, 3, 1, dilation=2), ((3, 6, 8),), MAX_POOL, ("contiguous", "sliced")),
@@ -255,6 +257,9 @@ CALLS = (
          ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 5)), ATTENTION, ("contiguous",), ()),
     Call("attention-bias", lambda q, k, v: ATTEND(q, k, v, attn_mask=labels(2, 1, 6, 3, classes=3).to(q)),
          ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 8)), ATTENTION, ("contiguous",), ()),
+    *(Call(f"attention-bias-{what}", lambda q, k, v, bias: ATTEND(q, k, v, attn_mask=bias),
+           ((2, 4, 6, 8), (2, 4, 3, 8), (2, 4, 3, 5), shape), ATTENTION, ("contiguous",), dtypes) for what, shape, dtypes in (
+        ("each", (2, 4, 6, 3), HALVES), ("rows", (6, 3), ()), ("heads", (4, 1, 3), ()), ("batches", (2, 1, 1, 3), ("float64",)))),
     Call("attention-groups", lambda q, k, v: ATTEND(q, k, v, enable_gqa=True), ((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8)), ATTENTION,
          PLAIN, ()),
     Call("rms_norm", lambda x, g: F.rms_norm(x, (8,), g), ((3, 6, 8), (8,)), RMS_NORM, PLAIN),

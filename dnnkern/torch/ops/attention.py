@@ -61,6 +61,15 @@ def _fake_gradients(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, cho
     return _gradient_like(q, choice), _gradient_like(k, choice, k.shape[1] == q.shape[1]), _gradient_like(v, choice)
 
 
+def _backward_of_bias(dy, q, k, v, o, lse, bias, dropout, seed, causal, scale, choice):
+    out = _fake_gradients_of_bias(dy, q, k, v, o, lse, bias, dropout, seed, causal, scale, choice)
+    return dnnkern.sdpa_bwd(dy, q, k, v, o, lse, **_options(bias, dropout, seed, causal, scale), out=out)
+
+
+def _fake_gradients_of_bias(dy, q, k, v, o, lse, bias, *more):
+    return *_fake_gradients(dy, q, k, v, o, lse, bias, *more), bias.new_empty(bias.shape)
+
+
 _MORE = "Tensor? mask, float dropout, Tensor? seed, bool causal, float? scale, int choice"
 _QKV = "Tensor q, Tensor k, Tensor v"
 forward = define(f"attention({_QKV}, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "scaled_dot_product_attention")
@@ -68,8 +77,13 @@ backward = define(f"attention_backward(Tensor dy, {_QKV}, Tensor o, Tensor lse, 
                   _fake_gradients, "scaled_dot_product_attention backward")
 
 
+backward_of_bias = define(
+    f"attention_bias_backward(Tensor dy, {_QKV}, Tensor o, Tensor lse, {_MORE}) -> (Tensor, Tensor, Tensor, Tensor)", _backward_of_bias,
+    _fake_gradients_of_bias, "scaled_dot_product_attention backward")
+
+
 class Attention(torch.autograd.Function):
-    """The result and its gradients by queries, keys and values."""
+    """The result and its gradients by queries, keys, values and a bias."""
 
     @staticmethod
     def forward(q, k, v, mask, dropout, seed, *options):
@@ -90,14 +104,15 @@ class Attention(torch.autograd.Function):
         if dy is None:
             return (None,) * 9
         if not torch.is_grad_enabled():
-            found = backward(dy, q, k, v, o, lse, mask, ctx.dropout, seed, *ctx.options)
+            function = backward_of_bias if ctx.needs_input_grad[3] else backward
+            found = function(dy, q, k, v, o, lse, mask, ctx.dropout, seed, *ctx.options)
         elif ctx.dropout:
             raise RuntimeError("scaled_dot_product_attention: no second derivatives with dropout; expected dropout_p=0, or "
                                "dnnkern.torch.enable(exclude=['scaled_dot_product_attention'])")
         else:
-            found = gradients(lambda *qkv: torch.nn.functional.scaled_dot_product_attention(
-                *qkv, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]), (q, k, v), dy)
-        return *found, *(None,) * 6
+            found = gradients(lambda *qkvm: torch.nn.functional.scaled_dot_product_attention(
+                *qkvm, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]), (q, k, v, mask), dy)
+        return *found, *(None,) * (9 - len(found))
 
 
 @aten("scaled_dot_product_attention", composite=True)
@@ -111,8 +126,6 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=
     if attn_mask is not None:
         if is_causal or attn_mask.dtype not in (torch.bool, q.dtype) or attn_mask.dim() < 2:
             raise Refused("such a mask")
-        if needs_gradient(attn_mask):
-            raise Refused("a mask that needs a gradient")
     if not 0 <= dropout_p < 1:
         raise Refused(f"dropout_p {dropout_p}")
     choice = _likely(q.dtype, attn_mask)
@@ -120,4 +133,4 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=
         choice = torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     seed = torch.empty((), dtype=torch.int64, device=q.device).random_() if dropout_p else None
     given = q, k, v, attn_mask, dropout_p, seed, is_causal, scale, choice
-    return (Attention.apply if needs_gradient(q, k, v) else forward)(*given)[0]
+    return (Attention.apply if needs_gradient(q, k, v, attn_mask) else forward)(*given)[0]

@@ -1,10 +1,18 @@
 """Pooling in two and three dimensions, one dimension being PyTorch's case of two."""
 import functools
+import math
+
+import torch
 
 import dnnkern
 
+from .._above import needs_gradient
+from .._operator import operator
 from .._table import Refused, aten, nothing
 from .._tensors import are_channels_last, each, one_dtype
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_LARGE = 1 << 23  # results whose index saves more if it is int32 than a gradient of Python's takes on the host, 35 us both ways
 
 
 @functools.lru_cache(1 << 12)
@@ -55,6 +63,66 @@ def _max_backward(dims, dy, x, kernel, stride, padding, dilation, ceil_mode, ind
                                          **_options(x, dims, True, kernel, stride, padding, dilation)))
 
 
+def _maxima(dims):
+    """PyTorch's operator of maxima with an index; without one; and with an index of int32, which is half as large."""
+    name = f"max_pool{dims}d"
+    theirs = getattr(torch.ops.aten, f"{name}_with_indices").default
+    window = "int[] window, int[] stride, int[] padding, int[] dilation, bool ceil_mode, bool last"
+
+    def options(window, stride, padding, dilation, ceil_mode, last):
+        return {"window": tuple(window), "stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation),
+                "ceil_mode": ceil_mode, "layout": "channels_last" if last else "NCHW"}
+
+    def run(x, *more):
+        return _like(x, dnnkern.max_pool_fwd(_batch(x, dims), **options(*more)))
+
+    def fake(x, *more):
+        return theirs(x, *more[:-1])[0]
+
+    def run_indexed(x, shape, *more):
+        y, index = dnnkern.max_pool_fwd(_batch(x, dims), return_index=True, **options(*more))
+        return _like(x, y), _like(x, index)
+
+    def fake_indexed(x, shape, *more):
+        y, index = theirs(x, *more[:-1])
+        return y, index.to(torch.int32)
+
+    def run_backward(dy, index, shape, *more):
+        full = tuple(shape) if len(shape) == dims + 2 else (1, *shape)
+        dx = dnnkern.max_pool_bwd(_batch(dy, dims), _batch(index, dims), full, **options(*more))
+        return dx if len(shape) == len(full) else dx.squeeze(0)
+
+    def fake_backward(dy, index, shape, *more):
+        return dy.new_empty(shape).contiguous(memory_format=_FORMATS[len(shape)] if more[-1] else torch.contiguous_format)
+
+    def second(ddx, mask, index):
+        return ddx.flatten(-dims).gather(-1, index.flatten(-dims).long()).view_as(index), None
+    backward = operator(f"{name}_backward(Tensor dy, Tensor index, SymInt[] shape, {window}) -> Tensor", run_backward, fake_backward,
+                        f"{name} backward", second)
+
+    def first(dy, mask, y1, shape, window, stride, padding, dilation, ceil_mode, last):
+        return backward(dy, y1, shape, window, stride, padding, dilation, ceil_mode, last),
+    return (theirs, operator(f"{name}(Tensor x, {window}) -> Tensor", run, fake, name),
+            operator(f"{name}_indexed(Tensor x, SymInt[] shape, {window}) -> (Tensor, Tensor)", run_indexed, fake_indexed, name, first))
+
+
+_MAXIMA = {dims: _maxima(dims) for dims in (2, 3)}
+
+
+def _max_above(dims, x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    """Maxima alone: no index is written unless a gradient will be asked for, and then one of int32 if there are many."""
+    if not all(type(n) is int for n in x.shape):
+        raise Refused("sizes that a compiler does not know yet")
+    found = _options(x, dims, True, kernel, stride, padding, dilation)
+    window = (*(found[name] for name in ("window", "stride", "padding", "dilation")), ceil_mode, found["layout"] == "channels_last")
+    theirs, plain, indexed = _MAXIMA[dims]
+    if not needs_gradient(x):
+        return plain(x, *window)
+    if x.numel() < _LARGE * math.prod(found["stride"]):
+        return theirs(x, kernel, stride, padding, dilation, ceil_mode)[0]  # which is overridden, too
+    return indexed(x, tuple(x.shape), *window)[0]
+
+
 def _average_options(x, dims, window, ceil_mode, count_include_pad, divisor_override):
     if divisor_override is not None:
         raise Refused("divisor_override")
@@ -94,12 +162,13 @@ def _adaptive_max_backward(dims, dy, x, index):
     return _like(x, dnnkern.adaptive_max_pool_bwd(_batch(dy, dims), _batch(index, dims), _shape(x, dims), **_options(x, dims, dims == 2)))
 
 
-def _both(name, function):
+def _both(name, function, **how):
     """Bind a function of the number of dimensions to the operator's name for two and for three."""
     for dims in (2, 3):
-        aten(name.format(dims), state=nothing)(functools.update_wrapper(functools.partial(function, dims), function))
+        aten(name.format(dims), **how or {"state": nothing})(functools.update_wrapper(functools.partial(function, dims), function))
 
 
+_both("max_pool{}d", _max_above, composite=True)
 _both("max_pool{}d_with_indices", _max)
 _both("max_pool{}d_with_indices_backward", _max_backward)
 _both("avg_pool{}d", _average)
