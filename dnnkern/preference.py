@@ -20,6 +20,8 @@ FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
 """Empty until a block of `within` is first entered: until then no call has to look at the context. Never emptied, since a context can
 outlive the block in which it was copied."""
+OPEN = []
+"""The blocks of `within` that have not ended, of all threads."""
 FOLLOWERS = []
 """Functions that are called with the context's pairs when a block of `within` begins and when it has ended: they carry them to threads that
 work for this one."""
@@ -54,10 +56,12 @@ def within(variable, value):
         USED.append(True)
     others = tuple(pair for pair in of_context() if pair[0] != variable)
     token = _context.set(others if value is None else (*others, (variable, value)))
+    OPEN.append(token)
     try:
         _follow()
         yield
     finally:
+        OPEN.remove(token)
         _context.reset(token)
         _follow()
 

@@ -5,7 +5,7 @@ from cached import now, pretended_gpu, seen_fixture, tensors, torch  # noqa: F40
 import dnnkern.torch
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
-from dnnkern.torch import _repeated
+from dnnkern.torch import _overrides, _repeated
 from dnnkern.torch.ops import convolution, norm, product
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="host logic, tried where no GPU is used")
@@ -161,3 +161,35 @@ def test_an_error_is_the_same(seen):
         torch.mm(torch.ones(4, 8, dtype=torch.int64), torch.ones(8, 3, dtype=torch.int64))
     with pytest.raises(RuntimeError):
         torch.mm(torch.ones(4, 9), b)
+
+
+def test_layers_in_turn_are_expected(seen, entered, monkeypatch):
+    """Groups of layers that are alike, as a network has them, are found without a look at what else there is."""
+    gammas, statistics = tensors((4,), (4,)), tensors((4,), (4,))
+    small, large = tensors((2, 4, 3, 3), (2, 4, 6, 6))
+
+    def step():
+        for x in 3 * (small, small, large):
+            y, *_ = ATEN.native_batch_norm(x, *gammas, *statistics, True, 0.1, 1e-5)
+            assert y.shape == x.shape and now(seen, x, *gammas, *statistics, y)
+    repeat(step)
+    looked = []
+    follow = _repeated.Repeated._follow
+    monkeypatch.setattr(_repeated.Repeated, "_follow", lambda self, *args: looked.append(args) or follow(self, *args))
+    count = len(entered)
+    step()
+    assert not looked and len(entered) == count
+    _of(norm.batch_norm).forget()
+    step()
+    assert len(entered) > count, "what came next is forgotten too"
+
+
+def test_threads_that_work_for_others_are_asked_inside_of_blocks_alone(seen, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_overrides, "callers", lambda: asked.append(True))
+    a, b = tensors((4, 8), (8, 3))
+    with dispatch.prefer("naive"):
+        torch.mm(a, b)
+    assert asked == [True]
+    torch.mm(a, b)
+    assert asked == [True]

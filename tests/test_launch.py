@@ -232,7 +232,7 @@ def test_a_map_refuses_addresses_before_the_driver_is_asked():
     spec = TensorMap("float32", (64, 96), (96, 1), (8, 32))
     for address, offset, words in ((0x7F0000000004, 0, "4 bytes"), (0x7F0000000000, 8, "8 bytes"), (0x7F0000000004, 4, "8 bytes")):
         with pytest.raises(ValueError, match=f"{words}.*a tensor map takes multiples of 16 alone"):
-            _Map(0, offset, spec).set(address)
+            _Map(0, offset, spec, [None], 0).set(address)
 
 
 @pytest.mark.parametrize("change,words", [(dict(block=(1025, 1, 1)), "1025 threads"), (dict(grid=(1, 70000, 1)), "y is 1 to 65535"),

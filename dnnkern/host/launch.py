@@ -100,6 +100,9 @@ class _Attribute(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
 
 
+_struct = functools.cache(struct.Struct)  # one of each format, so that those that layers take turns with stay in caches
+
+
 @functools.cache
 def _library(code):
     return driver.cuLibraryLoadData(code, None, None, 0, None, None, 0)
@@ -132,12 +135,9 @@ class _Frame:
                 if isinstance(slot, int):
                     parameters[k] = base + slot
                 elif isinstance(slot, tuple):
-                    self.maps.append(_Map(*slot))
-                    parameters[k] = self.maps[-1].at
+                    self.maps.append(_Map(*slot, parameters, k))
                 else:
-                    constant = ctypes.create_string_buffer(slot)
-                    self.keep.append(constant)
-                    parameters[k] = ctypes.addressof(constant)
+                    parameters[k] = executable.constants_at[slot]
             config = _Config()
             config.grid[:], config.block[:], config.shared = launch.grid, launch.block, launch.shared
             attributes = _attributes(launch)
@@ -157,23 +157,42 @@ class _Frame:
 
 
 class _Map:
-    """A tensor map in a frame: encoded when its array's address changes, and cached by address."""
+    """A tensor map in a frame, number `k` of a kernel's parameters. It is encoded once for each address, and passed where it lies."""
+    __slots__ = "position", "offset", "spec", "parameters", "k", "address", "known"
     _REMEMBERED = 256  # layers of the same shapes, which share a plan, and allocators that go in circles
 
-    def __init__(self, position, offset, spec):
-        self.position, self.offset, self.spec, self.address, self.known = position, offset, spec, None, {}
-        self.storage = ctypes.create_string_buffer(128 + 63)
-        self.at = -(-ctypes.addressof(self.storage) // 64) * 64
+    def __init__(self, position, offset, spec, parameters, k):
+        self.position, self.offset, self.spec, self.parameters, self.k = position, offset, spec, parameters, k
+        self.address, self.known = None, {}  # {address: (where its map lies, what lies there)}
 
     def set(self, address):
         """Describe the array at this address from now on."""
-        code = self.known.get(address)
-        if code is None:
+        found = self.known.get(address)
+        if found is None:
             if len(self.known) == self._REMEMBERED:
                 del self.known[next(iter(self.known))]
-            code = self.known[address] = self.spec.encode(address + self.offset)
-        ctypes.memmove(self.at, code, 128)
+            found = self.known[address] = _aligned(self.spec.encode(address + self.offset))
+        self.parameters[self.k] = found[0]
         self.address = address
+
+
+def _aligned(code):
+    """A copy of an encoded tensor map: its address, and the memory that has it."""
+    storage = ctypes.create_string_buffer(len(code) + 63)
+    at = -(-ctypes.addressof(storage) // 64) * 64
+    ctypes.memmove(at, code, len(code))
+    return at, storage
+
+
+def _side_by_side(constants):
+    """Memory that has these bytes, eight or fewer of each, and {bytes: their address}. A launch reads all of a plan's constants, some of
+    which have a hundred: each by itself would be as many lines that the processor fetches."""
+    memory = ctypes.create_string_buffer(8 * len(constants) + 8)
+    base, found = -(-ctypes.addressof(memory) // 8) * 8, {}
+    for constant in sorted(constants):
+        at = found[constant] = base + 8 * len(found)
+        ctypes.memmove(at, constant, len(constant))
+    return memory, found
 
 
 def _attributes(launch):
@@ -252,12 +271,13 @@ class Executable:
                     slots.append(8 * (len(fields) + self.shifted.index((order[a.value], a.offset))))
             self.slots.append(slots)
         self.storage_bytes = size
+        self.constants, self.constants_at = _side_by_side({slot for slots in self.slots for slot in slots if isinstance(slot, bytes)})
         self.pointers = sum(kind == "pointer" for _, kind in self.parameters)
-        self.layout, numbers, packed = (struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some))
+        self.layout, numbers, packed = (_struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in some))
                                         for some in (fields, fields[self.pointers:], fields + ["Q"] * len(self.shifted)))
         self.pack, self.pack_numbers = packed.pack_into, numbers.pack_into
         self.local = threading.local()
-        self.has_maps = any(isinstance(slot, tuple) for slots in self.slots for slot in slots)
+        self.mapped = tuple(slot[0] for slots in self.slots for slot in slots if isinstance(slot, tuple))  # positions of values
         self.is_steady = not self.tables
         self.is_replayed = self.is_steady and len(self.launches) > 1
 
@@ -284,8 +304,9 @@ class Executable:
     def execute(self, values, stream):
         """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for.
 
-        A plan that `is_steady` needs no more than its values in a frame, `shifted` pointers after them, `set_maps` where it `has_maps`,
-        and `enqueue`, or `replay` where it `is_replayed`, again and again for the same values: `sites` do it all, in frames of their own.
+        A plan that `is_steady` needs no more than its values in a frame, `shifted` pointers after them, the frame's maps of the values that
+        are `mapped`, and `enqueue`, or `replay` where it `is_replayed`, again and again for the same values: `sites` do it all, in frames
+        of their own.
         """
         try:
             frame = self.local.frame
@@ -295,8 +316,9 @@ class Executable:
             values = (*values, *[values[position] + offset for position, offset in self.shifted])
         frame.addresses = None
         self.pack(frame.storage, 0, *values)
-        if self.has_maps:
-            self.set_maps(frame, values)
+        for tensor_map in frame.maps:
+            if values[tensor_map.position] != tensor_map.address:
+                tensor_map.set(values[tensor_map.position])
         for table in frame.tables:
             table.set(frame.storage, values, stream)
         if self.is_replayed:
@@ -314,12 +336,6 @@ class Executable:
             self.replay(frame, stream)
         else:
             self.enqueue(frame, stream)
-
-    def set_maps(self, frame, values):
-        """Describe the arrays of these values in the frame's tensor maps."""
-        for tensor_map in frame.maps:
-            if values[tensor_map.position] != tensor_map.address:
-                tensor_map.set(values[tensor_map.position])
 
     def repeat(self, addresses, numbers, stream):
         """`execute` for a plan without a workspace: with the addresses, a tuple, and the numbers. Where the very tuple was given last, the

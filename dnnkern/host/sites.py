@@ -9,18 +9,19 @@ each form of a call: which operands there are, which of them are the same object
         x0, x1 = operands
         if not guard(x0, x1, out):
             return MISS
-        at = p0, p1, p2 = x0.data_ptr(), x1.data_ptr(), out.data_ptr()
+        p0 = x0.data_ptr()
+        p1 = x1.data_ptr()
+        p2 = out.data_ptr()
+        at = (p0, p1, p2)
         s0, s1 = scalars
         try:
             frame = local.frame
         except AttributeError:
             frame = local.frame = new_frame()
         if frame.at != at or frame.s0 is not s0 or frame.s1 is not s1:
-            if at not in known:
-                if not (p0 and p1 and p2) or (p0 | p1 | p2) & 15 or \\
-                        -below0 < p2 - p0 < above0 or -below1 < p2 - p1 < above1:
-                    return MISS
-                remember(known, at)
+            if (not (p0 and p1 and p2) or (p0 | p1 | p2) & 15 or -below0 < p2 - p0 < above0 or -below1 < p2 - p1 < above1) \\
+                    and (p0, p1, p2) not in known:
+                return MISS
             frame.at = None
             try:
                 pack(frame.storage, 0, p0, p1, p2, 0, s0, s1)
@@ -50,6 +51,7 @@ from .launch import Executable
 from .memory import numba_array, numba_classes
 from .tensor import Tensor
 
+_COMPARED = 4  # pairs of arrays whose overlap is looked for at each call: to find addresses among those known is a look into much memory
 _REMEMBERED = 256  # addresses of a site that have been looked at: layers of the same shapes, and allocators that go in circles
 
 
@@ -172,8 +174,8 @@ class Form:
         How many run-time numbers there are.
     is_steady : bool
         Whether the plan is; otherwise `Executable.execute` does the rest.
-    has_maps : bool
-        Whether the plan has tensor maps.
+    mapped : tuple of int
+        Indices of the values of which a steady plan takes tensor maps.
     shifted : tuple of int
         Indices of the values of which a steady plan takes pointers at an offset.
     referenced : tuple of bool
@@ -189,7 +191,7 @@ class Form:
     has_workspace: bool
     scalars: int
     is_steady: bool
-    has_maps: bool
+    mapped: tuple
     shifted: tuple
     referenced: tuple
 
@@ -231,7 +233,7 @@ def new_site(bound, operands, out, outs, addresses, sites, handle, MISS):
     form = Form(framework=kind.name, operands=first[:count], outs=first[count:], is_tuple=type(out) is tuple,
                 results=0 if outs else len(bound.outputs), pairs=tuple((first[i], first[o]) for i, o, *_ in bound.apart),
                 is_aligned=not any(low), has_workspace=bool(bound.workspace),
-                scalars=len(plan.parameters) - plan.pointers, is_steady=plan.is_steady, has_maps=plan.has_maps,
+                scalars=len(plan.parameters) - plan.pointers, is_steady=plan.is_steady, mapped=plan.mapped if plan.is_steady else (),
                 shifted=tuple(position for position, _ in plan.shifted) if plan.is_steady else (),
                 referenced=framework.referenced(own_arrays))
     for site in sites:
@@ -242,7 +244,7 @@ def new_site(bound, operands, out, outs, addresses, sites, handle, MISS):
     if values is None:
         return None
     if plan.is_steady:
-        values.update(local=threading.local(), new_frame=plan.new_frame, pack=plan.pack, set_maps=plan.set_maps,
+        values.update(local=threading.local(), new_frame=plan.new_frame, pack=plan.pack,
                       enqueue=plan.replay if plan.is_replayed else plan.enqueue)
         values.update({f"offset{k}": offset for k, (_, offset) in enumerate(plan.shifted)})
     else:
@@ -296,14 +298,20 @@ def source(form):
     yield f"if {' or '.join([*unlike, f'not ({framework.match([names[k] for k in own], form.referenced)})'])}:"
     yield "    return MISS"
     found = [framework.address(names[k], *form.referenced[i:i + 1]) for i, k in enumerate(own)]
-    yield f"at = {''.join(f'{p}, ' for p in pointers)}= {''.join(f'{address}, ' for address in found)}"
+    made = [(f"r{k}", f"q{k}", f"empty{k}") for k in range(form.results)] + [("w", "room", "scratch")] * form.has_workspace
+    is_repeatable, at = form.is_steady and not made, f"({''.join(f'{p}, ' for p in pointers)})"
+    yield from (f"{p} = {address}" for p, address in zip(pointers, found))
     misaligned = f"({' | '.join(pointers)}) & 15" if form.is_aligned else " or ".join(f"p{k} & mask{k} != low{k}" for k in own)
     none = f"not ({' and '.join(pointers)})"
     overlap = [f"-below{k} < p{o} - p{i} < above{k}" for k, (i, o) in enumerate(form.pairs)]
-    look = ["if at not in known:", f"    if {' or '.join([none, misaligned, *overlap])}:", "        return MISS", "    remember(known, at)"]
+    wrong = " or ".join([none, misaligned, *overlap])
+    look = [f"if ({wrong}) and {at} not in known:", "    return MISS"]
+    if is_repeatable or len(overlap) > _COMPARED:
+        yield f"at = {at}"
+    if len(overlap) > _COMPARED:
+        look = ["if at not in known:", f"    if {wrong}:", "        return MISS", "    remember(known, at)"]
     find_stream = ["if stream is None:", f"    stream = {framework.stream}", "elif type(stream) is not int:", "    stream = handle(stream)"]
     numbers = [f"s{k}" for k in range(form.scalars)]
-    made = [(f"r{k}", f"q{k}", f"empty{k}") for k in range(form.results)] + [("w", "room", "scratch")] * form.has_workspace
     values = ["0" if first is None else f"p{first}" for first in form.first]
     values += [f"q{k}" for k in range(form.results)] + ["room" if form.has_workspace else "0"]
     shifted = [f"{values[position]} + offset{k}" for k, position in enumerate(form.shifted)]
@@ -314,9 +322,11 @@ def source(form):
         if numbers:
             yield f"{''.join(f'{n}, ' for n in numbers)}= scalars"
         yield from ("try:", "    frame = local.frame", "except AttributeError:", "    frame = local.frame = new_frame()")
-        if form.has_maps:
-            fill.append(f"set_maps(frame, ({', '.join(values)}))")
-    if form.is_steady and not made:
+        if form.mapped:
+            fill.append(f"{''.join(f'm{k}, ' for k in range(len(form.mapped)))}= frame.maps")
+        for k, position in enumerate(form.mapped):
+            fill += [f"if m{k}.address != {values[position]}:", f"    m{k}.set({values[position]})"]
+    if is_repeatable:
         yield f"if {' or '.join(['frame.at != at', *(f'frame.{n} is not {n}' for n in numbers)])}:"
         yield from (f"    {line}" for line in (*look, "frame.at = None", *fill, "if frame.at is None:"))
         yield from (f"        frame.{name} = {name}" for name in (*numbers, "at"))

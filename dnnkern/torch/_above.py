@@ -7,7 +7,7 @@ import time
 import torch
 from torch.autograd import forward_ad
 
-from ..preference import USED, context_of
+from ..preference import OPEN, context_of
 from ._context import callers
 from ._status import record
 from ._tensors import KEY
@@ -24,7 +24,7 @@ def counted(function, op):
     counts = record(op)
 
     def run(*args):
-        if USED and (pairs := callers()):
+        if OPEN and (pairs := callers()):
             with context_of(pairs):
                 return run(*args)
         start = _clock()

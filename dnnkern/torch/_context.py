@@ -29,7 +29,8 @@ def _follow(pairs):
 
 
 def callers():
-    """The pairs of the thread that this one works for, if it is another; asked only where `USED` says that some thread has any."""
+    """The pairs of the thread that this one works for, if it is another; asked only where `OPEN` has a block, in which that thread waits
+    for this one."""
     return torch._C._get_obj_in_tls(_NAME).pairs if not of_context() and torch._C._is_key_in_tls(_NAME) else ()
 
 

@@ -5,7 +5,6 @@ dispatcher: to the kernel, or where a gradient will be asked for to an autograd.
 """
 import functools
 import inspect
-from types import SimpleNamespace
 
 import torch
 
@@ -114,10 +113,10 @@ def twin(name, gradient=None):
 
     def aten(*args):
         return theirs(*args[:first], **dict(zip(named, args[first:])))
-    ours = _caller(table()[name], SimpleNamespace(call_boxed=lambda keyset, *args, **more: theirs(*args, **more)), False)
+    ours = _caller(table()[name], theirs, False)
 
     def kernel(*args):
-        return ours(None, *args[:first], **dict(zip(named, args[first:])))
+        return ours(*args[:first], **dict(zip(named, args[first:])))
     call = operator(str(theirs._schema).removeprefix("aten::").replace("*, ", ""), kernel, aten, None, gradient)
     if gradient is not None:
         return call

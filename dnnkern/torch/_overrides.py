@@ -1,5 +1,6 @@
 """Registering overrides with PyTorch's dispatcher, and taking them back."""
 import contextlib
+import functools
 import threading
 import time
 import warnings
@@ -13,7 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from .. import NotSupported
 from ..device._fork import in_forked_child
 from ..host.front import MISS
-from ..preference import USED, context_of, of_context
+from ..preference import OPEN, USED, context_of, of_context
 from ._above import is_pytorchs
 from ._context import callers
 from ._compiled import compiled_graphs, forget_kernel
@@ -26,6 +27,7 @@ OLDEST = (2, 9)
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, list, tuple, int, float, bool, str, type(None), torch.dtype, torch.device})
 # Above autograd compilers trace: a tensor may be one of theirs, without values.
 _TRACED = _PLAIN | {FakeTensor, FunctionalTensor}
+_ERRORS = Refused, NotSupported, ValueError, TypeError
 _clock = time.perf_counter_ns
 
 
@@ -216,8 +218,12 @@ def _register(library, override, key, strict):
     name = f"aten::{override.name}"
     if not _exists(name, key):
         return
-    original = torch.library.get_kernel(name, key)
-    library.impl(override.name, _caller(override, original, strict), key, with_keyset=True)
+    original = torch.library.get_kernel(name, key).call_boxed
+    if override.composite:
+        library.impl(override.name, _caller_above(override, original, strict), key, with_keyset=True)
+    else:  # a kernel of a backend goes nowhere else, and to make an object of the key set is a tenth of what an override costs
+        back = functools.partial(original, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+        library.impl(override.name, _caller(override, back, strict), key)
     _retired.append(torch.library.get_kernel(name, key))
 
 
@@ -229,42 +235,60 @@ def _exists(name, key):
         return False
 
 
-def _caller(override, original, strict):
-    """What PyTorch calls for an operator."""
-    function, counts, back, above = override.function, record(override.name), original.call_boxed, override.composite
-    plain = (_TRACED if above else _PLAIN).issuperset
+def _caller(override, back, strict):
+    """What PyTorch calls for an operator; `back` is its own kernel."""
+    function, counts, plain = override.function, record(override.name), _PLAIN.issuperset
     shortened, run = None, function
     if override.state:
         known = repeated(function, override.state)
         shortened, run = known.shortened, known.call
 
-    def call(keyset, *args, **kwargs):
-        if above and is_pytorchs():
-            return back(keyset, *args, **kwargs)
-        if USED and (pairs := callers()):
+    def call(*args, **kwargs):
+        if OPEN and (pairs := callers()):
             with context_of(pairs):
-                return call(keyset, *args, **kwargs)
+                return call(*args, **kwargs)
         start = _clock()
         try:
-            if shortened is None or kwargs or USED and of_context():
-                result = MISS
-            else:
-                result = shortened(args)
+            result = MISS if shortened is None or kwargs or USED and of_context() else shortened(args)
             if result is MISS:
                 if not plain(map(type, args)):
                     raise Refused(_foreign(args))
                 result = run(*args, **kwargs)
-        except (Refused, NotSupported, ValueError, TypeError) as error:
-            # Nothing has run yet. PyTorch says what is wrong with a call that is wrong.
-            result = back(keyset, *args, **kwargs)
-            counts.refuse(str(error), _clock() - start)
-            if strict:
-                raise NotSupported(f"{override.name}: PyTorch's kernel ran: {error}") from error
-            return result
-        if not above:  # there the operators that it calls count
-            counts.count(_clock() - start)
+        except _ERRORS as error:
+            return _back(override, counts, start, error, strict, back, args, kwargs)
+        counts.calls += 1
+        counts.nanoseconds += _clock() - start
         return result
     return call
+
+
+def _caller_above(override, original, strict):
+    """The same above autograd, where the operators that it calls count."""
+    function, counts, plain = override.function, record(override.name), _TRACED.issuperset
+
+    def call(keyset, *args, **kwargs):
+        if is_pytorchs():
+            return original(keyset, *args, **kwargs)
+        if OPEN and (pairs := callers()):
+            with context_of(pairs):
+                return call(keyset, *args, **kwargs)
+        start = _clock()
+        try:
+            if not plain(map(type, args)):
+                raise Refused(_foreign(args))
+            return function(*args, **kwargs)
+        except _ERRORS as error:
+            return _back(override, counts, start, error, strict, functools.partial(original, keyset), args, kwargs)
+    return call
+
+
+def _back(override, counts, start, error, strict, back, args, kwargs):
+    """The result of PyTorch's kernel. Nothing has run yet, and of a call that is wrong PyTorch says what is wrong."""
+    result = back(*args, **kwargs)
+    counts.refuse(str(error), _clock() - start)
+    if strict:
+        raise NotSupported(f"{override.name}: PyTorch's kernel ran: {error}") from error
+    return result
 
 
 def _foreign(args):

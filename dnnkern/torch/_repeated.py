@@ -6,10 +6,10 @@ sites. For ``convolution`` it is::
 
     def shortcut(args):
         try:
-            a0, a1, a2, a3, a4, a5, a6, a7, a8 = args
+            a0, a1, *given = args
         except ValueError:
             return MISS
-        if a2 is not None or a3 != c3 or a4 != c4 or a5 != c5 or a6 != c6 or a7 != c7 or a8 != c8:
+        if given != rest or state0() != setting0 or state1() != setting1:
             return MISS
         r0 = site0((a0, a1), None, scalars0, None)
         if r0 is MISS:
@@ -17,6 +17,10 @@ sites. For ``convolution`` it is::
         return r0
 
 The sites' guards compare the tensors. An override that has shortcuts says what else its calls depend on (`_table.Override.state`).
+
+In a program many layers take turns, and between them runs all else that it does: little of what a call needs is in the processor's caches
+by then, and each line that it fetches counts. So constants that are equal are one object, and the shortcut that most often comes next is
+tried before any is looked for.
 """
 import contextlib
 import functools
@@ -27,12 +31,24 @@ import torch
 from ..host.front import FOLLOWERS, MISS
 from ..host.guards import make_guard
 from ..registry import when_choices_change
+from ._table import nothing
+from ._tensors import PRECISIONS
 
 _PLAIN = int, float, bool, str, type(None), torch.dtype, torch.device
 _SHORTCUTS = 8    # for arguments whose first tensor has the same shape
 _ATTEMPTS = 32    # to make one, for such arguments
 _KEYS = 1 << 12
 SITES_FROM = 2    # calls before an override's calls have sites
+_CONSTANTS = {}   # {how it is written: a constant of shortcuts}
+
+
+class _Turn:
+    """A shortcut after another one, and the turn that most often comes after this one: layers that are alike follow each other in groups,
+    where the one before tells which of its group a layer is, and at whose end something else comes once."""
+    __slots__ = "shortcut", "following", "erred"
+
+    def __init__(self, shortcut):
+        self.shortcut, self.following, self.erred = shortcut, None, False
 
 
 class Repeated:
@@ -42,50 +58,79 @@ class Repeated:
     ----------
     function : callable
         The override.
-    state : callable
+    state : callable or tuple of them
         () -> what its calls depend on besides their arguments.
     """
 
     def __init__(self, function, state):
-        self.function, self.state = function, state
-        self.known, self.tries = {}, {}
+        self.function = function
+        self.state = () if state is nothing else state if type(state) is tuple else (state,)
+        self.known, self.tries, self.pairs = {}, {}, {}
+        self.last = _Turn(None)
         when_choices_change(self.forget)
 
     def forget(self):
         """Drop all shortcuts."""
         self.known.clear()
         self.tries.clear()
+        self.pairs.clear()
+        self.last = _Turn(None)
 
     def shortened(self, args):
         """The result of a call, by a shortcut; MISS where there is none."""
+        last = self.last
+        following = last.following
+        if following is not None:
+            result = following.shortcut(args)
+            if result is not MISS:
+                if self.last is last:  # else another thread has had a call, or dropped all shortcuts
+                    self.last = following
+                if last.erred:
+                    last.erred = False
+                return result
         try:
-            shortcuts = self.known.get((args[0].shape, self.state()), ())
+            shortcuts = self.known.get(args[0].shape, ())
         except AttributeError:  # no tensor
             return MISS
         for shortcut in shortcuts:
             result = shortcut(args)
             if result is not MISS:
+                self._follow(last, shortcut)
                 return result
         return MISS
+
+    def _follow(self, last, shortcut):
+        """Remember what came after the last turn."""
+        if len(self.pairs) >= _KEYS:
+            self.forget()
+        turn = self.pairs.get((last.shortcut, shortcut))
+        if turn is None:
+            turn = self.pairs[last.shortcut, shortcut] = _Turn(shortcut)
+        if self.last is last:
+            self.last = turn
+        if last.following is None or last.erred:
+            last.following = turn
+        last.erred = not last.erred
 
     def call(self, *args, **kwargs):
         """The result of the override, which is followed once its calls have sites."""
         if kwargs:
             return self.function(*args, **kwargs)
-        key = getattr(args[0], "shape", None), self.state()
-        tried = self.tries.get(key, 0)
+        shape = getattr(args[0], "shape", None)
+        settings = tuple([state() for state in self.state])
+        tried = self.tries.get((shape, settings), 0)
         if tried > _ATTEMPTS:
             return self.function(*args)
         if len(self.tries) >= _KEYS:
             self.forget()
-        self.tries[key] = tried + 1
+        self.tries[shape, settings] = tried + 1
         if tried < SITES_FROM:
             return self.function(*args)
         with followed() as calls:
             result = self.function(*args)
-        shortcut = make_shortcut(args, result, calls)
+        shortcut = make_shortcut(args, result, calls, zip(self.state, settings))
         if shortcut is not None:
-            self.known[key] = (shortcut, *self.known.get(key, ())[:_SHORTCUTS - 1])
+            self.known[shape] = (shortcut, *self.known.get(shape, ())[:_SHORTCUTS - 1])
         return result
 
 
@@ -108,9 +153,12 @@ def followed():
         FOLLOWERS.remove(follow)
 
 
-def make_shortcut(args, result, calls):
-    """A function of the arguments that makes these calls; None where they are not all of it."""
+def make_shortcut(args, result, calls, settings=()):
+    """A function of the arguments that makes these calls; None where they are not all of it. `settings` are pairs of a function and what
+    it has to return."""
     names = {id(a): (a, f"a{k}") for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
+    if not names:
+        return None
     made, values, lines, looked_at = {}, {}, [], set()
     for n, (operation, site, operands, out, scalars, results) in enumerate(calls):
         writes = out is not None or operation.updates and any(x is not None and name in operation.updates
@@ -131,25 +179,45 @@ def make_shortcut(args, result, calls):
     returned = _returned(result, names, made, values)
     if not calls or returned is None:
         return None
-    tests = []
-    for k, a in enumerate(args):
-        if isinstance(a, torch.Tensor):
-            continue
-        if type(a) is list and all(type(v) in _PLAIN for v in a) or type(a) in _PLAIN:
-            values[f"c{k}"] = list(a) if type(a) is list else a
-            tests.append(f"a{k} is not None" if a is None else f"a{k} != c{k}")
-        else:
-            return None
-    others = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and id(a) not in looked_at]
+    tensors = {k: a for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
+    constants = {k: _constant(a) for k, a in enumerate(args) if k not in tensors}
+    if None in constants.values():
+        return None
+    taken = 1 + max(tensors)
+    values["rest"] = _constant([constants[k][0] for k in range(taken, len(args))])[0]
+    tests = ["given != rest"]
+    for k, (constant,) in constants.items():
+        if k < taken:
+            values[f"c{k}"] = constant
+            tests.append(f"a{k} is not None" if constant is None else f"a{k} != c{k}")
+    if not any(a.dtype is torch.float32 for a in tensors.values()):
+        settings = [pair for pair in settings if pair[0] not in PRECISIONS.values()]
+    for k, (state, setting) in enumerate(settings):
+        values[f"state{k}"], values[f"setting{k}"] = state, setting
+        tests.append(f"state{k}() != setting{k}")
+    others = [k for k, a in tensors.items() if id(a) not in looked_at]
     if others:  # tensors that no site looks at: of which views are taken, or whose memory nothing reads
         values["guard"] = make_guard([args[k] for k in others])
         if values["guard"] is None:
             return None
         tests.append(f"not guard({', '.join(f'a{k}' for k in others)})")
-    head = ["try:", f"    {''.join(f'a{k}, ' for k in range(len(args)))}= args", "except ValueError:", "    return MISS"]
-    if tests:
-        head += [f"if {' or '.join(tests)}:", "    return MISS"]
+    head = ["try:", f"    {''.join(f'a{k}, ' for k in range(taken))}*given = args", "except ValueError:", "    return MISS",
+            f"if {' or '.join(tests)}:", "    return MISS"]
     return _maker((*head, *lines, f"return {returned}"), tuple(values))(*values.values())
+
+
+def _constant(value):
+    """The one object of equal constants, which nobody writes, in a tuple; None where it is no plain value and no list of such."""
+    if type(value) is list:
+        value = [_constant(v) for v in value]
+        if None in value:
+            return None
+        value = [v for v, in value]
+    elif type(value) not in _PLAIN:
+        return None
+    if len(_CONSTANTS) >= _KEYS:
+        _CONSTANTS.clear()
+    return _CONSTANTS.setdefault(repr(value), (value,))
 
 
 def _sequence(arrays, known):

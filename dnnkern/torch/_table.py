@@ -31,7 +31,7 @@ class Override:
         Whether it is one of the set "heavy".
     composite : bool
         Whether the operator is replaced above autograd: the function then brings its own gradient.
-    state : callable or None
+    state : callable, tuple of them, or None
         () -> what a call depends on besides its arguments, where calls like earlier ones may be shortened (`_repeated`): then nothing but
         the library's functions may read or write memory.
     """
@@ -40,7 +40,7 @@ class Override:
     group: str
     heavy: bool
     composite: bool
-    state: Callable | None
+    state: Callable | tuple | None
 
     @property
     def base(self):

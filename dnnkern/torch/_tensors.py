@@ -10,6 +10,8 @@ KEY = "CPU" if HOST_MEMORY else "CUDA"
 """The backend key of tensors that this library's kernels take."""
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
 fp32_precision = torch._C._get_fp32_precision_getter
+PRECISIONS = {operator: functools.partial(fp32_precision, "cuda", operator) for operator in ("conv", "matmul")}
+"""How precisely PyTorch lets operators compute in float32: what calls on float32 depend on, and no others."""
 
 
 def one_dtype(x, *others):
@@ -56,7 +58,7 @@ def math_of(operator, x):
     """The library's word for what PyTorch allows for float32: "conv" by ``torch.backends.cudnn``, "matmul" by ``torch.backends.cuda``."""
     if HOST_MEMORY or x.dtype is not torch.float32:
         return None
-    return "tf32" if fp32_precision("cuda", operator) == "tf32" else None
+    return "tf32" if PRECISIONS[operator]() == "tf32" else None
 
 
 @functools.lru_cache(1 << 12)

@@ -7,18 +7,14 @@ import dnnkern
 
 from .._find import find_once
 from .._table import Refused, aten
-from .._tensors import each, fp32_precision, layout_of, math_of, one_dtype
+from .._tensors import PRECISIONS, each, layout_of, math_of, one_dtype
 
 _LAST = torch.channels_last, torch.channels_last_3d
 _backend, _format, _has_cudnn = torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format, torch._C._get_cudnn_enabled
 _benchmark = torch._C._get_cudnn_benchmark
+_state = PRECISIONS["conv"], _has_cudnn, _benchmark
 _LIMIT = 1 << 12
 _known = {}
-
-
-def _state():
-    """What of PyTorch's settings the choice of a kernel depends on."""
-    return fp32_precision("cuda", "conv"), _has_cudnn(), _benchmark()
 
 
 class _Found(NamedTuple):

@@ -1,13 +1,11 @@
 """Matrix products."""
-import functools
-
 import dnnkern
 
 from ...device import HOST_MEMORY
 from .._table import Refused, aten
-from .._tensors import fp32_precision, math_of, one_dtype
+from .._tensors import PRECISIONS, math_of, one_dtype
 
-_state = functools.partial(fp32_precision, "cuda", "matmul")
+_state = PRECISIONS["matmul"]
 _GELU = "gelu" if HOST_MEMORY else "gelu_tanh"  # of PyTorch's kernels
 
 
