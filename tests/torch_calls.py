@@ -243,6 +243,11 @@ CALLS = (
         x, labels(6, classes=5), w.detach().abs(), ignore_index=2, label_smoothing=0.1, reduction="none"), ((6, 5), (5,)), CROSS_ENTROPY,
          PLAIN),
     Call("cross_entropy-images", lambda x: F.cross_entropy(x, labels(2, 3, 4, classes=5), reduction="sum"), ((2, 5, 3, 4),), CROSS_ENTROPY),
+    *(Call(f"cross_entropy-soft-{what}", lambda x, t, w, how=how: F.cross_entropy(
+        x, t.detach().square(), **{**how, **({"weight": w.detach().abs()} if "label_smoothing" in how else {})}), (shape, shape, (5,)),
+           CROSS_ENTROPY, PLAIN if what == "rows" else EVERY, HALVES) for what, shape, how in (
+        ("rows", (6, 5), {}), ("images", (2, 5, 3, 4), {"label_smoothing": 0.1, "reduction": "none"}),
+        ("sum", (2, 5, 3, 4), {"reduction": "sum"}))),
     Call("cross_entropy-one", lambda x: F.cross_entropy(x, labels(classes=5)), ((5,),), CROSS_ENTROPY, ("contiguous",), ()),
     Call("ctc_loss", lambda x: F.ctc_loss(x, labels(3, 3, classes=5) + 1, (7, 6, 5), (3, 0, 2)), ((7, 3, 6),), CTC, PLAIN, WITHOUT_HALVES),
     Call("ctc_loss-flat", lambda x: F.ctc_loss(x, labels(5, classes=3), torch.tensor([7, 2, 4]), torch.tensor([1, 3, 1]), 5, "sum", True),

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits: one kernel each way."""
+"""Cross-entropy of logits, with classes or probabilities: one kernel each way."""
 import torch
 
 import dnnkern
@@ -65,15 +65,17 @@ class CrossEntropy(torch.autograd.Function):
 def cross_entropy(x, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
     """``cross_entropy_fwd`` and ``cross_entropy_bwd``."""
     one_dtype(x, weight)
-    if target.dtype is not torch.int64:
-        raise Refused("targets that are probabilities")
-    if not x.dim() or tuple(target.shape) != ((*x.shape[:1], *x.shape[2:]) if x.dim() > 1 else ()) or x.numel() == 0:
+    soft = target.is_floating_point()
+    if target.dtype is not (x.dtype if soft else torch.int64) or soft and ignore_index >= 0:
+        raise Refused(f"targets in {target.dtype}, ignored: {ignore_index}")
+    rows = (*x.shape[:1], *x.shape[2:]) if x.dim() > 1 else ()
+    if not x.dim() or tuple(target.shape) != (tuple(x.shape) if soft else rows) or x.numel() == 0:
         raise Refused(f"targets of shape {tuple(target.shape)} with logits of shape {tuple(x.shape)}")
-    if weight is not None and needs_gradient(weight):
-        raise Refused("weights that need a gradient")
+    if needs_gradient(weight, target):
+        raise Refused("weights or targets that need a gradient")
     given = x, target, weight, reduction, ignore_index, label_smoothing
     loss = CrossEntropy.apply(*given)[0] if needs_gradient(x) else forward(*given)[0]
-    if HOST_MEMORY and type(loss) is torch.Tensor and bool(loss.isnan().any()):
+    if HOST_MEMORY and not soft and type(loss) is torch.Tensor and bool(loss.isnan().any()):
         raise Refused("the loss is NaN, as it is where a target is no class")  # which PyTorch's kernels for the CPU report
     if KEY == "CUDA" and torch.is_autocast_enabled("cuda"):  # PyTorch's log-softmax is of float32 then
         return loss
