@@ -138,13 +138,18 @@ TEN = "mul@4096 gelu mul@0.5 add@8192x4096 relu mul@4096 swish add@8192x4096 tan
     ("layer_norm_fwd", f"8192x4096 bf16 --program {TEN}", "block"), ("rms_norm_fwd", f"8192x4096 f32 --program {TEN}", "block"),
     ("layer_norm_fwd", "65536x256 f16 --program add@65536x256 gelu", "block"),
     ("rms_norm_fwd", "8192x4095 bf16 --program add@4095", "block"),
+    ("layer_norm_fwd", f"8192x4096 bf16 --program {TEN}", "ring"), ("rms_norm_fwd", f"8192x4096 f32 --program {TEN}", "ring"),
+    ("rms_norm_fwd", "1024x65536 bf16 --program add@1024x65536 gelu", "ring"),
     ("layer_norm_fwd", "1024x65536 bf16 --program add@1024x65536 relu", "cluster")])
 def test_programs_are_registers(op, words, algo, arch):
     """Whatever their length: no local memory, no call, nothing spilled, in the configuration that is chosen."""
-    if algo == "cluster" and arch == "sm_80":
-        pytest.skip("clusters are Hopper's")
+    if algo in ("cluster", "ring") and arch == "sm_80":
+        pytest.skip("clusters and bulk copies are Hopper's")
     config, (launch,) = variants(op, words, algo, arch)[0]
     code = sass.assembled(launch.kernel, launch.signature, arch)  # whose shuffles are calls on sm_80
     assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    if algo == "ring":
+        assert -(-code.registers // 8) * 8 * config.ring.threads * config.ring.resident <= 65536, config
+        return
     assert code.registers * config.threads * config.blocks <= 65536, config
     assert accesses(code, "STG")[128] >= config.registers, config

@@ -7,7 +7,7 @@ the ring.
 """
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
@@ -21,8 +21,12 @@ from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
+from ._program import make_functions
 from ._weights import make_weights, weight_words
-from .block.forward import Weights, layout, pointers, refusal, vectors
+from .block.forward import Extras, Weights, layout, pointers, refusal, vectors
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("norm/ring")
 
@@ -44,6 +48,10 @@ class Config:
     dims : int
         Dimensions besides the row, 1 at least.
     ring : Ring
+    program : Program or None
+        Of y.
+    wide : bool
+        Whether its operands have 64-bit strides.
     """
     dtype: str
     gamma: str
@@ -55,6 +63,8 @@ class Config:
     beta_words: int
     dims: int
     ring: Ring
+    program: "Program | None" = None
+    wide: bool = False
 
     @property
     def elements(self):
@@ -63,13 +73,13 @@ class Config:
 
     @property
     def registers_needed(self):
-        """Of a thread: weights, a few vectors as packed words and as values, addresses."""
+        """Of a thread: weights, a few vectors as packed words and as values, addresses; a program's operands."""
         wide = [ITEMSIZE[t] if words else 4 for t, words in ((self.gamma, self.gamma_words), (self.beta, self.beta_words))]
         weights = self.ring.units * self.elements * (self.scaled * wide[0] + self.shifted * wide[1]) // 4
-        return weights + 8 + 2 * self.elements + 32
+        return weights + 8 + 2 * self.elements + 32 + (0 if self.program is None else 16 + 4 * len(self.program.loads))
 
     def __str__(self):
-        return str(self.ring)
+        return str(self.ring) + f", {self.program}" * (self.program is not None)
 
 
 def supports(problem):
@@ -107,7 +117,7 @@ def configs(problem, device):
     words = [weight_words(t, step, count, False) for t, step in weights]
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
-                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(p.form.rows, vectors(p), 1, device)]
+                    max(1, len(layout(p)[0].outer)), ring, p.program, p.wide) for ring in rings(p.form.rows, vectors(p), 1, device)]
     return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536
             and c.ring.units * c.elements * (1 + c.scaled + c.shifted) <= UNROLLED]
 
@@ -216,8 +226,11 @@ def kernel(config):
 
     # ---- the result
 
+    PROGRAM = config.program is not None
+    _, of_vector = make_functions(config.program, "float32", config.dtype, E)
+
     @device_function
-    def store_row(to, vector, weights, at, k, block, mean, rstd):
+    def store_row(to, vector, weights, at, k, block, mean, rstd, extras):
         """Normalise the k-th row of a step, whose vectors are still in the ring, and store it."""
         for c in range(UNITS):
             i = cuda.threadIdx.x + c * BLOCK
@@ -235,6 +248,8 @@ def kernel(config):
                     if SHIFTED:
                         value += weights.shifts[e]
                     vector.values[e] = value
+                if PROGRAM:
+                    of_vector(0, (vector.values, extras.row, (block.begin + i) * E, extras.operands))
                 vec.pack(vector.words, 0, vector.values)
                 store4_from(to, 4 * i, vector.words, 0)
 
@@ -246,7 +261,7 @@ def kernel(config):
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, vectors, share, step, steps, gamma_step, beta_step, divisors,
-                      strides):
+                      strides, operands):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         weights = Weights(gamma, beta, gamma_step, beta_step, cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA),
@@ -298,7 +313,7 @@ def kernel(config):
                                 mean[offsets.mean] = row_mean
                             rstd[offsets.rstd] = row_rstd
                         to = as_u32(advance(y, offsets.y + begin * i64(E)))
-                        store_row(to, vector, weights, mine + last.stage * STAGE, k, block, row_mean, row_rstd)
+                        store_row(to, vector, weights, mine + last.stage * STAGE, k, block, row_mean, row_rstd, Extras(line, operands))
             row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return norm_fwd_ring
@@ -316,10 +331,10 @@ def build(problem, device, config):
                  Argument(p.compute, "eps"),
                  *(Argument("int32", n) for n in (form.rows, form.length, count, ceil_div(count, ring.cluster), slots, steps)),
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in ("gamma", "beta")),
-                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides), p.operands_argument())
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
                    cluster=(ring.cluster, 1, 1)),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             fits=fits, arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))
+                             fits=fits, arch="sm_90+", programs=True) for op in ("layer_norm_fwd", "rms_norm_fwd"))
