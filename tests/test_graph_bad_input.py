@@ -12,7 +12,7 @@ A = [cudnn.heur_mode.A]
 def built():
     graph = new_graph()
     x = graph.tensor([4, 8], [8, 1], name="x", uid=11)
-    y = graph.neg(graph.softmax(x), name="minus").set_output(True).set_name("y").set_uid(12)
+    y = graph.softmax(graph.neg(x, name="minus")).set_output(True).set_name("y").set_uid(12)
     graph.build(A)
     return graph, x, y
 

@@ -302,8 +302,7 @@ def test_which_algorithms_run_programs():
     """Operands that step evenly through all rows, or `naive`."""
     device, program = contract.device(), _added()
     even = _problem(program, Tensor.packed((4, 24), "float32"))
-    assert {a.name for a in dispatch.algorithms("rms_norm_fwd") if dispatch.refusal(a, even, device) is None} >= {"naive", "block"}
-    assert dispatch.refusal(dispatch.named("rms_norm_fwd", "ring"), even, device) == "ring runs no program"
+    assert {a.name for a in dispatch.algorithms("rms_norm_fwd") if dispatch.refusal(a, even, device) is None} >= {"naive", "block", "ring"}
     odd = dataclasses.replace(even, x=(x := Tensor.packed((2, 2, 24), "float32")), y=x, rstd=Tensor.packed((2, 2), "float32"), axis=2,
                               extras=(Tensor((2, 2, 24), (24, 48, 1), "float32"),))
     assert "rows along 2 dimensions beside a program" in dispatch.refusal(dispatch.named("rms_norm_fwd", "block"), odd, device)

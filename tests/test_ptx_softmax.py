@@ -7,6 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
+import sass  # noqa: E402
 from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses, assembled  # noqa: E402
@@ -95,3 +96,19 @@ def test_pieces_of_rows(op):
     for launch in first.build(problem, device("sm_90a"), first.config):
         code = machine_code(launch.kernel, launch.signature)
         assert 4 <= accesses(code, "LDG")[128] and not code.doubles and not code.divisions
+
+
+TEN = "mul@4096 gelu mul@0.5 add@8192x4096 relu mul@4096 swish add@8192x4096 tanh mul@0.5"
+
+
+@pytest.mark.parametrize("words, algo", [
+    (f"8192x4096 bf16 --program {TEN}", "block"), (f"8192x4096 f32 --program {TEN}", "ring"),
+    ("65536x256 f16 --program mul@65536x256 mul@0.5", "warp"), ("8192x4095 bf16 --program add@4095", "block"),
+    ("1024x65536 bf16 --program mul@1024x65536", "ring"), ("1024x65536 f32 --program mul@1024x65536", "cluster"),
+    ("3x9999999 f16 --program mul@3x9999999 mul@0.5", "split")])
+def test_programs_are_registers(words, algo):
+    """Whatever their length: no local memory, no call, nothing spilled, in the configuration that is chosen."""
+    problem, (first, *_) = variants("softmax_fwd", words, algo)
+    for launch in first.build(problem, device("sm_90a"), first.config):
+        code = sass.assembled(launch.kernel, launch.signature, "sm_90a")
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report

@@ -105,6 +105,60 @@ class WithProgram:
                 raise ValueError(f"{op}: {name} has shape {t.shape}, which does not broadcast to the result's {shape}")
 
 
+class WithRowProgram(WithProgram):
+    """The same of an operation on rows of x, for each element of the result of x's shape; a mixin. `joint_form` is the `RowForm` of the
+    arrays and, after these, of the program's operands."""
+
+    def check_row_program(self, row):
+        """Raise unless the extras are what the program reads and stores; `row` are the axes of a row."""
+        object.__setattr__(self, "extras", tuple(self.extras))
+        self.check_program(self.op, self.x.shape)
+        for name, (_, access), s in zip(operand_names(self.program) if self.program else (), getattr(self.program, "operands", ()),
+                                        self.extra_strides):
+            of_rows, of_columns = (max((abs(v) for d, v in enumerate(s) if (d in row) == inside), default=0) for inside in (False, True))
+            check_access(self.op, name, access, Steps(of_rows, of_columns))
+
+    @functools.cached_property
+    def extra_strides(self):
+        """Element strides of the program's operands along x's dimensions."""
+        return tuple(broadcast_strides(t, self.x.shape) for t in self.extras)
+
+    @property
+    def wide(self):
+        """Whether offsets in the program's operands need 64 bits."""
+        return any(sum(abs(s) * (n - 1) for s, n in zip(strides, self.x.shape) if n) >= 2 ** 31 for strides in self.extra_strides)
+
+    @property
+    def row_refusal(self):
+        """Why `operands_argument` cannot be made, or None."""
+        dims = self.joint_form.outer
+        if self.program is not None and len(dims) > 1:
+            return f"rows along {len(dims)} dimensions beside a program; expected one that all its operands step evenly through"
+        return None
+
+    def _extra_steps(self, strides_of):
+        count = len(self.joint_form.row[0].strides)
+        return [strides_of(k) for k in range(count - len(self.extras), count)]
+
+    def operands_argument(self):
+        """The kernel parameter with the program's operands, where rows and their elements step evenly through each."""
+        form = self.joint_form
+        steps = self._extra_steps(lambda k: Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k]))
+        return operands_argument(self, steps, form.rows, form.length)
+
+    def element_arguments(self):
+        """Kernel parameters: the sizes of all dimensions, those of a row last, and the operands, moved by `make_placed` to an element."""
+        dims = self.joint_form.outer + self.joint_form.row
+        steps = self._extra_steps(lambda k: Steps(0, 0, tuple(d.strides[k] for d in dims)))
+        sizes = Argument(f"int64x{len(dims)}", tuple(d.size for d in dims)) if self.program else NOTHING
+        return sizes, operands_argument(self, steps, 1, 1, len(dims))
+
+    @property
+    def element_dims(self):
+        """How many those are; 0 without a program."""
+        return len(self.joint_form.outer + self.joint_form.row) if self.program else 0
+
+
 def check_access(op, name, access, steps):
     """Raise where an operand varies along what its access does not name."""
     along = {"scalar": (0, 0, 0), "value": (0, 0, 0), "row": (1, 0, 1), "column": (0, 1, 1)}.get(access, (1, 1, 1))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..device.rows import Dim, RowForm, merged
-from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, operand_names, operands_argument
+from ..engine.programs import WithRowProgram
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
@@ -127,21 +127,14 @@ class _RowNorm:
         return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{extra}{strided}"
 
 
-class _Forward(WithProgram, _RowNorm):
+class _Forward(WithRowProgram, _RowNorm):
     """What becomes of y before it is rounded, by the fields `program` and `extras`; they are of x's dimensions."""
 
     def _check(self):
         super()._check()
-        object.__setattr__(self, "extras", tuple(self.extras))
-        self.check_program(self.op, self.x.shape)
-        for name, (_, access), s in zip(operand_names(self.program) if self.program else (), getattr(self.program, "operands", ()),
-                                        self.extra_strides):
-            check_access(self.op, name, access, Steps(max(map(abs, s[:self.axis]), default=0), max(map(abs, s[self.axis:]), default=0)))
+        self.check_row_program(range(self.axis, self.x.ndim))
 
-    @functools.cached_property
-    def extra_strides(self):
-        """Element strides of the program's operands along x's dimensions."""
-        return tuple(broadcast_strides(t, self.x.shape) for t in self.extras)
+    joint_form = property(lambda self: self.form)
 
     @property
     def output_names(self):
@@ -155,18 +148,6 @@ class _Forward(WithProgram, _RowNorm):
     @property
     def bytes(self):
         return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
-
-    @property
-    def wide(self):
-        """Whether offsets in the program's operands need 64 bits."""
-        return any(sum(abs(s) * (n - 1) for s, n in zip(strides, self.x.shape) if n) >= 2 ** 31 for strides in self.extra_strides)
-
-    def operands_argument(self):
-        """The kernel parameter with the program's operands, where rows and their elements step evenly through each."""
-        form, first = self.form, len(self.arrays)
-        steps = [Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k])
-                 for k in range(first, first + len(self.extras))]
-        return operands_argument(self, steps, form.rows, form.length)
 
     def __str__(self):
         return super().__str__() + f" program {self.program}" * (self.program is not None)

@@ -16,9 +16,8 @@ from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
-from ..engine.programs import NOTHING, Steps, operands_argument
+from ..engine.row_program import make_functions
 from ..host.launch import Argument, Launch
-from ._program import make_functions
 
 if TYPE_CHECKING:
     from ..device.program import Program
@@ -216,14 +215,10 @@ def build(problem, device, config):
     block = (THREADS, 1, 1)
     if p.op.endswith("fwd"):
         config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present,
-                        p.result, p.program, len(form.outer + form.row) if p.program else 0, p.wide)
-        every, first = form.outer + form.row, len(p.arrays)  # of an element; the program's operands are moved to each
-        extras = operands_argument(p, [Steps(0, 0, tuple(d.strides[first + k] for d in every)) for k in range(len(p.extras))], 1, 1,
-                                   len(every))
-        shape = Argument(f"int64x{len(every)}", tuple(d.size for d in every)) if p.program else NOTHING
+                        p.result, p.program, p.element_dims, p.wide)
         arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("residual", "x"), pointer("y", ""),
                      pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "x"), Argument(p.compute, "eps"), *extents,
-                     *offset_arguments(*FORWARD), shape, extras)
+                     *offset_arguments(*FORWARD), *p.element_arguments())
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
     config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, "dsummed" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("gamma", "x"), pointer("mean", "rstd"), pointer("rstd", ""),

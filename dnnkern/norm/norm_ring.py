@@ -18,10 +18,10 @@ from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
+from ..engine.row_program import make_functions
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
-from ._program import make_functions
 from ._weights import make_weights, weight_words
 from .block.forward import Extras, Weights, layout, pointers, refusal, vectors
 

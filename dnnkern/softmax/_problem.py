@@ -2,18 +2,28 @@
 import functools
 import operator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..device.rows import RowForm, row_form, row_vector
+from ..device.rows import Dim, RowForm, row_form, row_vector
+from ..engine.programs import WithRowProgram
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
 
+if TYPE_CHECKING:
+    from ..device.program import Program
+
 MOST_DIMENSIONS = 8
+
+
+def _each(form, change):
+    """A form with other strides of each dimension."""
+    return RowForm(*(tuple(Dim(d.size, change(d.strides)) for d in dims) for dims in (form.row, form.outer)))
 
 
 class _Softmax:
     """What both directions share; `arrays` are the tensors that kernels walk in step, the result last."""
-    scalar_type = "float32"
+    scalar_type, program, extra_strides, wide, row_refusal = "float32", None, (), False, None
 
     def _check(self, *named):
         first = named[0][1]
@@ -22,7 +32,7 @@ class _Softmax:
         for name, t in named:
             if t.dtype not in FLOATS:
                 raise TypeError(f"{self.op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
-            if t is self.outputs[0] and self.op == "softmax_fwd":
+            if t is self.arrays[-1] and self.op == "softmax_fwd":
                 if t.dtype not in alike(first.dtype):
                     raise TypeError(f"{self.op}: {name} is {t.dtype}; expected {' or '.join(alike(first.dtype))} beside a {first.dtype} x")
             elif t.dtype != first.dtype:
@@ -35,9 +45,16 @@ class _Softmax:
         out.check_addresses(self.op)
 
     @functools.cached_property
+    def joint_form(self) -> RowForm:
+        """The rows along the axis, of all arrays and of the program's operands."""
+        found, extras = row_form(self.arrays[0].shape, (self.axis,), *self.extra_strides, *(t.strides for t in self.arrays)), len(
+            self.extra_strides)
+        return _each(found, lambda strides: strides[extras:] + strides[:extras])
+
+    @functools.cached_property
     def form(self) -> RowForm:
-        """The rows along the axis, of all arrays."""
-        return row_form(self.arrays[0].shape, (self.axis,), *(t.strides for t in self.arrays))
+        """The same, with the strides of the arrays alone."""
+        return _each(self.joint_form, lambda strides: strides[:len(self.arrays)])
 
     @functools.cached_property
     def vector(self):
@@ -51,7 +68,7 @@ class _Softmax:
     @property
     def result(self):
         """The result's dtype, "" where it is the operands'."""
-        return "" if self.outputs[0].dtype == self.dtype else self.outputs[0].dtype
+        return "" if self.arrays[-1].dtype == self.dtype else self.arrays[-1].dtype
 
     @property
     def compute(self):
@@ -76,13 +93,13 @@ class _Softmax:
         return sum(t.nbytes for t in self.arrays)
 
     def __str__(self):
-        shape = "x".join(map(str, self.outputs[0].shape))
+        shape = "x".join(map(str, self.arrays[0].shape))
         strided = "".join(f" strides {t.strides}" for t in self.arrays if not t.is_packed)
         return f"{self.op} {shape} {self.dtype} axis {self.axis}{' log' * self.log}{f' to {self.result}' * bool(self.result)}{strided}"
 
 
 @dataclass(frozen=True)
-class SoftmaxProblem(_Softmax):
+class SoftmaxProblem(WithRowProgram, _Softmax):
     """``y = exp(x - m) / sum(exp(x - m))`` along an axis, m being the maximum; with `log` its logarithm.
 
     Attributes
@@ -92,19 +109,37 @@ class SoftmaxProblem(_Softmax):
     axis : int
         From 0 on.
     log : bool
+    program : Program or None
+        What becomes of each element of y before it is rounded, see `device.program`; rows are those of the dimensions but the axis.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to x, see `engine.programs`.
     """
     x: Tensor
     y: Tensor
     axis: int
     log: bool = False
+    program: "Program | None" = None
+    extras: tuple = ()
     op = "softmax_fwd"
 
     def __post_init__(self):
         self._check(("x", self.x), ("out", self.y))
+        self.check_row_program((self.axis,))
 
     @property
     def arrays(self):
         return self.x, self.y
+
+    @property
+    def outputs(self):
+        return (self.y, *self.side_outputs)
+
+    @property
+    def bytes(self):
+        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
+
+    def __str__(self):
+        return super().__str__() + f" program {self.program}" * (self.program is not None)
 
 
 @dataclass(frozen=True)

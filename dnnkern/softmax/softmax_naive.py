@@ -5,17 +5,23 @@ coalesced only where rows are not contiguous themselves. The gradient takes two 
 loses less to rounding. Wins only where nothing else applies: it waits for memory at every element.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
+from ..device.program_batches import make_placed
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
+from ..engine.row_program import make_functions
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("softmax/naive")
 
@@ -25,11 +31,15 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, whether of the logarithm, number of dimensions besides the axis; the result's type, "" where it is the operands'."""
+    """Element type, whether of the logarithm, number of dimensions besides the axis; the result's type, "" where it is the operands'; the
+    program, all dimensions beside it, whether its operands have 64-bit strides."""
     dtype: str
     log: bool
     dims: int
     result: str = ""
+    program: "Program | None" = None
+    all_dims: int = 0
+    wide: bool = False
 
 
 def supports(problem):
@@ -58,9 +68,11 @@ def forward_kernel(config):
     compute = element(config.dtype).compute
     Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
     row_offsets = make_row_offsets64(config.dims, ("x", "y"))
+    PROGRAM, placed = config.program is not None, make_placed(config.program, config.all_dims)
+    function, _ = make_functions(config.program, compute, config.result or config.dtype, 1)
 
     @jit(launch_bounds=THREADS)
-    def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
+    def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides, shape, operands):
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
@@ -74,7 +86,11 @@ def forward_kernel(config):
                 row_sum += part
             norm = softmax.normaliser(row_sum)
             for i in range(length):
-                store(y, offsets.y + i * y_step, softmax.result(load(x, offsets.x + i * x_step), row_max, norm))
+                if PROGRAM:
+                    value = softmax.result(load(x, offsets.x + i * x_step), row_max, norm)
+                    store(y, offsets.y + i * y_step, function(value, 0, 0, placed(operands, row * length + i, shape)))
+                else:
+                    store(y, offsets.y + i * y_step, softmax.result(load(x, offsets.x + i * x_step), row_max, norm))
     return softmax_fwd_naive
 
 
@@ -110,10 +126,14 @@ def build(problem, device, config):
     arguments = (*(Argument(element(t.dtype).pointer, name) for t, name in zip(problem.arrays, names)), Argument("int64", form.rows),
                  Argument("int64", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
-    make = forward_kernel if problem.op == "softmax_fwd" else backward_kernel
-    kernel = make(Config(problem.dtype, problem.log, len(sizes), problem.result))
+    config = Config(problem.dtype, problem.log, len(sizes), problem.result)
+    if problem.op == "softmax_fwd":
+        config = replace(config, program=problem.program, all_dims=problem.element_dims, wide=problem.wide)
+        arguments += problem.element_arguments()
+    kernel = (forward_kernel if problem.op == "softmax_fwd" else backward_kernel)(config)
     return (Launch(kernel, (-(-form.rows // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=op == "softmax_fwd")
                    for op in ("softmax_fwd", "softmax_bwd"))

@@ -13,6 +13,7 @@ from the ring. Wins for long rows and many of them; needs rows of whole 16-byte 
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.block import add
@@ -27,10 +28,15 @@ from ..device.warp import make_reduce
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
+from ..engine.programs import NOTHING
+from ..engine.row_program import make_functions
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
 from .rows._config import refusal, row_vectors
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("softmax/ring")
 
@@ -49,14 +55,20 @@ class Config:
     dims : int
         Dimensions besides the axis, 1 at least.
     ring : Ring
+    program : Program or None
+        Of y.
+    wide : bool
+        Whether its operands have 64-bit strides.
     """
     dtype: str
     log: bool
     dims: int
     ring: Ring
+    program: "Program | None" = None
+    wide: bool = False
 
     def __str__(self):
-        return str(self.ring)
+        return str(self.ring) + f", {self.program}" * (self.program is not None)
 
 
 def supports(problem):
@@ -86,7 +98,7 @@ def workspace(problem, device, config):
 def configs(problem, device):
     """Rings with few enough elements of a thread."""
     found = rings(problem.form.rows, row_vectors(problem), len(problem.arrays) - 1, device)
-    return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring) for ring in found
+    return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring, problem.program, problem.wide) for ring in found
             if ring.units * 16 // ITEMSIZE[problem.dtype] <= UNROLLED]
 
 
@@ -111,7 +123,8 @@ def kernel(config):
     SCRATCH = 2 * HALF
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     row_offsets, hold = make_row_offsets(config.dims, ("a", "out") if FORWARD else ("a", "b", "out")), pin(WORDS)
-    warp_max = make_reduce(maximum)
+    warp_max, PROGRAM = make_reduce(maximum), config.program is not None
+    _, of_vector = make_functions(config.program, "float32", config.dtype, E)
 
     def make_merge(lanes):
         """Device function ``merge(row_max, row_sum)``: these of aligned lanes, merged in every lane; backward the sum alone."""
@@ -159,7 +172,7 @@ def kernel(config):
         return reduce_sum(row_sum)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
-    def softmax_ring(a, b, out, rows, vectors, share, step, steps, divisors, strides):
+    def softmax_ring(a, b, out, rows, vectors, share, step, steps, divisors, strides, operands):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
@@ -230,6 +243,8 @@ def kernel(config):
                                 if FORWARD:
                                     for e in range(E):
                                         values[e] = softmax.result(values[e], row_max, norm)
+                                    if PROGRAM:
+                                        of_vector(0, (values, line, (begin + thread + c * BLOCK) * E, operands))
                                 else:
                                     fetch(part, 0, last_at, k, 1, c)
                                     vec.unpack(y_values, part, 0)
@@ -250,10 +265,11 @@ def build(problem, device, config):
     steps = ceil_div(form.rows, slots * ring.rows)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names),
                  *(Argument("int32", n) for n in (form.rows, count, ceil_div(count, ring.cluster), slots, steps)),
-                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides),
+                 problem.operands_argument() if len(problem.arrays) == 2 else NOTHING)
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
                    cluster=(ring.cluster, 1, 1)),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             fits=fits, arch="sm_90+") for op in ("softmax_fwd", "softmax_bwd"))
+                             fits=fits, arch="sm_90+", programs=op == "softmax_fwd") for op in ("softmax_fwd", "softmax_bwd"))

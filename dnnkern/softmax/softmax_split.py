@@ -10,7 +10,8 @@ lose where rows are few and long.
 """
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..device import cuda, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_softmax
@@ -22,10 +23,14 @@ from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste
+from ..engine.row_program import make_functions
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
 from .rows._config import row_vectors
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("softmax/split")
 
@@ -38,7 +43,7 @@ BLOCKS = 8  # of a multiprocessor that are worth a piece
 @dataclass(frozen=True)
 class Config:
     """What the kernels are compiled for: `registers` vectors per thread and input are loaded at once; `result` as `rows`' configurations
-    have it."""
+    have it, and a program and whether its operands have 64-bit strides."""
     dtype: str
     log: bool
     vector_bytes: int
@@ -47,6 +52,8 @@ class Config:
     registers: int
     arrays: int
     result: str = ""
+    program: "Program | None" = None
+    wide: bool = False
 
     @property
     def layout(self):
@@ -58,14 +65,14 @@ def supports(problem):
     form = problem.form
     if form.length >= LIMIT or form.rows * THREADS >= LIMIT:
         return f"{form.rows} rows of {form.length} elements; expected rows of fewer than 2**31 - 2**20, fewer than 2**23 - 2**12 of them"
-    return None
+    return problem.row_refusal
 
 
 def _config(problem):
     vector_bytes, unaligned = problem.vector
     registers = 4 // (len(problem.arrays) - 1) // (1 + (problem.compute == "float64"))
     return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), registers, len(problem.arrays),
-                  problem.result)
+                  problem.result, problem.program, problem.wide)
 
 
 def _pieces(problem, device):
@@ -186,12 +193,13 @@ def apply_kernel(config):
     vec, softmax = make_row(layout), arithmetic(compute, config.log)
     Real, NOTHING = layout.real, -math.inf
     E, WORDS, EDGE_SLOTS, EDGES, REGISTERS = layout.elements, layout.words, layout.edge_slots, layout.edges, config.registers
-    row_offsets = make_row_offsets(config.dims, ARRAYS[config.arrays])
+    row_offsets, PROGRAM = make_row_offsets(config.dims, ARRAYS[config.arrays]), config.program is not None
     if config.arrays == 2:
         merge = make_block_reduce_pair(merge_softmax, THREADS)
+        function, of_vector = make_functions(config.program, compute, config.result or config.dtype, E)
 
         @jit(launch_bounds=(THREADS, 3))
-        def softmax_fwd_apply(x, y, partial, pieces, size, length, x_step, y_step, divisors, strides):
+        def softmax_fwd_apply(x, y, partial, pieces, size, length, x_step, y_step, divisors, strides, operands):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
             edges = cuda.local.array(EDGE_SLOTS, Real)
@@ -211,6 +219,12 @@ def apply_kernel(config):
                 vec.load_edges(edges, x, prologue, vectors, length, lane)
                 for k in range(EDGES):
                     edges[k] = softmax.result(edges[k], row_max, norm)
+                    if PROGRAM:
+                        edge = lane + k * THREADS
+                        if edge >= prologue:
+                            edge = edge + vectors * E
+                        if edge < length:
+                            edges[k] = function(edges[k], row, edge, operands)
                 vec.write_edges(y, edges, prologue, vectors, length, lane)
             for first in range(piece * size, min(vectors, piece * size + size), THREADS * REGISTERS):
                 left = vectors - first
@@ -219,6 +233,10 @@ def apply_kernel(config):
                     vec.unpack(values, words, c)
                     for e in range(E):
                         values[e] = softmax.result(values[e], row_max, norm)
+                    if PROGRAM:
+                        i = first + lane + c * THREADS
+                        if i < vectors:
+                            of_vector(0, (values, row, prologue + i * E, operands))
                     vec.write(advance(y, i64(first) * E * y_step), words, c, values, prologue, left, lane, y_step)
         return softmax_fwd_apply
 
@@ -272,9 +290,11 @@ def build(problem, device, config):
     steps = [Argument("int64", s) for s in form.steps]
     last = Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
     grid, block = (form.rows * pieces, 1, 1), (THREADS, 1, 1)
-    return (Launch(sum_kernel(config), grid, block, (*inputs, *middle, *steps[:-1], *last)),
-            Launch(apply_kernel(config), grid, block, (*inputs, output, *middle, *steps, *last)))
+    operands = (problem.operands_argument(),) if config.arrays == 2 else ()
+    return (Launch(sum_kernel(replace(config, program=None, wide=False)), grid, block, (*inputs, *middle, *steps[:-1], *last)),
+            Launch(apply_kernel(config), grid, block, (*inputs, output, *middle, *steps, *last, *operands)))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="split", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="split", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=op == "softmax_fwd")
                    for op in ("softmax_fwd", "softmax_bwd"))

@@ -1,10 +1,11 @@
 """What the cases of both softmaxes share."""
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from ._programs import PROGRAMS
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 OTHERS = ("float32", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")
@@ -28,6 +29,7 @@ class Rows(Case):
     layout: dict = field(default_factory=dict, hash=False)
     around: float = 0.0
     to: str | None = None
+    program: str | None = None   # one of `PROGRAMS`, of y
 
     def place(self, name):
         return lay(self.shape, self.to or self.dtype if name == "y" else self.dtype, **self.layout.get(name, {}))
@@ -61,26 +63,64 @@ class Forward(Rows):
     op = "softmax_fwd"
     exact = False
 
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    @property
+    def wide(self):
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def extra_places(self):
+        """Of the program's operands."""
+        if not self.fused:
+            return {}
+        column = [1] * len(self.shape)
+        column[self.axis] = self.length
+        row = [1 if m > 1 else n for n, m in zip(self.shape, column)] if self.length > 1 else list(self.shape)
+        shapes = {"scalar": (1,), "column": tuple(column), "matrix": self.shape, "row": tuple(row)}
+        places = self.fused.places(self.to or self.dtype, shapes.get)
+        return {name: lay(shape, dtype, **self.layout.get(name, {})) for name, (dtype, shape) in places.items()}
+
     def inputs(self):
-        return {"x": self.place("x")}
+        return {"x": self.place("x"), **self.extra_places()}
 
     def outputs(self):
-        return {"y": self.place("y")}
+        sides = range(1, self.fused.sides + 1 if self.fused else 1)
+        return {"y": self.place("y"),
+                **{f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **self.layout.get(f"y{k}", {})) for k in sides}}
 
     def problem(self):
+        from dnnkern.host.tensor import Tensor
         from dnnkern.softmax._problem import make_forward
-        x, y = self.tensors()
-        return make_forward((x,), y, self.axis, self.log, frozenset())
+
+        def tensor(p):
+            return Tensor(p.shape, p.strides, p.dtype, p.alignment)
+        y, *sides = map(tensor, self.outputs().values())
+        plain = make_forward((tensor(self.place("x")),), y, self.axis, self.log, frozenset())
+        if not self.fused:
+            return plain
+        extras = {name: tensor(p) for name, p in self.extra_places().items()}
+        program, extras = self.fused.problem_parts(self.wide, self.to or self.dtype, extras, sides, self.shape)
+        return replace(plain, program=program, extras=extras)
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import softmax_fwd
+        if self.fused:
+            from dnnkern.registry import operation_of
+            problem = self.problem()
+            operation = operation_of(self.op).of(problem)
+            return operation.call(tuple(arrays.get(name) for name in operation.operands), out, (problem,), self.fused.numbers,
+                                  tail.pop("workspace", None), tail.pop("stream", None), tail)
         return softmax_fwd(arrays["x"], axis=self.axis, log=self.log, out=out[0] if isinstance(out, tuple) else out, **tail)
 
     def values(self, mode):
-        rng, place = np.random.default_rng(list(self.id.encode())), self.place("x")
+        rng, place, fused = np.random.default_rng(list(self.id.encode())), self.place("x"), self.fused
         if mode == "exact":
-            return {"x": coherent(rng.integers(-8, 9, self.shape).astype(np.float64), place)}
-        return {"x": coherent(rounded(2 * rng.standard_normal(self.shape) + self.around, self.dtype), place)}
+            found = {"x": coherent(rng.integers(-8, 9, self.shape).astype(np.float64), place)}
+            return found | (fused.exact_values(rng, self.extra_places()) if fused else {})
+        found = {"x": coherent(rounded(2 * rng.standard_normal(self.shape) + self.around, self.dtype), place)}
+        return found | (fused.float_values(rng, self.extra_places()) if fused else {})
 
     def reference(self, values, tensor_cores=False):
         """An exponential loses its argument's roundoff, and a few of its own; so does each merge of partial sums."""
@@ -93,7 +133,12 @@ class Forward(Rows):
             error = total + 4 * self.unit * (d + np.abs(y)) + 0 * x
         else:
             error = (total + self.unit * (8 + 4 * d)) * y
-        return {"y": y}, {"y": error + rounding_error(y, self.to or self.dtype)}
+        if not self.fused:
+            return {"y": y}, {"y": error + rounding_error(y, self.to or self.dtype)}
+        (y, error), sides = self.fused.reference(y, error, values, self.unit)
+        found = {"y": (y, error + rounding_error(y, self.to or self.dtype))}
+        found |= {f"y{k}": (v, e + rounding_error(v, self.fused.side_dtype(self.wide))) for k, (v, e) in enumerate(sides, 1)}
+        return {name: v for name, (v, _) in found.items()}, {name: e for name, (_, e) in found.items()}
 
 
 class Backward(Rows):
@@ -186,6 +231,18 @@ def table(kind):
         case(f"to-{SHORT[to]}-columns", (3, 20, 32), dtype, to=to, axis=1)
         case(f"to-{SHORT[to]}-columns-odd", (2, 9, 5), dtype, to=to, axis=1)
         case(f"to-{SHORT[to]}-longer", (1, 4700), dtype, to=to)
+    for program in PROGRAMS if kind is Forward else ():
+        case(f"program-{program}", (7, 40), "bfloat16", program=program)
+        case(f"program-{program}-odd", (4, 77), program=program, log=program == "chain")
+        case(f"program-{program}-longer", (1, 4700) if program != "triangle" else (40, 500), "float16", program=program)
+    if kind is Forward:
+        case("program-chain-long", (2, 1536), program="chain")
+        case("program-chain-to-f32", (6, 72), "bfloat16", to="float32", program="chain")
+        case("program-two-inputs-f64", (5, 36), "float64", program="two-inputs")
+        case("program-chain-columns", (3, 20, 32), "float16", axis=1, program="chain")
+        case("program-chain-apart", (5, 48), "float16", program="chain",
+             layout={"x1": {"gap": 3}, "y1": {"order": (1, 0)}, "x0": {"step": 2}})
+        case("program-two-inputs-outer", (2, 3, 24), "bfloat16", program="two-inputs", layout={"x1": {"order": (1, 0, 2)}})
     for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16")
     case("around-10000", (3, 96), around=1e4)

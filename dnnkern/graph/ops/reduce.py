@@ -5,9 +5,9 @@ from ...host.products import FLOATS
 from ...norm import BatchNormGradientProblem, BatchNormProblem
 from .._enums import data_type, member, reduction_mode
 from .._errors import InvalidValue
-from .._fuse import Arithmetic
+from .._fuse import Arithmetic, chain_of
 from .._infer import channels_last
-from ._define import operation
+from ._define import OPERATIONS, operation
 from .norm import Arrays, _channels, images, squeezed
 
 OF_FLOATS = ("AVG", "NORM2")
@@ -235,9 +235,19 @@ def _(part):
     _softmax(part, "softmax_bwd", ("DY", "Y"), "DX")
 
 
-def _softmax(part, op, ports, result):
+@softmax.fuse
+def _(part):
+    _softmax(part, "softmax_fwd", ("X",), "Y", fused=True)
+
+
+def _softmax(part, op, ports, result, fused=False):
     """The result in the operands' type, or forward in any that is computed as theirs."""
-    arrays = Arrays(part, ports, (result,), same=op == "softmax_bwd")
-    y = arrays.result(result, arrays.results)
-    part.call(op, [arrays.whole(port) for port in ports], (y,), part.attribute("axis") % len(y.shape), False)
+    arrays = Arrays(part, ports, () if fused else (result,), same=op == "softmax_bwd")
+    shape, chain = part.spec_of(result).dim, None
+    axis = part.attribute("axis") % len(shape)
+    if fused:
+        rows = [d for d in range(len(shape)) if d != axis]
+        chain = chain_of(part, OPERATIONS, part.node.output(result), arrays.compute, arrays.results, (rows, axis))
+    y = chain.main if fused else arrays.result(result, arrays.results)
+    part.call(op, [arrays.whole(port) for port in ports], (y,), axis, False, chain=chain)
     arrays.done()

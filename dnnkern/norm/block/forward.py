@@ -27,9 +27,9 @@ from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_
 from ...device.vec import advance, pin, shared_address
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
+from ...engine.row_program import make_functions
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
-from .._program import make_functions
 from .._weights import make_weights, weight_words
 from .forward_config import WARP, Config
 
@@ -70,8 +70,8 @@ def refusal(problem):
     form = problem.form
     if len(form.row) != 1:
         return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
-    if problem.program is not None and len(form.outer) > 1:
-        return f"rows along {len(form.outer)} dimensions beside a program; expected one that all its operands step evenly through"
+    if (reason := problem.row_refusal) is not None:
+        return reason
     if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
         return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
     return None

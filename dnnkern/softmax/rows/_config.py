@@ -1,11 +1,15 @@
 """How `warp`, `block` and `cluster` hold a row, and what that takes."""
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, RowLayout
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied
 from ...engine.cost import overlap, sector_waste, tail
+
+if TYPE_CHECKING:
+    from ...device.program import Program
 
 COST = constants("softmax/rows")
 
@@ -39,6 +43,10 @@ class Config:
         Bytes of its shared memory.
     result : str
         The result's dtype, "" where it is the operands'.
+    program : Program or None
+        Of y.
+    wide : bool
+        Whether its operands have 64-bit strides.
     """
     dtype: str
     log: bool
@@ -53,6 +61,8 @@ class Config:
     resident: int
     shared_per_sm: int
     result: str = ""
+    program: "Program | None" = None
+    wide: bool = False
 
     @property
     def threads(self):
@@ -74,6 +84,7 @@ class Config:
         layout, inputs = self.layout, self.arrays - 1
         real = 2 if self.dtype == "float64" else 1
         values = real * layout.elements * min(self.registers, 4)
+        values += 0 if self.program is None else 16 + 4 * real * len(self.program.loads)
         return min(255, (22 if real == 1 else 40) + inputs * (layout.words + 2 * real * layout.edges) + values + 8 * (self.shared > 0))
 
     @property
@@ -85,7 +96,8 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + (f" x {self.cluster} blocks" if self.cluster > 1 else "")
         vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
-        return f"{where}, {vectors}" + ", unaligned" * self.unaligned + f", to {self.result}" * bool(self.result)
+        return f"{where}, {vectors}" + ", unaligned" * self.unaligned + f", to {self.result}" * bool(self.result) + (
+            f", {self.program}" * (self.program is not None))
 
 
 def refusal(problem, capacity=None, group=""):
@@ -97,7 +109,7 @@ def refusal(problem, capacity=None, group=""):
         return f"rows of {form.length} elements; expected fewer than 2**28"
     if form.rows >= 2 ** 31 - 2 ** 20:
         return f"{form.rows} rows; expected fewer than 2**31 - 2**20"
-    return None
+    return problem.row_refusal
 
 
 def row_vectors(problem):
@@ -118,7 +130,7 @@ def make_config(problem, device, lanes, registers, shared=0, cluster=1):
     vector_bytes, unaligned = problem.vector
     resident = RESIDENT.get(device.capability, 1536 if device.capability[0] in (8, 12) else 2048)
     return Config(problem.dtype, problem.log, vector_bytes, unaligned, max(1, len(problem.form.outer)), lanes, registers, shared, cluster,
-                  len(problem.arrays), resident, device.shared_per_sm, problem.result)
+                  len(problem.arrays), resident, device.shared_per_sm, problem.result, problem.program, problem.wide)
 
 
 def seconds(problem, device, config):

@@ -27,6 +27,7 @@ from ...device.index import ceil_div
 from ...device.rows import make_cluster_pair, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin, shared_address
 from ...device.warp import make_reduce
+from ...engine.row_program import make_functions
 from ...host.launch import Argument, Launch
 from .._math import arithmetic
 
@@ -41,6 +42,8 @@ def forward_kernel(config):
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
     SCRATCH, SLOTS = 1 if LANES <= 32 else THREADS // 8, 2 * CLUSTER
+    TOGETHER, PROGRAM = LANES * CLUSTER, config.program is not None
+    function, of_vector = make_functions(config.program, element(config.dtype).compute, config.result or config.dtype, E)
 
     if LANES <= 32:
         reduce_max, reduce_sum = make_reduce(maximum, LANES), make_reduce(add, LANES)
@@ -69,7 +72,7 @@ def forward_kernel(config):
             return row_max, row_sum
 
     @jit(launch_bounds=(THREADS, config.blocks))
-    def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides):
+    def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides, operands):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         words, part = cuda.local.array(WORDS, u32), cuda.local.array(VECTOR_WORDS, u32)
@@ -137,9 +140,18 @@ def forward_kernel(config):
             row.unpack(values, words, c)
             for e in range(E):
                 values[e] = softmax.result(values[e], row_max, norm)
+            if PROGRAM:
+                if lane + c * TOGETHER < vectors:
+                    of_vector(0, (values, n, prologue + (lane + c * TOGETHER) * E, operands))
             row.write(y, words, c, values, prologue, vectors, lane, y_step)
         for k in range(EDGES):
             edges[k] = softmax.result(edges[k], row_max, norm)
+            if PROGRAM:
+                at = lane + k * TOGETHER
+                if at >= prologue:
+                    at = at + vectors * E
+                if at < size:
+                    edges[k] = function(edges[k], n, at, operands)
         row.write_edges(y, edges, prologue, vectors, size, lane)
         if SHARED:
             for c in range(overflow):
@@ -147,6 +159,8 @@ def forward_kernel(config):
                 row.unpack(values, part, 0)
                 for e in range(E):
                     values[e] = softmax.result(values[e], row_max, norm)
+                if PROGRAM:
+                    of_vector(0, (values, n, prologue + (lane + (c + REGISTERS) * TOGETHER) * E, operands))
                 row.write_overflow(y, part, c, values, prologue, vectors, lane)
     return softmax_fwd_rows
 
@@ -240,6 +254,7 @@ def build(problem, device, config):
     arguments = (*(Argument(element(t.dtype).pointer, name) for t, name in zip(problem.arrays, names)), Argument("int32", form.rows),
                  Argument("int32", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    arguments += (problem.operands_argument(),) if config.arrays == 2 else ()
     kernel = (forward_kernel if config.arrays == 2 else backward_kernel)(config)
     grid = ceil_div(form.rows, config.threads // config.lanes) * config.cluster
     return (Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes, cluster=(config.cluster, 1, 1)),)

@@ -29,5 +29,5 @@ def configs(problem, device):
             if ceil_div(count, lanes) <= max_vectors(lanes, problem) and (lanes == LANES[0] or count > lanes // 2)]
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs)
-                   for op in ("softmax_fwd", "softmax_bwd"))
+ALGORITHMS = tuple(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
+                             programs=op == "softmax_fwd") for op in ("softmax_fwd", "softmax_bwd"))

@@ -46,4 +46,4 @@ def configs(problem, device):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             arch="sm_90+") for op in ("softmax_fwd", "softmax_bwd"))
+                             arch="sm_90+", programs=op == "softmax_fwd") for op in ("softmax_fwd", "softmax_bwd"))

@@ -32,5 +32,5 @@ def configs(problem, device):
     return list(dict.fromkeys(found))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="warp", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs)
-                   for op in ("softmax_fwd", "softmax_bwd"))
+ALGORITHMS = tuple(Algorithm(op=op, name="warp", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
+                             programs=op == "softmax_fwd") for op in ("softmax_fwd", "softmax_bwd"))

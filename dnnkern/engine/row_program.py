@@ -1,4 +1,4 @@
-"""The program of a row normalisation in its kernels: rows are the rows, the elements of a row the columns."""
+"""The program of an operation on rows in its kernels: rows are the rows, the elements of a row the columns."""
 import functools
 
 from ..device import device_function
