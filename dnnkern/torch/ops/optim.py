@@ -1,4 +1,5 @@
 """Fused optimisers: lists of parameters in one launch."""
+import operator
 import weakref
 
 import torch
@@ -10,13 +11,15 @@ from .._table import Refused, aten
 from .._tensors import FLOATS
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_version_of = operator.attrgetter("_version")
 
 
-def check(*lists):
+def check(*lists, alike=False):
+    """Refuse tensors of other types and dtypes; `alike`: those of a list have one dtype, as PyTorch gives them to fused optimisers."""
     for tensors in lists:
         if not _PLAIN.issuperset(map(type, tensors)):
             raise Refused("parameters that are no plain tensors")
-        if not FLOATS.issuperset([t.dtype for t in tensors]):
+        if not FLOATS.issuperset([t.dtype for t in (tensors[:1] if alike else tensors)]):
             raise Refused(f"dtypes {sorted({str(t.dtype) for t in tensors})}")
 
 
@@ -37,8 +40,8 @@ class _Steps:
         found = self.known.get(key)
         if found is not None:
             alive, versions, groups = found
-            ahead = {t._version - v for t, v in zip(steps, versions)}
-            if len(ahead) == 1 and all(ref() is t for ref, t in zip(alive, steps)):
+            ahead = set(map(operator.sub, map(_version_of, steps), versions))
+            if len(ahead) == 1 and all(map(operator.is_, map(weakref.ref.__call__, alive), steps)):
                 return groups
         if steps[0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise Refused("a CUDA graph is being captured at the first step")
@@ -72,7 +75,7 @@ def in_groups(function, groups, run):
 def _adam(function, params, grads, m, v, vmax, steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf):
     if grad_scale is not None:
         raise Refused("grad_scale: PyTorch's kernel also divides the gradients in place")
-    check(params, grads, m, v, vmax)
+    check(params, grads, m, v, vmax, alike=True)
     if not params:
         return
 
@@ -105,7 +108,7 @@ def fused_sgd(params, grads, momenta, *, weight_decay, momentum, lr, dampening, 
     """``sgd_step``."""
     if grad_scale is not None:
         raise Refused("grad_scale: PyTorch's kernel also divides the gradients in place")
-    check(params, grads, momenta)
+    check(params, grads, momenta, alike=True)
     if params:
         dnnkern.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov,
                          weight_decay=weight_decay, first=is_first_step, maximize=maximize, found_inf=found_inf)
