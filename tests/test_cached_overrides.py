@@ -6,6 +6,7 @@ import dnnkern.torch
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.torch import _overrides, _repeated
+from dnnkern.torch._table import nothing
 from dnnkern.torch.ops import convolution, norm, product
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="host logic, tried where no GPU is used")
@@ -193,3 +194,20 @@ def test_threads_that_work_for_others_are_asked_inside_of_blocks_alone(seen, mon
     assert asked == [True]
     torch.mm(a, b)
     assert asked == [True]
+
+
+def test_operators_above_autograd_are_repeated(seen):
+    from dnnkern.torch.ops import rms_norm
+    x, gamma, dy = tensors((5, 8), (8,), (5, 8))
+    x.requires_grad_()
+
+    def call(x):
+        y = torch.nn.functional.rms_norm(x, (8,), gamma, 1e-5)
+        return y, *torch.autograd.grad(y, x, dy)
+    repeat(lambda: call(x), 6)
+    known = [_repeated.repeated(f, nothing) for f in (rms_norm._forward, rms_norm._backward)]
+    tried = [dict(each.tries) for each in known]
+    seen.clear()
+    y, dx = call(tensors((5, 8))[0].requires_grad_())
+    assert all(each.known for each in known) and [each.tries for each in known] == tried and not seen.described
+    assert y.data_ptr() in seen.values[0] and dx.data_ptr() in seen.values[-1]

@@ -7,9 +7,12 @@ import time
 import torch
 from torch.autograd import forward_ad
 
-from ..preference import OPEN, context_of
+from ..host.front import MISS
+from ..preference import OPEN, USED, context_of, of_context
 from ._context import callers
+from ._repeated import repeated
 from ._status import record
+from ._table import nothing
 from ._tensors import KEY
 
 _library = torch.library.Library("dnnkern", "DEF")
@@ -19,27 +22,31 @@ _in_functorch = torch._C._functorch.peek_interpreter_stack
 _clock = time.perf_counter_ns
 
 
-def counted(function, op):
-    """The function, whose calls are counted as those of an operator."""
+def counted(function, op, repeats=False):
+    """The function, whose calls are counted as those of an operator. `repeats`: it does nothing but call the library's functions, which
+    depend on its arguments alone, so that calls like earlier ones may be shortened (`_repeated`)."""
     counts = record(op)
+    known = repeated(function, nothing) if repeats else None
 
     def run(*args):
         if OPEN and (pairs := callers()):
             with context_of(pairs):
                 return run(*args)
         start = _clock()
-        result = function(*args)
+        result = MISS if known is None or USED and of_context() else known.shortened(args)
+        if result is MISS:
+            result = function(*args) if known is None else known.call(*args)
         counts.count(_clock() - start)
         return result
     return run
 
 
-def define(schema, kernel, fake, op):
+def define(schema, kernel, fake, op, repeats=False):
     """An operator of this library, whose calls count as those of `op`, unless its kernel counts (None). `fake` makes results without
-    values, with the right strides."""
+    values, with the right strides; `repeats`: see `counted`."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=_TAGS)
-    _library.impl(name, counted(kernel, op) if op else kernel, KEY)
+    _library.impl(name, counted(kernel, op, repeats) if op else kernel, KEY)
     torch.library.register_fake(f"dnnkern::{name}", fake, lib=_library)
     return getattr(torch.ops.dnnkern, name).default
 

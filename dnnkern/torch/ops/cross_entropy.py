@@ -28,9 +28,10 @@ def _backward(dy, x, target, lse, weight, reduction, ignore_index, smoothing):
 
 
 _MORE = "Tensor? weight, int reduction, int ignore_index, float smoothing"
-forward = define(f"cross_entropy(Tensor x, Tensor target, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "cross_entropy_loss")
+forward = define(f"cross_entropy(Tensor x, Tensor target, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "cross_entropy_loss",
+                 repeats=True)
 backward = define(f"cross_entropy_backward(Tensor dy, Tensor x, Tensor target, Tensor lse, {_MORE}) -> Tensor", _backward,
-                  lambda dy, x, *_: x.new_empty(x.shape), "cross_entropy_loss backward")
+                  lambda dy, x, *_: x.new_empty(x.shape), "cross_entropy_loss backward", repeats=True)
 
 
 class CrossEntropy(torch.autograd.Function):

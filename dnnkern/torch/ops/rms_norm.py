@@ -24,9 +24,10 @@ def _fake_gradients(dy, x, gamma, rstd, axis):
     return x.new_empty(x.shape), x.new_empty(x.shape[axis:])
 
 
-forward = define("rms_norm(Tensor x, Tensor? gamma, int axis, float eps) -> (Tensor, Tensor)", _forward, _fake, "rms_norm")
+forward = define("rms_norm(Tensor x, Tensor? gamma, int axis, float eps) -> (Tensor, Tensor)", _forward, _fake, "rms_norm",
+                 repeats=True)
 backward = define("rms_norm_backward(Tensor dy, Tensor x, Tensor? gamma, Tensor rstd, int axis) -> (Tensor, Tensor)", _backward,
-                  _fake_gradients, "rms_norm backward")
+                  _fake_gradients, "rms_norm backward", repeats=True)
 
 
 class RmsNorm(torch.autograd.Function):
