@@ -62,7 +62,7 @@ def test_channels_last_is_understood():
     ({"padding": (1,)}, ValueError, ["padding=(1,) has 1 entries", "pair"]), ({"padding": ((1, 2, 3), (0, 0))}, ValueError, "3 entries"),
     ({"stride": 1.5}, TypeError, "1.5; expected an int"), ({"stride": True}, TypeError, "True; expected an int"),
     ({"padding": "same"}, (TypeError, ValueError), "padding"), ({"groups": 1.0}, TypeError, "groups=1.0"),
-    ({"layout": "NCW"}, ValueError, "layout='NCW'; expected one of 'NCHW', 'NHWC'"),
+    ({"layout": "NCW"}, ValueError, "layout='NCW'; expected one of 'NCHW', 'NHWC', 'channels_last'"),
     ({"mode": "correlation"}, ValueError, "mode='correlation'; expected one of 'cross_correlation', 'convolution'"),
     ({"math": "exact"}, ValueError, "math='exact'"), ({"beta": 1.0}, ValueError, "beta is not 0, which adds to out")])
 def test_values_of_keywords(options, error, words):

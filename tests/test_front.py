@@ -226,7 +226,7 @@ def test_words_suggest():
             (lambda: dnnkern.reduce(x, "mean"), "reduce: mode='mean'; .*; did you mean 'avg'"),
             (lambda: dnnkern.matmul(x, x, activation="Relu", transpose_b=True), "matmul: activation='Relu'; .*; did you mean 'relu'"),
             (lambda: dnnkern.conv_fwd(calls.array(1, 1, 3), calls.array(1, 1, 2), layout="nhwc"),
-             "conv_fwd: layout='nhwc'; expected one of 'NCHW', 'NHWC'; did you mean 'NHWC'"),
+             "conv_fwd: layout='nhwc'; expected one of 'NCHW', 'NHWC', 'channels_last'; did you mean 'NHWC'"),
             (lambda: dnnkern.matmul(x, x, transpose_b=True, out_dtype="float31"), "matmul: out_dtype='float31'; .*; did you mean 'float"),
             (lambda: dnnkern.RnnSpec("rnn_tanh", 1, 1), "RnnSpec: cell='rnn_tanh'; .*; did you mean 'tanh'"),
             (lambda: dnnkern.view(x, "float31"), "view: dtype='float31'; .*; did you mean 'float")):

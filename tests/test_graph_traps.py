@@ -74,6 +74,8 @@ def test_trap_4_tensors_with_gradients_and_dlpack_objects():
         def __dlpack_device__(self):
             return self.array.__dlpack_device__()
     result = torch.empty(expected.shape)
+    with pytest.raises(ValueError, match="tensor 'a'.*got Exported, which is no NumPy array and no torch tensor"):
+        graph.execute({a: Exported(x), b: w, bias: v, y: result}, np.empty(graph.get_workspace_size(), np.uint8))
     graph.execute({a: torch.tensor(x, requires_grad=True), b: torch.tensor(w), bias: torch.tensor(v), y: result},
                   torch.empty(graph.get_workspace_size(), dtype=torch.uint8))
     close(result.numpy(), expected, factor=16, scale=10)

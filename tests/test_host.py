@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnkern
-from dnnkern.device import SIMULATED
+from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.host.arrays import View, alignment, kind_of
 from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF, STORAGE, compute_dtype, dtype_name, numpy_dtype
 from dnnkern.host.front import stream_handle
@@ -252,10 +252,14 @@ def test_dlpack_objects_of_another_device_are_refused():
             raise AssertionError("must not be asked: the device is wrong")
 
         def __dlpack_device__(self):
-            return 10, 0  # ROCm
+            return kind, 0
 
-    with pytest.raises(TypeError, match="matmul: a: got Producer on DLPack device type 10; expected a CUDA array"):
-        dnnkern.matmul(Producer(), Producer())
+    for kind, where in ((10, "on DLPack's device type 10"), (1, "in host memory")):  # ROCm, the CPU
+        where = f"{where}; expected an array on a CUDA device"
+        if HOST_MEMORY:
+            where = ", which is no NumPy array and no torch tensor; without a GPU those alone are arrays: numpy.from_dlpack"
+        with pytest.raises(TypeError, match=f"matmul: a: got Producer *{where}"):
+            dnnkern.matmul(Producer(), Producer())
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # NumPy's, of its matrices

@@ -2,10 +2,10 @@
 from types import SimpleNamespace
 
 from ..host.choices import activation_of, dtype_of, one_of
-from ..host.last import of_images
+from ..host.last import CALL_LAYOUTS, of_images
 from ..host.products import default_output
 from ..host.tensor import Tensor
-from ..host.window import LAYOUTS, check_rank, check_shape, pad_pairs, per_dimension
+from ..host.window import check_rank, check_shape, pad_pairs, per_dimension
 from ._bias_problem import ConvBiasProblem
 from ._geometry import ROLES, TRANSPOSED, Shape, check_words, out_extents, positive, shape_of, sizes_of
 from ._problem import ConvProblem, checked
@@ -18,7 +18,7 @@ def make_fwd(tensors, out, stride, padding, dilation, groups, layout, mode, acti
     roles = ROLES["conv_fwd"]
     f = roles.function
     _require(f, x=x, w=w)
-    check_words(f, layout, mode)
+    check_words(f, layout, mode, CALL_LAYOUTS)
     dims = check_rank(f, "x", x.shape)
     if w.ndim != x.ndim:
         raise ValueError(f"{f}: w has shape {w.shape}, x {x.shape}; expected as many dimensions")
@@ -39,7 +39,7 @@ def make_bwd_data(tensors, out, x_shape, stride, padding, dilation, groups, layo
     dy, w, _, _, prior = tensors
     f = "conv_bwd_data"
     _require(f, dy=dy, w=w)
-    check_words(f, layout, mode)
+    check_words(f, layout, mode, CALL_LAYOUTS)
     x_shape = check_shape(f, "x_shape", x_shape)
     check_rank(f, "x_shape", x_shape)
     _check_out(f, out, None, beta, prior, x_shape, "x_shape is")
@@ -54,7 +54,7 @@ def make_bwd_filter(tensors, out, w_shape, stride, padding, dilation, groups, la
     x, dy, prior = tensors
     f = "conv_bwd_filter"
     _require(f, x=x, dy=dy)
-    check_words(f, layout, mode)
+    check_words(f, layout, mode, CALL_LAYOUTS)
     w_shape = check_shape(f, "w_shape", w_shape)
     _check_out(f, out, None, beta, prior, w_shape, "w_shape is")
     dw = out or Tensor.packed(w_shape, x.dtype)
@@ -69,7 +69,7 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
     x, w, bias, residual, prior = tensors
     f = TRANSPOSED.function
     _require(f, x=x, w=w)
-    one_of(f, "layout", layout, LAYOUTS)
+    one_of(f, "layout", layout, CALL_LAYOUTS)
     dims = check_rank(f, "x", x.shape)
     if w.ndim != x.ndim:
         raise ValueError(f"{f}: w has shape {w.shape}, x {x.shape}; expected as many dimensions")
@@ -103,7 +103,7 @@ def make_bwd_bias(tensors, out, layout, aliases=()):
     dy, = tensors
     f = "conv_bwd_bias"
     _require(f, dy=dy)
-    one_of(f, "layout", layout, LAYOUTS)
+    one_of(f, "layout", layout, CALL_LAYOUTS)
     check_rank(f, "dy", dy.shape)
     db = out if out is not None else Tensor.packed((shape_of(dy.shape, layout).channels,), dy.dtype)
     return ConvBiasProblem(dy, db, layout)

@@ -46,9 +46,9 @@ def positive(function, name, value):
     return integer(function, name, value, 1)
 
 
-def check_words(function, layout, mode):
+def check_words(function, layout, mode, layouts=LAYOUTS):
     """ValueError unless layout and mode are known words."""
-    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "layout", layout, layouts)
     one_of(function, "mode", mode, MODES)
 
 

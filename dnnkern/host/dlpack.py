@@ -4,10 +4,11 @@ The structures are those of the DLPack specification, version 0.8 (unversioned c
 """
 import ctypes
 
+from ..device import HOST_MEMORY
 from .dtypes import ITEMSIZE
 from .tensor import packed_strides
 
-_CUDA = 2
+_CUDA, _HOST = 2, (1, 3)  # types of devices; host memory is the CPU's, or pinned
 
 
 class _Tensor(ctypes.Structure):
@@ -37,8 +38,12 @@ _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_
 def read(a):
     """((shape, byte strides, dtype name, device), address) of a DLPack producer; TypeError where a GPU cannot read it."""
     device_type, index = a.__dlpack_device__()
+    if HOST_MEMORY:
+        raise TypeError(f"got {type(a).__name__}, which is no NumPy array and no torch tensor; without a GPU those alone are arrays: "
+                        "numpy.from_dlpack(x) or torch.from_dlpack(x) makes one of the same memory")
     if device_type != _CUDA:
-        raise TypeError(f"got {type(a).__name__} on DLPack device type {int(device_type)}; expected a CUDA array")
+        where = "in host memory" if device_type in _HOST else f"on DLPack's device type {int(device_type)}"
+        raise TypeError(f"got {type(a).__name__} {where}; expected an array on a CUDA device")
     capsule = a.__dlpack__()
     tensor = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed)).contents.tensor
     name = _CODES.get((tensor.code, tensor.bits))

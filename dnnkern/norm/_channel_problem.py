@@ -10,6 +10,7 @@ from ..device.convert import element
 from ..device.rows import Dim, RowForm, merged
 from ..host.choices import one_of
 from ..host.dtypes import STORAGE, compute_dtype, numpy_dtype
+from ..host.last import CALL_LAYOUTS
 from ..host.launch import Argument
 from ..host.products import FLOATS, alike
 from ..host.tensor import Tensor
@@ -252,7 +253,7 @@ def check_given(function, tensors, needed):
 def results_of(function, given, outs, names, layout, mode="spatial", groups=None):
     """Tensors of the results: those given, or packed ones as they are by default."""
     x, gamma = given["x"], given["gamma"]
-    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "layout", layout, CALL_LAYOUTS)
     one_of(function, "mode", mode, MODES)
     if outs is not None:
         return outs if isinstance(outs, tuple) else (outs,)

@@ -3,9 +3,9 @@ from dataclasses import dataclass
 
 from ..device.epilogue import Activation
 from ..host.choices import activation_of, one_of
-from ..host.last import of_images
+from ..host.last import CALL_LAYOUTS, of_images
 from ..host.tensor import Tensor
-from ..host.window import LAYOUTS, integer
+from ..host.window import integer
 from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, channel_axis, check_given, for_activation,
                                results_of)
 
@@ -94,7 +94,7 @@ def _make(kind, function, tensors, outs, groups, layout, activation):
     given = dict(zip(("x", "gamma", "beta") if forward else ("dy", "x", "gamma", "mean", "rstd", "y", "beta"), tensors))
     activation = activation_of(function, activation)
     check_given(function, given, ("x",) if forward else ("dy", "x", "mean", "rstd"))
-    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "layout", layout, CALL_LAYOUTS)
     x = given["x"]
     groups = (x.shape[channel_axis(x, layout)] if x.ndim > 1 else 1) if groups is None else integer(function, "groups", groups, 1)
     outs = results_of(function, given, outs, kind.result_names, layout, groups=groups)

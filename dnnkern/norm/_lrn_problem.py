@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..device.rows import Dim, RowForm, merged
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
-from ..host.last import of_images
+from ..host.last import CALL_LAYOUTS, of_images
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS, integer
@@ -109,7 +109,8 @@ class LrnProblem:
         return f"{self.op} {'x'.join(map(str, self.x.shape))} {self.dtype} {self.layout} size {self.size}{strided}"
 
 
-def _given(op, names, tensors):
+def _given(op, names, tensors, layout):
+    one_of(op, "layout", layout, CALL_LAYOUTS)
     for name, t in zip(names, tensors):
         if t is None:
             raise TypeError(f"{op}: {name}: got NoneType; expected an array")
@@ -118,7 +119,7 @@ def _given(op, names, tensors):
 @of_images
 def make_lrn_forward(tensors, out, size, layout, aliases):
     """`LrnProblem` of a call of lrn_fwd."""
-    _given("lrn_fwd", ("x",), tensors)
+    _given("lrn_fwd", ("x",), tensors, layout)
     x, size = tensors[0], integer("lrn_fwd", "size", size, 1)
     return LrnProblem("lrn_fwd", x, Tensor.packed(x.shape, x.dtype) if out is None else out, None, None, size, layout)
 
@@ -126,6 +127,6 @@ def make_lrn_forward(tensors, out, size, layout, aliases):
 @of_images
 def make_lrn_backward(tensors, out, size, layout, aliases):
     """`LrnProblem` of a call of lrn_bwd."""
-    _given("lrn_bwd", ("dy", "x", "y"), tensors)
+    _given("lrn_bwd", ("dy", "x", "y"), tensors, layout)
     (dy, x, y), size = tensors, integer("lrn_bwd", "size", size, 1)
     return LrnProblem("lrn_bwd", x, y, dy, Tensor.packed(x.shape, x.dtype) if out is None else out, size, layout)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from ..engine.strides import image_strides
 from ..host.choices import one_of
+from ..host.last import CALL_LAYOUTS
 from ..host.tensor import Tensor
-from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, output_extents, pad_pairs, per_dimension
+from ..host.window import AXES, Windows, check_rank, check_shape, output_extents, pad_pairs, per_dimension
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
@@ -231,7 +232,7 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
 
     `want_index`: False, a dtype, or True for that of out's index, int32 without out.
     """
-    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "layout", layout, CALL_LAYOUTS)
     forward = op.endswith("fwd")
     _check_image(function, "x" if forward else "dy", given)
     shape = given.shape if forward else check_shape(function, "x_shape", shape)
@@ -320,7 +321,7 @@ def make_adaptive_forward(op, want_index, tensors, out, output_size, layout, ali
 def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
     """`PoolProblem` of a call of adaptive_max_pool_bwd or adaptive_avg_pool_bwd; dy's shape gives the number of windows."""
     function, dy = f"adaptive_{op}", tensors[0]
-    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "layout", layout, CALL_LAYOUTS)
     _check_image(function, "dy", dy)
     dims = check_rank(function, "dy", dy.shape)
     if check_rank(function, "x_shape", check_shape(function, "x_shape", x_shape)) != dims:

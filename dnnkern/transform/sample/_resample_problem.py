@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from ...host.canonical import check_output, sizes_text
 from ...host.choices import one_of
+from ...host.last import CALL_LAYOUTS
 from ...host.products import FLOATS
 from ...host.tensor import Tensor
-from ...host.window import LAYOUTS, Windows, check_rank, check_shape, per_dimension
+from ...host.window import Windows, check_rank, check_shape, per_dimension
 
 RESAMPLES = ("resample_fwd", "resample_bwd")
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
@@ -183,7 +184,7 @@ def make_resample(op, tensors, out, shape, mode, align_corners, layout, antialia
     """`ResampleProblem` of a call; `shape` are the extents of the result, of a backward call the shape of x."""
     (given,) = tensors
     name = "x" if op == "resample_fwd" else "dy"
-    one_of(op, "layout", layout, LAYOUTS)
+    one_of(op, "layout", layout, CALL_LAYOUTS)
     if given is None:
         raise TypeError(f"{op}: {name}: got NoneType; expected an array")
     dims = check_rank(op, name, given.shape)
