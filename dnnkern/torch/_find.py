@@ -1,10 +1,8 @@
 """``torch.backends.cudnn.benchmark = True``: a new problem is measured once, and the fastest algorithm taken from then on."""
 import torch
 
-from .. import dispatch, find, problem
-from ..host.compiler import Job
+from .. import dispatch
 from ..preference import RECORDING, value_of
-from ..warming import compile_jobs
 from ._tensors import KEY
 
 CLOSE = 1.3  # times the least estimate; of 249 problems that were measured the choice by estimates was slower by more in one
@@ -21,6 +19,7 @@ def find_once(unmeasured, function, **arguments):
         return
     if KEY == "CUDA" and torch.cuda.is_current_stream_capturing():
         return
+    from .. import problem
     unmeasured.discard(function)
     found = problem(function, **{name: value for name, value in arguments.items() if value is not None})
     if not dispatch.measured(found.op, found):
@@ -29,6 +28,9 @@ def find_once(unmeasured, function, **arguments):
 
 def _measure(p):
     """`dispatch.find_algorithms` of those that may win, compiled side by side: all of them take minutes to compile for one problem."""
+    from .. import find  # programs that never measure need none of this
+    from ..host.compiler import Job
+    from ..warming import compile_jobs
     device = dispatch.device_of(dispatch.current_device())
     able = sorted(dispatch.candidates(p.op, p, device), key=lambda a: a.seconds(p, device))
     limit = torch.backends.cudnn.benchmark_limit or len(able)
