@@ -128,7 +128,7 @@ def timed(made, wait, again=20, passes=15):
 
 
 @contextlib.contextmanager
-def pytorchs_timed(names, found):
+def pytorchs_timed(names, key, found):
     """Within, calls of these operators run PyTorch's kernels and are timed: {operator: [calls, nanoseconds]} in `found`."""
     import torch
     library = torch.library.Library("aten", "IMPL")
@@ -142,11 +142,11 @@ def pytorchs_timed(names, found):
             counted[0] += 1
             counted[1] += _clock() - start
             return result
-        library.impl(name, call, "CUDA")
+        library.impl(name, call, key)
     try:
         for name in names:
-            add(name, functools.partial(torch.library.get_kernel(f"aten::{name}", "CUDA").call_boxed,
-                                        torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)))
+            add(name, functools.partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed,
+                                        torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))))
         yield
     finally:
         library._destroy()
@@ -176,18 +176,16 @@ def parts_timed(found):
         yield
 
 
-def in_the_program(program, names, steps=20):
-    """{who: {operator: (calls a step, microseconds)}} in the program's own steps, and the parts of ours."""
-    import torch
-
+def in_the_program(program, names, key, wait, steps=20):
+    """{who: {operator: (calls a step, microseconds)}} in the program's own steps, and the parts of ours. `key` is the dispatcher's."""
     import dnnkern.torch
 
     def run(count):
         for _ in range(count):
             program.step()
-            torch.cuda.synchronize()
+            wait()
     theirs, parts = {}, {}
-    with pytorchs_timed(names, theirs):
+    with pytorchs_timed(names, key, theirs):
         run(steps)
         for counted in theirs.values():
             counted[:] = 0, 0
@@ -220,7 +218,7 @@ def measured(name, device):
     step = recorded(program, device)
     used = sorted({name_of(function) for function, *_ in step}.intersection(names))
     if device == "cuda":
-        found["in the program"] = in_the_program(program, used)
+        found["in the program"] = in_the_program(program, used, "CUDA", wait)
     made = Calls(step, names, device)
     del step, program
     gc.collect()
