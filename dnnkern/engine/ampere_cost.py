@@ -36,9 +36,11 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has in flight each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock,
-                            waits=ceil_div(busiest, resident) * (alone * clock + COST.block), l2=read / (COST.l2 * device.bandwidth),
-                            memory=nbytes / (COST.memory * device.bandwidth), latency=nbytes * COST.latency / under_way)
+    waits, memory = ceil_div(busiest, resident) * (alone * clock + COST.block), nbytes / (COST.memory * device.bandwidth)
+    if stages < tile.stages:  # the pipeline is never full, and nothing is loaded while a block stores
+        waits, memory = waits + memory, 0.0
+    return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock, waits=waits,
+                            l2=read / (COST.l2 * device.bandwidth), memory=memory, latency=nbytes * COST.latency / under_way)
 
 
 def least_seconds(dtype, flops, nbytes, device):

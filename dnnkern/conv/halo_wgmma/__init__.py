@@ -101,6 +101,8 @@ def supports(problem):
         return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; expected 16-bit floats"
     if p.groups > 1 or p.strides != (1, 1, 1):
         return f"{p.groups} groups, stride {p.stride}; expected one group and stride 1"
+    if p.taps == 1:
+        return "a filter of one tap: no pixel is read twice, and blocks of 64 channels would each read all; see implicit_gemm_wgmma"
     total, columns = _channels(p)
     if not (p.x.size and p.w.size and p.y.size):
         return "an operand is empty"
