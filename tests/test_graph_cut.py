@@ -297,6 +297,7 @@ def explained():
 def test_explanation():
     found = explained()
     assert [set(part.nodes) for part in found.parts] == [{"hot"}, {"mm", "sum"}, {"total"}, {"scaled"}]
+    assert [part.bytes for part in found.parts] == [512, 1024, 288, 544]
     assert all(part.algorithm and part.seconds > 0 for part in found.parts) and found.seconds == sum(p.seconds for p in found.parts)
     reasons = {(a, b): why for a, b, why in found.apart}
     assert reasons["hot", "mm"] == "matmul takes its operands from memory"
@@ -339,7 +340,7 @@ def test_an_edge_through_a_view_is_explained():
 def test_explanation_as_text():
     found = explained()
     text = str(found)
-    assert text.startswith("graph ") and "4 steps" in text and "mm + sum" in text and "apart because" in text
+    assert text.startswith("graph ") and "4 steps" in text and "moves" in text and "mm + sum" in text and "apart because" in text
     drawing = found.drawing().splitlines()
     assert sum(line.startswith("+") for line in drawing) == 8 and "| sum" in found.drawing()
     dot = found.dot()
@@ -364,6 +365,17 @@ def test_reasons(make, reason):
     make(graph, *(graph.tensor([1, 8, 8], [64, 8, 1], name=name) for name in "xy")).set_output(True)
     graph.build()
     assert reason in [why for _, _, why in graph.explain().apart]
+
+
+def test_what_is_predicted_to_be_faster_apart(monkeypatch):
+    graph = new_graph()
+    x = graph.tensor([2, 8, 8], [64, 8, 1], name="x")
+    graph.neg(graph.softmax(x, axis=2, name="soft"), name="minus").set_output(True)
+    cost = _engines.Engines._cost
+    monkeypatch.setattr(_engines.Engines, "_cost", lambda self, lowered: -cost(self, lowered))
+    graph.build()
+    found = graph.explain()
+    assert found.apart == (("soft", "minus", "kernels of their own are predicted to take less time"),) and len(found.parts) == 2
 
 
 def test_a_node_of_several_types_is_one_kernel():

@@ -22,6 +22,8 @@ class PartReport:
     problem : str
     seconds : float
         Predicted.
+    bytes : int
+        That must move: of each operand and result, once.
     workspace : int
         Bytes of its own.
     others : tuple of (str, str)
@@ -33,6 +35,7 @@ class PartReport:
     config: str
     problem: str
     seconds: float
+    bytes: int
     workspace: int
     others: tuple
 
@@ -66,8 +69,8 @@ class Explanation:
     def __str__(self):
         text = StringIO()
         rows = [(k, " + ".join(p.nodes), p.op, p.algorithm or "nothing to do", p.config or None, time_text(1e3 * p.seconds),
-                 bytes_text(p.workspace) if p.workspace else None) for k, p in enumerate(self.parts)]
-        show(("step", "nodes", "operation", "algorithm", "config", "predicted", "workspace"), rows, file=text,
+                 bytes_text(p.bytes), bytes_text(p.workspace) if p.workspace else None) for k, p in enumerate(self.parts)]
+        show(("step", "nodes", "operation", "algorithm", "config", "predicted", "moves", "workspace"), rows, file=text,
              title=f"graph {self.name}: {len(rows)} step{'s' * (len(rows) != 1)}, {time_text(1e3 * self.seconds)} predicted, "
                    f"{bytes_text(self.workspace)} of workspace")
         if self.apart:
@@ -115,7 +118,7 @@ def explain(engines) -> Explanation:
             (c.algo, c.reason or time_text(c.time_ms)) for c in dispatch.explain(step.op, step.problem, device=plan.device) if not c.chosen)
         parts.append(PartReport(
             tuple(step.nodes), step.op, algorithm and algorithm.name, algorithm.config_text if algorithm else "", str(step.problem),
-            algorithm.seconds(step.problem, plan.device) if algorithm else 0.0,
+            algorithm.seconds(step.problem, plan.device) if algorithm else 0.0, step.problem.bytes,
             algorithm.workspace(step.problem, plan.device, algorithm.config) if algorithm else 0, others))
     why, single = {}, [node for (node,) in one_by_one(spec)]
     joined(spec, single, why)
@@ -125,6 +128,7 @@ def explain(engines) -> Explanation:
                           if (source := whole.get(uid, uid)) in makers)
     together = {name: part.nodes for part in parts for name in part.nodes}
     apart = [(label(a), label(b), reason) for (a, b), reason in why.items()]
-    apart += [(a, b, "no kernel runs them together") for a, b in edges
+    reason = "kernels of their own are predicted to take less time" if engines.cut else "no kernel runs them together"
+    apart += [(a, b, reason) for a, b in edges
               if together.get(a) != together.get(b) and not any((a, b) == row[:2] for row in apart)]
     return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges))
