@@ -35,7 +35,7 @@ class Random:
             self.input(tuple(self.random.choice([1, 2, 3, 5, 9]) for _ in range(3)))
         for _ in range(self.random.randint(1, 9)):
             self.random.choice([self.unary, self.unary, self.binary, self.binary, self.scaled, self.matmul, self.reduction, self.reshape,
-                                self.transpose, self.slice, self.norm, self.softmax, self.conv, self.concatenate])()
+                                self.transpose, self.slice, self.norm, self.softmax, self.conv, self.concatenate, self.positions])()
         read = {id(t) for node in self.graph.nodes for t in node.inputs.values()}
         self.outputs = [(t, v) for t, v in self.known if t not in self.inputs and (id(t) not in read or self.random.random() < 0.2)]
         if not self.outputs:
@@ -78,6 +78,11 @@ class Random:
         t, v = self.any()
         number = self.graph.tensor_scalar(self.random.choice([0.5, -0.25]), cudnn.scalar_type.COMPILE_TIME_CONST)
         self.add(self.graph.mul(t, number), v * number._value)
+
+    def positions(self):
+        (t, v), axis = self.any(), self.random.randrange(3)
+        index = self.graph.gen_index(t, axis=axis).set_data_type(T.INT32)
+        self.add(self.graph.min(t, index), np.minimum(v, np.indices(v.shape)[axis]))
 
     def matmul(self):
         t, v = self.any()
