@@ -1,0 +1,37 @@
+"""The programs of ``python -m dnnkern bench torch``, small: a ResNet, ConvNeXt, GPT, a block of a Llama, an LSTM and a 3-D U-Net."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_torch_table import alone  # noqa: E402, F401 (a fixture)
+from torch_calls import DEVICE  # noqa: E402
+
+import dnnkern.torch  # noqa: E402
+from bench import models  # noqa: E402
+from dnnkern.device import SIMULATED  # noqa: E402
+
+PARTS = {  # operators that must be ours, beside whatever else is
+    "resnet50-train-64": {"convolution", "convolution_backward", "cross_entropy_loss"},
+    "convnext-train-64": {"convolution", "native_layer_norm", "native_layer_norm_backward", "_fused_adamw_"},
+    "gpt2-train-16": {"embedding", "scaled_dot_product_attention", "scaled_dot_product_attention backward", "native_layer_norm"},
+    "llama-train-1": {"rms_norm", "rms_norm backward", "scaled_dot_product_attention", "mm"},
+    "lstm-train-64": {"lstm.input", "lstm.input backward", "embedding"},
+    "unet3d-train-2": {"convolution", "convolution_backward", "max_pool3d_with_indices"}}
+
+
+def losses(name, steps=4):
+    program = models.made(name, DEVICE, small=True)
+    return torch.stack([program.step() for _ in range(steps)]).double()
+
+
+@pytest.mark.sized
+@pytest.mark.skipif(SIMULATED, reason="takes minutes in the simulator; see test_torch_step")
+@pytest.mark.parametrize("name", PARTS)
+def test_a_program_trains_as_on_pytorch(name):
+    theirs = losses(name)
+    with dnnkern.torch.enabled("all"):
+        ours, again = losses(name), losses(name)
+    rows = dnnkern.torch.status(reset=True)
+    assert {row.op for row in rows if row.ours} >= PARTS[name]
+    assert torch.equal(ours, again)
+    assert (ours - theirs).abs().max() <= 2e-2 * theirs.abs().max() and ours[-1] < ours[0]
