@@ -250,6 +250,21 @@ def test_the_tag_of_graphs_on_disk():
         config.cache_key_tag = before
 
 
+IMPORTED = """import sys, torch, dnnkern.torch
+before = set(sys.modules)
+dnnkern.torch.enable("all")
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_what_enabling_imports():
+    """The table, and nothing that only some calls need: neither compilers nor programs nor what measures."""
+    imported = subprocess.run([sys.executable, "-W", "ignore", "-c", IMPORTED], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in imported if name.startswith("dnnkern.torch.ops.")} and len(imported) < 60
+    assert not [name for name in imported if name.startswith(("torch._dynamo", "torch._inductor", "dnnkern.find", "dnnkern.warming",
+                                                              "dnnkern.host.compiler", "dnnkern.device.program", "numba"))]
+
+
 PROGRAM = """import sys, torch, torch.nn.functional as F, dnnkern.torch
 if sys.argv[1] == "on":
     dnnkern.torch.enable("cross_entropy")

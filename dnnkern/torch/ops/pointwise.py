@@ -9,8 +9,6 @@ import torch
 
 import dnnkern
 
-from ...device.pointwise import Function
-from ...device.program import Program, Step
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
@@ -23,6 +21,9 @@ class _Builder:
 
     def __getattr__(self, mode):
         """A pointwise function of values."""
+        from ...device.pointwise import Function  # what is enabled need not be used
+        from ...device.program import Step
+
         def step(*values):
             self.steps.append(Step(Function.of(mode), values, compute=self.compute))
             self.count += 1
@@ -53,6 +54,7 @@ _FORMULAS = {
 @functools.lru_cache(512)
 def _program(formula, kinds, result):
     """The program of a formula: of arrays of these dtypes, and of numbers, where there is None."""
+    from ...device.program import Program
     compute = "float64" if result == "float64" else "float32"
     builder = _Builder(len(kinds), compute)
     value = _FORMULAS[formula](builder, *range(len(kinds)))
