@@ -28,7 +28,9 @@ def sized(module):
     """{name: test} of a module's tests that are marked `sized`, or all of a module that is, for the processor's files."""
     found, whole = {}, getattr(getattr(module, "pytestmark", None), "name", None) == "sized"
     for name, test in vars(module).items():
+        if not callable(test):  # a module may have marks, too
+            continue
         marks = [mark.name for mark in getattr(test, "pytestmark", ())]
-        if "sized" in marks or whole and name.startswith("test_") and callable(test):
+        if "sized" in marks or whole and name.startswith("test_"):
             found[f"test_{module.__name__.removeprefix('test_')}_{name.removeprefix('test_')}"] = test
     return found

@@ -93,7 +93,7 @@ def test_second_derivatives(function, shape, monkeypatch):
     def same_draws(x):
         torch.manual_seed(0)
         return function(x)
-    with dnnkern.torch.enabled("all", exclude="reduction", strict=True):  # the formulas also add up booleans
+    with dnnkern.torch.enabled("all", exclude="reduction,arithmetic", strict=True):  # the formulas are of integers and booleans, too
         assert torch.autograd.gradcheck(same_draws, x)
         assert torch.autograd.gradgradcheck(same_draws, x)
 

@@ -4,11 +4,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_calls  # noqa: E402
-from torch_calls import CALLS, pytorchs, results, tensors  # noqa: E402
+from torch_calls import CALLS, DEVICE, labels, pytorchs, results, tensors  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
+from dnnkern import NotSupported  # noqa: E402
 from dnnkern.torch._overrides import KEY, _exists  # noqa: E402
-from dnnkern.torch._table import table  # noqa: E402
+from dnnkern.torch._table import selected, table  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
@@ -44,6 +45,12 @@ def assert_same(ours, theirs, name):
     assert torch.allclose(ours, theirs, rtol=0, atol=bound, equal_nan=True), f"{name}: {(ours - theirs).abs().max().item()} > {bound}"
 
 
+def everything(call):
+    """All overrides; those of arithmetic, which is of integers too within PyTorch's own gradients, where the call is of them."""
+    arithmetic = selected("arithmetic")
+    return dnnkern.torch.enabled("all", exclude=() if arithmetic & set(call.ops) else arithmetic, strict=True)
+
+
 def ran():
     """Operators that this library has computed."""
     return {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
@@ -52,7 +59,7 @@ def ran():
 @pytest.mark.parametrize("call, way, dtype", RUNS, ids=lambda value: str(value))
 def test_equals_pytorch(call, way, dtype):
     theirs = pytorchs(call, tensors(call, way, dtype))
-    with dnnkern.torch.enabled("all", strict=True):
+    with everything(call):
         ours = results(call, tensors(call, way, dtype))
     assert ran() >= set(call.ops)
     assert_all_same(ours, theirs, call)
@@ -74,7 +81,7 @@ def test_repeated_calls(call):
     for t in given[-1]:
         t.data.mul_(0.5)
     theirs = pytorchs(call, given[-1])
-    with dnnkern.torch.enabled("all", strict=True):
+    with everything(call):
         kept = [results(call, some) for some in given]
     assert_all_same(kept[-1], theirs, call)
 
@@ -99,6 +106,31 @@ def test_without_elements(call):
     assert mine == error
     if error is None:
         assert_all_same(ours, theirs, call)
+
+
+NUMBERS = {"sum": lambda i, x: i + 1, "product": lambda i, x: i * 2.5, "difference": lambda i, x: 2 - i, "quotient": lambda i, x: i / 2,
+           "complex": lambda i, x: x + 1j, "large": lambda i, x: x * 1e300, "in-place": lambda i, x: i.clone().add_(3),
+           "booleans": lambda i, x: (i > 1) + True, "scaled": lambda i, x: torch.add(i, 2, alpha=3), "comparison": lambda i, x: i.ge(1.5),
+           "half": lambda i, x: x.half() > 1e6, "choice": lambda i, x: torch.where(x > 0, x.half(), x)}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_go_back(name):
+    """PyTorch promotes as it would have, each call is counted once, and operators that fail say what they said."""
+    function, given = NUMBERS[name], (labels(6, classes=4), torch.tensor([1.0, -2.0], device=DEVICE))
+    theirs = function(*given)
+    with dnnkern.torch.enabled("arithmetic"):
+        ours = function(*given)
+    assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    left = [row for row in dnnkern.torch.status(reset=True) if not row.ours]
+    assert left and all(row.calls == 1 for row in left)
+    with dnnkern.torch.enabled("arithmetic", strict=True), pytest.raises(NotSupported):
+        function(*given)
+    with pytest.raises(RuntimeError, match="can't be cast") as error:
+        given[0].add_(1.5)
+    with dnnkern.torch.enabled("arithmetic", strict=True), pytest.raises(RuntimeError) as again:
+        given[0].add_(1.5)
+    assert str(again.value) == str(error.value)
 
 
 def test_ctc_loss_of_cudnn():

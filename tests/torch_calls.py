@@ -288,6 +288,19 @@ CALLS = (
         ("max-dim", "max.dim", HALVES, lambda x: x.max(1)), ("min-dim", "min.dim", (), lambda x: x.min(-1, keepdim=True)),
         ("argmax", "argmax", HALVES, lambda x: x.detach().argmax(2)), ("argmax-all", "argmax", (), lambda x: x.detach().argmax()),
         ("argmin", "argmin", (), lambda x: x.detach().argmin(0, keepdim=True)))),
+    *(Call(name, f, ((2, 3, 4, 5), (3, 1, 5)), tuple(f"{op}.Tensor" for op in ops.split()), EVERY, dtypes) for name, ops, dtypes, f in (
+        ("add", "add", HALVES, torch.add), ("add-scaled", "add mul", HALVES, lambda x, y: torch.add(x, y, alpha=0.5)),
+        ("add-number", "add", (), lambda x, y: 2 + x + torch.add(y, 1.5, alpha=3)),
+        ("sub", "sub", (), lambda x, y: torch.sub(x, y, alpha=2)), ("sub-number", "sub mul", HALVES, lambda x, y: (2 - x) * (y - 1.5)),
+        ("mul", "mul", HALVES, torch.mul), ("mul-number", "mul", ("float64",), lambda x, y: 0.1 * x * True),
+        ("div", "div add mul", HALVES, lambda x, y: x / (y * y + 0.5) / 3), ("div-number", "mul", (), lambda x, y: 1 / (x * x + 0.5)))),
+    *(Call(op, lambda x, y, op=op: getattr(getattr(x.sin(), op)(y), op)(0.5), ((2, 3, 4, 5), (3, 1, 5)), (f"{op}.Tensor",), EVERY, ())
+      for op in ("add_", "sub_", "mul_")),
+    Call("div_", lambda x, y: x.sin().div_(y.cos()).div_(2), ((2, 3, 4, 5), (3, 1, 5)), ("div_.Tensor",), EVERY, ()),
+    Call("comparisons", lambda x, y: tuple(f(x, z) for z in (y, 0.1) for f in (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le)),
+         ((2, 3, 4, 5), (3, 1, 5)), tuple(f"{op}.{kind}" for op in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Tensor", "Scalar")),
+         EVERY, HALVES),
+    Call("where", lambda x, y: torch.where(y > 0, x.detach(), y.detach()), ((2, 3, 4, 5), (3, 1, 5)), ("where.self",), EVERY, HALVES),
     *(Call(name, getattr(torch, name), ((2, 3, 4, 5),), (name,), dtypes=()) for name in (
         "exp", "neg", "abs", "sin", "cos", "erf", "floor", "ceil", "reciprocal")),
     *(Call(name, lambda x, name=name: getattr(torch, name)(x.square() + 0.5), ((2, 3, 4, 5),), (name, "pow.Tensor_Scalar"),

@@ -223,7 +223,8 @@ def _register(library, override, key, strict):
         library.impl(override.name, _caller_above(override, original, strict), key, with_keyset=True)
     else:  # a kernel of a backend goes nowhere else, and to make an object of the key set is a tenth of what an override costs
         back = functools.partial(original, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
-        library.impl(override.name, _caller(override, back, strict), key)
+        caller = _caller_with_numbers if override.numbers else _caller
+        library.impl(override.name, caller(override, back, strict), key)
     _retired.append(torch.library.get_kernel(name, key))
 
 
@@ -233,6 +234,34 @@ def _exists(name, key):
         return torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, key)
     except RuntimeError:  # no operator of this name
         return False
+
+
+def _caller_with_numbers(override, back, strict):
+    """`_caller` for an operator that takes numbers for tensors.
+
+    The dispatcher hands kernels tensors that are marked as numbers, functions of Python get numbers instead, and only a call of `torch.ops`
+    makes such tensors of them again. So PyTorch's kernel is called from within one, which comes back here.
+    """
+    here = threading.local()
+    packet, _, overload = override.name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload)
+
+    def back_with_numbers(*args, **kwargs):
+        if all(isinstance(a, torch.Tensor) for a in args):
+            return back(*args, **kwargs)
+        here.is_back = True
+        try:
+            return operator(*args, **kwargs)
+        finally:
+            here.is_back = False
+    call = _caller(override, back_with_numbers, strict)
+
+    def function(*args, **kwargs):
+        if getattr(here, "is_back", False):
+            here.is_back = False
+            return back(*args, **kwargs)
+        return call(*args, **kwargs)
+    return function
 
 
 def _caller(override, back, strict):

@@ -1,4 +1,6 @@
 """Connectionist temporal classification: the loss and its gradient."""
+import itertools
+
 import torch
 
 import dnnkern
@@ -29,8 +31,8 @@ def _rows(targets, lengths):
         raise Refused(f"targets of shape {tuple(targets.shape)}, of which {lengths} are the lengths")
     if not longest:
         return targets.new_empty((len(lengths), 0))
-    first = torch.tensor([0, *lengths[:-1]]).cumsum(0)[:, None]
-    return targets[(first + torch.arange(longest)).clamp_(max=count - 1).to(targets.device)]
+    firsts = [0, *itertools.accumulate(lengths[:-1])]
+    return targets[torch.tensor([[min(first + k, count - 1) for k in range(longest)] for first in firsts], device=targets.device)]
 
 
 @aten("_ctc_loss")

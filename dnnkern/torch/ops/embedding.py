@@ -17,7 +17,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
     if weight.dim() != 2 or indices.dtype not in _INDICES or indices.numel() == 0:
         raise Refused(f"a table of shape {tuple(weight.shape)}, indices of shape {tuple(indices.shape)}")
     if HOST_MEMORY:
-        least, most = indices.aminmax()
+        least, most = (int(i) for i in indices.aminmax())
         if least < 0 or most >= weight.shape[0]:
             raise Refused("an index out of range")  # which PyTorch's kernel for the CPU reports
     return dnnkern.embedding_fwd(weight, indices)

@@ -1,8 +1,4 @@
-"""Functions of single elements: one kernel for each operator, of a program of `fused_pointwise`.
-
-Operators with a number of Python beside a tensor (add, mul, where) are not here: the dispatcher hands it over as a number, which PyTorch's
-kernel, where a call has to go back to it, does not take.
-"""
+"""Functions of single elements: one kernel for each operator, of a program of `fused_pointwise`."""
 import functools
 
 import torch
@@ -37,6 +33,13 @@ _BINARY = {"maximum": "max", "minimum": "min", "atan2": "atan2"}
 _FORMULAS = {
     **{name: lambda f, x, mode=mode: getattr(f, mode)(x) for name, mode in _UNARY.items()},
     **{name: lambda f, x, y, mode=mode: getattr(f, mode)(x, y) for name, mode in _BINARY.items()},
+    **{name: lambda f, x, y, mode=name: getattr(f, mode)(x, y) for name in (
+        "add", "sub", "mul", "div", *(f"cmp_{name}" for name in ("eq", "neq", "gt", "ge", "lt", "le")))},
+    "rsub": lambda f, y, x: f.sub(x, y),
+    "rdiv": lambda f, y, x: f.div(x, y),
+    "add_scaled": lambda f, x, y, alpha: f.add(x, f.mul(alpha, y)),
+    "sub_scaled": lambda f, x, y, alpha: f.sub(x, f.mul(alpha, y)),
+    "where": lambda f, mask, x, y: f.binary_select(x, y, mask),
     "addcmul": lambda f, x, a, b, value: f.add(x, f.mul(f.mul(value, a), b)),
     "addcdiv": lambda f, x, a, b, value: f.add(x, f.div(f.mul(value, a), b)),
     "sigmoid_backward": lambda f, dy, y: f.mul(dy, f.sub(y, f.mul(y, y))),
@@ -55,7 +58,7 @@ _FORMULAS = {
 def _program(formula, kinds, result):
     """The program of a formula: of arrays of these dtypes, and of numbers, where there is None."""
     from ...device.program import Program
-    compute = "float64" if result == "float64" else "float32"
+    compute = "float64" if "float64" in kinds else "float32"
     builder = _Builder(len(kinds), compute)
     value = _FORMULAS[formula](builder, *range(len(kinds)))
     loads = [(compute, "value") if kind is None else (kind, "matrix") for kind in kinds]
@@ -71,26 +74,32 @@ def _strides(*described):
     return tensors[0].shape, None if tuple(strides) == packed else tuple(strides)
 
 
-def _run(formula, tensors, numbers=()):
-    """Compute a formula of tensors of one dtype, and of numbers."""
+def run(formula, tensors, numbers=(), *, mask=None, result=None, out=None):
+    """Compute a formula of a mask of bool, if it has one, of tensors of one dtype, and of numbers."""
     one_dtype(*tensors)
-    if any(t.numel() == 0 for t in tensors):
-        raise Refused("no elements")
-    first, out = tensors[0], None
-    shape, strides = _strides(*[(t.shape, t.stride()) for t in tensors])
-    if strides is not None:
-        out = torch.empty_strided(shape, strides, dtype=first.dtype, device=first.device)
-    kind = str(first.dtype).removeprefix("torch.")
-    program = _program(formula, (*[kind] * len(tensors), *[None] * len(numbers)), kind)
-    return dnnkern.fused_pointwise(program, tensors, numbers=[float(v) for v in numbers], out=out)
+    operands, first = tensors if mask is None else (mask, *tensors), tensors[0]
+    if any(t.numel() == 0 or t.device != first.device for t in operands):
+        raise Refused("no elements, or several devices")
+    result = result or first.dtype
+    shape, strides = _strides(*[(t.shape, t.stride()) for t in operands])
+    if out is None and strides is not None:
+        out = torch.empty_strided(shape, strides, dtype=result, device=first.device)
+    elif out is not None and out.shape != shape:
+        raise Refused(f"a result of shape {tuple(shape)} in place of {tuple(out.shape)}")
+    kinds = *[_word(t.dtype) for t in operands], *[None] * len(numbers)
+    return dnnkern.fused_pointwise(_program(formula, kinds, _word(result)), operands, numbers=[float(v) for v in numbers], out=out)
+
+
+def _word(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def _of_tensors(formula, *tensors):
-    return _run(formula, tensors)
+    return run(formula, tensors)
 
 
 def _of_product(formula, x, a, b, *, value=1):
-    return _run(formula, (x, a, b), (value,))
+    return run(formula, (x, a, b), (value,))
 
 
 def _add(name, function, formula):
@@ -108,7 +117,7 @@ for _op in ("addcmul", "addcdiv"):
 def clamp(x, min=None, max=None):
     """x, not below and not above numbers."""
     formula = "clamp" if None not in (min, max) else "clamp_min" if max is None else "clamp_max"
-    return _run(formula, (x,), [bound for bound in (min, max) if bound is not None])
+    return run(formula, (x,), [bound for bound in (min, max) if bound is not None])
 
 
 _POWERS = {2: "square", 3: "cube", 1: "identity", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}
@@ -118,4 +127,4 @@ _POWERS = {2: "square", 3: "cube", 1: "identity", 0.5: "sqrt", -1: "reciprocal",
 def power(x, exponent):
     """x to the power of a number."""
     formula = _POWERS.get(exponent)
-    return _run("pow", (x,), (exponent,)) if formula is None else _run(formula, (x,))
+    return run("pow", (x,), (exponent,)) if formula is None else run(formula, (x,))
