@@ -1,4 +1,6 @@
 """Every override beside PyTorch's own kernel: values, gradients, dtypes and strides."""
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -123,8 +125,9 @@ def test_numbers_that_go_back(name):
         ours = function(*given)
     assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
     left = [row for row in dnnkern.torch.status(reset=True) if not row.ours]
-    assert left and all(row.calls == 1 for row in left)
-    with dnnkern.torch.enabled("arithmetic", strict=True), pytest.raises(NotSupported):
+    of_floats = name in ("complex", "large", "half", "choice")  # arithmetic of integers is not counted
+    assert bool(left) == of_floats and all(row.calls == 1 for row in left)
+    with dnnkern.torch.enabled("arithmetic", strict=True), pytest.raises(NotSupported) if of_floats else contextlib.nullcontext():
         function(*given)
     with pytest.raises(RuntimeError, match="can't be cast") as error:
         given[0].add_(1.5)

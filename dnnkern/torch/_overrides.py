@@ -241,6 +241,7 @@ def _caller_with_numbers(override, back, strict):
 
     The dispatcher hands kernels tensors that are marked as numbers, functions of Python get numbers instead, and only a call of `torch.ops`
     makes such tensors of them again. So PyTorch's kernel is called from within one, which comes back here.
+    Arithmetic of integers is PyTorch's, and not counted: programs of floats have some everywhere.
     """
     here = threading.local()
     packet, _, overload = override.name.partition(".")
@@ -260,6 +261,9 @@ def _caller_with_numbers(override, back, strict):
         if getattr(here, "is_back", False):
             here.is_back = False
             return back(*args, **kwargs)
+        for a in args:
+            if isinstance(a, torch.Tensor) and not a.is_floating_point():
+                return back_with_numbers(*args, **kwargs)
         return call(*args, **kwargs)
     return function
 

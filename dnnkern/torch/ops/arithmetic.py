@@ -76,7 +76,7 @@ for _mode, _new, _within in (("add", _scaled, _scaled_in_place), ("sub", _scaled
     _add((f"{_mode}.Tensor",), _new, _mode, numbers=True)
     _add((f"{_mode}_.Tensor",), _within, _mode, numbers=True)
 for _name, _mode in _COMPARISONS.items():
-    _add((f"{_name}.Tensor", f"{_name}.Scalar"), _compared, _mode)
+    _add((f"{_name}.Tensor", f"{_name}.Scalar"), _compared, _mode, numbers=True)
 
 
 @aten("where.self", heavy=False)
