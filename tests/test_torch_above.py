@@ -179,6 +179,17 @@ def test_recurrent_networks():
     assert ran() >= {"lstm.input", "gru.input", "gru.input backward", "gru.data"}
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="of the CPU")
+def test_recurrent_networks_under_autocast():
+    net, x = torch.nn.LSTM(2, 3), made(2, 1, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = net(x)[0]
+        with dnnkern.torch.enabled("rnn"):
+            ours = net(x)[0]
+    assert "autocast on the CPU" in dnnkern.torch.status()[0].why
+    assert_same(ours, theirs, "autocast")
+
+
 def test_packed_sequences():
     """Of a module whose samples are not sorted, derived twice; and sizes that are none."""
     lstm = torch.nn.LSTM(3, 4, bidirectional=True).double().to(DEVICE)

@@ -91,6 +91,8 @@ def _network(cell, x, batch_sizes, states, params, biases, layers, dropout, trai
     """The network of a call of PyTorch's. With `batch_sizes` x is a packed sequence, and so is the result."""
     if not _PLAIN.issuperset(map(type, (x, *states, *params))):
         raise Refused("tensors of other classes, or a compiler's")
+    if KEY == "CPU" and torch.is_autocast_enabled("cpu"):
+        raise Refused("autocast on the CPU, which rounds each step's products")
     if KEY == "CUDA" and torch.is_autocast_enabled("cuda"):  # where cuDNN's networks run in float16, whatever autocast's dtype
         x, states = x.to(torch.float16), [state.to(torch.float16) for state in states]
         one_dtype(*params)
