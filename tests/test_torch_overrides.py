@@ -15,7 +15,7 @@ import dnnkern  # noqa: E402
 import dnnkern.torch  # noqa: E402
 from dnnkern import dispatch, find  # noqa: E402
 from dnnkern.device import SIMULATED  # noqa: E402
-from dnnkern.torch import _context, _find, _overrides  # noqa: E402
+from dnnkern.torch import _context, _find, _overrides, _tensors  # noqa: E402
 from dnnkern.torch._table import selected, table  # noqa: E402
 from dnnkern.torch.ops import convolution  # noqa: E402
 
@@ -448,3 +448,18 @@ def test_on_a_forked_childs_side():
         assert is_ours()
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(is_ours)
+
+
+@pytest.mark.parametrize("operator", ["conv", "matmul", "rnn"])
+def test_how_float32_may_be_computed(operator, monkeypatch):
+    """What a GPU's overrides ask, for each of the operators that do."""
+    monkeypatch.setattr(_tensors, "HOST_MEMORY", False)
+    of = getattr(torch.backends.cuda if operator == "matmul" else torch.backends.cudnn, operator)
+    before = of.fp32_precision
+    try:
+        for word, math in (("tf32", "tf32"), ("ieee", None)):
+            of.fp32_precision = word
+            assert _tensors.math_of(operator, torch.ones(2)) == math
+            assert _tensors.math_of(operator, torch.ones(2, dtype=torch.float16)) is None
+    finally:
+        of.fp32_precision = before

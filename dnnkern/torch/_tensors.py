@@ -10,7 +10,7 @@ KEY = "CPU" if HOST_MEMORY else "CUDA"
 """The backend key of tensors that this library's kernels take."""
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
 fp32_precision = torch._C._get_fp32_precision_getter
-PRECISIONS = {operator: functools.partial(fp32_precision, "cuda", operator) for operator in ("conv", "matmul")}
+PRECISIONS = {operator: functools.partial(fp32_precision, "cuda", operator) for operator in ("conv", "matmul", "rnn")}
 """How precisely PyTorch lets operators compute in float32: what calls on float32 depend on, and no others."""
 
 
