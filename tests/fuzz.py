@@ -45,6 +45,8 @@ LARGEST = 4000  # elementary steps of a case that is worth repeating
 MOST = 8  # cases of an operation
 PART = 500  # calls from one seed
 
+MAY_RACE = {("move_rows", "target")}  # rows that go to one place
+
 _SPEC = dnnkern.RnnSpec("lstm", 2, 3, proj_size=2)
 
 
@@ -363,6 +365,8 @@ def try_any(call, parameter, value, findings):
         if ("\n" in message or len(message) > 600) and not isinstance(error, NotSupported):
             findings.add("is long", call, parameter, value, message)
     except Exception as error:
+        if type(error).__name__ == "Race" and (call.name, parameter) in MAY_RACE:
+            return
         last = traceback.extract_tb(error.__traceback__)[-1]
         findings.add("escapes", call, parameter, value, f"{type(error).__name__}: {error} at {last.filename}:{last.lineno}")
         return

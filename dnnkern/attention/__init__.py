@@ -5,7 +5,7 @@ from ..engine.dropout_bits import drawn
 from ..host import seeds
 from ..host.front import Operation, public
 from ..host.scalars import flag, ints, number, shares
-from ._calls import BACKWARD_MORE, FORWARD_MORE, STATS, make_backward, make_forward
+from ._calls import BACKWARD_MORE, FORWARD_MORE, STATS, longest, make_backward, make_forward
 from ._checks import SCALES, check_lengths
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem
 from .decode._problem import DecodeProblem, check_cache, make_decode
@@ -14,6 +14,9 @@ from .rope._problem import RopeProblem, make_rope
 
 __all__ = ["DecodeProblem", "DropoutMaskProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd",
            "sdpa_decode", "sdpa_dropout_mask", "sdpa_fwd"]
+
+
+_NONE, _ONE = 0, 1.0  # the longest sequences and dropout_scale where none are given
 
 
 def _bound(make, *first, **given):
@@ -55,8 +58,8 @@ _rope_bwd = ROPE_BWD.call
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
              layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, ragged_q=None,
-             ragged_k=None, ragged_v=None, ragged_o=None, ragged_lse=None, page_table_k=None, page_table_v=None, max_seq_len_q=0,
-             max_seq_len_kv=0, block_mask=None, dropout_mask=None, dropout_scale=1.0, return_stats=False, out=None, workspace=None,
+             ragged_k=None, ragged_v=None, ragged_o=None, ragged_lse=None, page_table_k=None, page_table_v=None, max_seq_len_q=_NONE,
+             max_seq_len_kv=_NONE, block_mask=None, dropout_mask=None, dropout_scale=_ONE, return_stats=False, out=None, workspace=None,
              stream=None, **choice):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` per head; scores stay on chip.
 
@@ -182,8 +185,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     elif mask is not None:
         operands += mask,
     parameters = out_dtype, *_score_parameters("sdpa_fwd", scale, causal, align, window, alibi, dropout, softcap), layout
-    if max_seq_len_q or max_seq_len_kv or dropout_mask is not None:
-        parameters += max_seq_len_q, max_seq_len_kv, number("sdpa_fwd", "dropout_scale", dropout_scale)
+    if not (max_seq_len_q is max_seq_len_kv is _NONE and dropout_mask is None and dropout_scale is _ONE):
+        parameters += *longest("sdpa_fwd", max_seq_len_q, max_seq_len_kv), number("sdpa_fwd", "dropout_scale", dropout_scale)
     call = (_alone, _with_stats, _with_lse, _with_all)[2 * with_lse + with_stats]
     return call(operands, out, parameters, words, workspace, stream, choice)
 
@@ -192,7 +195,7 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
              sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, ragged_q=None, ragged_k=None, ragged_v=None,
-             ragged_o=None, ragged_lse=None, max_seq_len_q=0, max_seq_len_kv=0, dropout_mask=None, dropout_scale=1.0, out=None,
+             ragged_o=None, ragged_lse=None, max_seq_len_q=_NONE, max_seq_len_kv=_NONE, dropout_mask=None, dropout_scale=_ONE, out=None,
              workspace=None, stream=None, **choice):
     """The gradients of `sdpa_fwd` with respect to q, k, v, the bias and the sink.
 
@@ -259,8 +262,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     elif arrays or mask is not None:
         operands += mask, *arrays
     parameters = *_score_parameters("sdpa_bwd", scale, causal, align, window, alibi, dropout, softcap), layout
-    if max_seq_len_q or max_seq_len_kv or dropout_mask is not None:
-        parameters += max_seq_len_q, max_seq_len_kv, number("sdpa_bwd", "dropout_scale", dropout_scale)
+    if not (max_seq_len_q is max_seq_len_kv is _NONE and dropout_mask is None and dropout_scale is _ONE):
+        parameters += *longest("sdpa_bwd", max_seq_len_q, max_seq_len_kv), number("sdpa_bwd", "dropout_scale", dropout_scale)
     with_dbias = flag("sdpa_bwd", "bias_gradient", bias_gradient) and bias is not None
     with_dsink = flag("sdpa_bwd", "sink_gradient", sink_gradient)
     call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * with_dbias + with_dsink]

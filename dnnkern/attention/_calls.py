@@ -6,6 +6,7 @@ from ..host import seeds
 from ..host.choices import dtype_of, one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8, default_output
+from ..host.scalars import integer
 from ..host.tensor import Tensor
 from ._checks import SCALES, check_number, present
 from ._layout import LAYOUTS, PAGES, RAGGED, RAGGED_GRADIENTS, RAGGED_STATS, sizes_of
@@ -28,6 +29,11 @@ def normal_window(op, window, causal):
     if min(left, right) < -1:
         raise ValueError(f"{op}: window={window!r}; expected -1 for no bound, or how many keys")
     return left, 0 if causal else right
+
+
+def longest(op, rows, keys):
+    """The longest sequences of rows and of keys, as integers."""
+    return integer(op, "max_seq_len_q", rows), integer(op, "max_seq_len_kv", keys)
 
 
 def normal_options(op, q, k, more, scale, causal, align, window, alibi, dropout, softcap, layout, max_seq_len_q=0, max_seq_len_kv=0,

@@ -1,4 +1,6 @@
 """Where the arrays of attention lie: batches, sequences one after the other, ragged ones, keys and values in pages."""
+import functools
+
 from ._checks import expect
 
 LAYOUTS = ("BHSD", "BSHD", "THD")
@@ -28,7 +30,7 @@ class Layout:
     array that has no offsets is BSHD; and k and v in pages beside ragged queries.
     """
 
-    @property
+    @functools.cached_property
     def ragged(self):
         """dtype of the offsets of ragged arrays; "" where none is ragged."""
         return next((t.dtype for t in map(self.offsets, self.ragged_names) if t is not None), "")

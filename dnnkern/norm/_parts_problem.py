@@ -1,5 +1,6 @@
 """Problems of batch normalisation in parts, which others add up or merge in between: the statistics of several parts as those of the whole,
 and the gradient from given sums."""
+import contextlib
 from dataclasses import dataclass
 
 from ..device.epilogue import Activation
@@ -156,13 +157,23 @@ class BatchNormGradientApplyProblem(ChannelNorm):
         return np.full(self.counts.shape, 1000) if name == "counts" else None
 
 
+@contextlib.contextmanager
+def _said_by(function, op):
+    """Errors of an operation's problem begin with the function that makes it."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}:" + str(error).removeprefix(f"{op}:").removeprefix(f"{function}:")) from None
+
+
 @of_images
 def make_stats(tensors, outs, mode, layout, aliases):
     """`BatchNormProblem` of statistics alone."""
     function, (x,) = "batch_norm_stats", tensors
     check_given(function, {"x": x}, ("x",))
     mean, rstd = results_of(function, {"x": x, "gamma": None}, outs, ("mean", "rstd"), layout, mode)
-    return BatchNormProblem(x, None, None, None, None, None, None, mean, rstd, mode, layout)
+    with _said_by(function, "batch_norm_train_fwd"):
+        return BatchNormProblem(x, None, None, None, None, None, None, mean, rstd, mode, layout)
 
 
 def make_merge(tensors, outs, aliases):
@@ -187,7 +198,8 @@ def make_sums(tensors, outs, mode, layout, activation, aliases):
         (mean,) = results_of(function, given, None, ("mean",), layout, mode)
         outs = mean, mean
     y, beta = for_activation(function, activation, given)
-    return BatchNormGradientProblem(*tensors[:5], y, None, *outs, None, mode, layout, activation, beta)
+    with _said_by(function, "batch_norm_bwd"):
+        return BatchNormGradientProblem(*tensors[:5], y, None, *outs, None, mode, layout, activation, beta)
 
 
 @of_images
