@@ -252,7 +252,7 @@ CALLS = (
     Call("ctc_loss", lambda x: F.ctc_loss(x, labels(3, 3, classes=5) + 1, (7, 6, 5), (3, 0, 2)), ((7, 3, 6),), CTC, PLAIN, WITHOUT_HALVES),
     Call("ctc_loss-flat", lambda x: F.ctc_loss(x, labels(5, classes=3), torch.tensor([7, 2, 4]), torch.tensor([1, 3, 1]), 5, "sum", True),
          ((7, 3, 6),), CTC, ("contiguous",), ()),
-    Call("ctc_loss-cudnn", lambda x: F.ctc_loss(x, labels(5, classes=3).cpu().int() + 1, (7, 6, 4), (1, 3, 1)), ((7, 3, 6),),
+    Call("ctc_loss-cudnn", lambda x: F.ctc_loss(x, labels(5, classes=3).cpu().int() + 1, (7, 7, 7), (1, 3, 1)), ((7, 3, 6),),
          CTC if HOST_MEMORY else ("_cudnn_ctc_loss",), ("contiguous",), ()),
     Call("attention", ATTEND, ((2, 4, 6, 8),) * 3, ATTENTION),
     Call("attention-causal", lambda q, k, v: ATTEND(q, k, v, is_causal=True, scale=0.3), ((2, 4, 6, 8),) * 3, ATTENTION, ("contiguous",)),
