@@ -7,8 +7,8 @@ import functools
 from dataclasses import replace
 
 from .tensor import Tensor
-from .window import LAYOUTS
 
+LAYOUTS = ("NCHW", "NHWC")
 CHANNELS_LAST = "channels_last"
 CALL_LAYOUTS = (*LAYOUTS, CHANNELS_LAST)
 """The words of a call that `of_images` makes the problem of; its maker is given one of `LAYOUTS`."""

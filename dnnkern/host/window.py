@@ -4,9 +4,9 @@ And what follows from them: output extents, and a call's sizes in the three dime
 """
 import functools
 
+from .last import LAYOUTS  # noqa: F401 (where families look for it)
 from .scalars import LARGEST, integer, ints
 
-LAYOUTS = ("NCHW", "NHWC")
 AXES = "dhw"
 
 
