@@ -45,7 +45,8 @@ EXCEPT = {
         "adagrad_step", "affine_grid_fwd", "batch_norm_infer", "batch_norm_train_fwd", "clip_grad_norm", "cross_entropy_bwd",
         "cross_entropy_fwd", "glu_bwd", "grad_norm", "grid_sample_fwd", "mse_loss_bwd", "mse_loss_fwd", "rmsprop_step", "rnn_bwd_data",
         "rnn_bwd_weights", "rnn_fwd")},
-    **{(op, "bfloat16"): ADDS for op in ("avg_pool_bwd", "col2im", "embedding_bwd", "grid_sample_bwd", "max_pool_bwd", "nll_loss_fwd")},
+    **{(op, "bfloat16"): ADDS for op in ("avg_pool_bwd", "col2im", "embedding_bwd", "grid_sample_bwd", "max_pool_bwd", "nll_loss_fwd",
+                                         "pad_bwd")},
     **{(op, "bfloat16"): LACKS for op in ("batch_norm_bwd", "ctc_loss_bwd", "ctc_loss_fwd", "group_norm_bwd", "layer_norm_bwd", "lrn_fwd")},
     ("sdpa_bwd", "bfloat16"): "PyTorch's gradients are of its own o, rounded to bfloat16",
     ("sgd_step", "bfloat16"): "PyTorch 2.13's fused step leaves wrong momenta in 16 bits"}

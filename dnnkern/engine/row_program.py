@@ -2,8 +2,6 @@
 import functools
 
 from ..device import device_function
-from ..device.program import make_cast, make_program
-from ..device.unroll import unrolled
 
 
 @functools.cache
@@ -17,6 +15,8 @@ def make_functions(program, compute, result, elements):
     """
     if program is None:
         return None, None
+    from ..device.program import make_cast, make_program
+    from ..device.unroll import unrolled
     run = make_program(program, compute, short=result in ("float16", "bfloat16"))
     cast = make_cast(program.types(compute)[program.result], compute)
 

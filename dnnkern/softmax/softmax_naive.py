@@ -16,7 +16,6 @@ from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
-from ..engine.row_program import make_functions
 from ..host.launch import Argument, Launch
 from ._math import arithmetic
 
@@ -69,7 +68,10 @@ def forward_kernel(config):
     Real, softmax = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
     row_offsets = make_row_offsets64(config.dims, ("x", "y"))
     PROGRAM, placed = config.program is not None, make_placed(config.program, config.all_dims)
-    function, _ = make_functions(config.program, compute, config.result or config.dtype, 1)
+    function = None
+    if PROGRAM:  # a first call without one imports nothing for it
+        from ..engine.row_program import make_functions
+        function, _ = make_functions(config.program, compute, config.result or config.dtype, 1)
 
     @jit(launch_bounds=THREADS)
     def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides, shape, operands):
