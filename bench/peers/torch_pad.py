@@ -9,7 +9,7 @@ MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
 def make(case, operands, clock):
     """The case in PyTorch; None where its borders are not those that it has."""
     p = case.problem
-    if p.mode != "constant" and not _padded_dims(p) < p.x.ndim <= 5:
+    if p.mode != "constant" and not padded_dims(p) < p.x.ndim <= 5:
         return None
     return make_peer(_bind, "y", case, operands, clock)
 
@@ -19,13 +19,13 @@ def plain_call(case, arrays):
     return _bind(case.problem, arrays)
 
 
-def _padded_dims(p):
+def padded_dims(p):
     """How many of the last dimensions there are from the first one that has a border."""
     return len(p.pads) - next((k for k, some in enumerate(p.pads) if any(some)), len(p.pads))
 
 
 def _bind(p, t):
-    x, count = t["x"], max(_padded_dims(p), 1)
+    x, count = t["x"], max(padded_dims(p), 1)
     flat = [v for some in reversed(p.pads[len(p.pads) - count:]) for v in some]
     if p.mode == "constant":
         return lambda: F.pad(x, flat, value=1.0)

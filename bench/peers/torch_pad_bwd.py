@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from ._torch_moves import NAME, make_peer  # noqa: F401
-from .torch_pad import _padded_dims
+from .torch_pad import padded_dims
 
 KINDS = {"edge": "replication", "reflect": "reflection"}
 
@@ -11,7 +11,7 @@ KINDS = {"edge": "replication", "reflect": "reflection"}
 def make(case, operands, clock):
     """The case in PyTorch; None where its borders are not those that it has."""
     p = case.problem
-    if p.mode != "constant" and not (_padded_dims(p) <= 3 and _padded_dims(p) < p.dx.ndim <= _padded_dims(p) + 2):
+    if p.mode != "constant" and not (padded_dims(p) <= 3 and padded_dims(p) < p.dx.ndim <= padded_dims(p) + 2):
         return None
     return make_peer(_bind, "dx", case, operands, clock)
 
@@ -22,7 +22,7 @@ def plain_call(case, arrays):
 
 
 def _bind(p, t):
-    dy, dx, count = t["dy"], t["dx"], max(_padded_dims(p), 1)
+    dy, dx, count = t["dy"], t["dx"], max(padded_dims(p), 1)
     flat = [v for some in reversed(p.pads[len(p.pads) - count:]) for v in some]
     if p.mode == "constant":
         return lambda: F.pad(dy, [-v for v in flat])
