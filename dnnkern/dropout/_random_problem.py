@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from ..host import seeds
 from ..host.canonical import MOST_DIMENSIONS, Dim, check_output, sizes_text
 from ..host.choices import one_of
-from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 
@@ -15,7 +14,7 @@ GROUP = 4
 
 
 @dataclass(frozen=True)
-class RandomProblem:
+class RandomProblem(seeds.Drawn):
     """``y[...] = random numbers``, y being of x's shape and dtype, and mostly x itself: all but the addresses, the seed and the numbers of
     the distribution.
 
@@ -64,32 +63,6 @@ class RandomProblem:
     def is_wide(self):
         """Whether an element offset does not fit 32 bits."""
         return any(abs(edge) // self.y.itemsize >= 2 ** 31 - 64 for edge in self.y.extent)
-
-    @property
-    def size(self):
-        return self.y.size
-
-    @property
-    def dtype(self):
-        return self.y.dtype
-
-    @property
-    def compute(self):
-        """The widest type in kernels; numbers are made in float32."""
-        return compute_dtype(self.dtype)
-
-    @property
-    def outputs(self):
-        return (self.y,)
-
-    @property
-    def is_empty(self):
-        return self.size == 0
-
-    @property
-    def bytes(self):
-        """Bytes that must move: each element written."""
-        return self.y.nbytes
 
     def __str__(self):
         strided = "" if self.y.is_packed else f" strides {self.y.strides}"

@@ -5,6 +5,7 @@ A CUDA graph keeps the numbers that it was captured with; what it reads from mem
 import numpy as np
 
 from ..device.philox import STREAMS
+from .dtypes import compute_dtype
 from .launch import Argument
 from .scalars import word
 
@@ -58,3 +59,33 @@ def arguments(problem):
     """Kernel parameters `seed` and `offset`: numbers, or where they are."""
     return tuple(Argument("int64*", array) if at_address else Argument("uint64", name)
                  for name, array, at_address in zip(("seed", "offset"), ARRAYS, reads(problem)))
+
+
+class Drawn:
+    """What problems share whose one result, y, is made of random words: numbers are made in float32."""
+
+    @property
+    def size(self):
+        return self.y.size
+
+    @property
+    def dtype(self):
+        return self.y.dtype
+
+    @property
+    def compute(self):
+        """The widest type in kernels."""
+        return compute_dtype(self.dtype)
+
+    @property
+    def outputs(self):
+        return (self.y,)
+
+    @property
+    def is_empty(self):
+        return self.size == 0
+
+    @property
+    def bytes(self):
+        """Bytes that must move: each element written."""
+        return self.y.nbytes

@@ -3,7 +3,6 @@ from dataclasses import dataclass
 
 from ...host import seeds
 from ...host.canonical import check_output, sizes_text
-from ...host.dtypes import compute_dtype
 from ...host.products import FLOATS
 from ...host.tensor import Tensor
 from .._checks import present
@@ -14,7 +13,7 @@ GROUP = 8
 
 
 @dataclass(frozen=True)
-class DropoutMaskProblem:
+class DropoutMaskProblem(seeds.Drawn):
     """``y[b, h, i, j] = 1 where attention keeps the probability, else 0``, y being of x's shape and dtype, and mostly x itself.
 
     Attributes
@@ -42,32 +41,6 @@ class DropoutMaskProblem:
             raise ValueError(f"{OP}: x has shape {x.shape}; expected four dimensions, (B, H, S, N)")
         check_output(OP, self.y, x.shape, x.dtype)
         seeds.check(OP, self.seed_array, self.offset_array)
-
-    @property
-    def size(self):
-        return self.y.size
-
-    @property
-    def dtype(self):
-        return self.y.dtype
-
-    @property
-    def compute(self):
-        """The widest type in kernels."""
-        return compute_dtype(self.dtype)
-
-    @property
-    def outputs(self):
-        return (self.y,)
-
-    @property
-    def is_empty(self):
-        return self.size == 0
-
-    @property
-    def bytes(self):
-        """Bytes that must move: each element written."""
-        return self.y.nbytes
 
     def __str__(self):
         strided = "" if self.y.is_packed else f" strides {self.y.strides}"
