@@ -129,12 +129,12 @@ def eight(name, kind=EIGHT, rows=False, into=torch.bfloat16, **more):
             return operator(a, b, *scales, bias=bias, **last)
         how = [int(rows)], [0]
         return operator(a, b, [scales[0]], *how, [scales[1]], *how, bias, **last)
-    return run, ((32, 16), (32, 16), (32,), (32,)), (name,)
+    return run, ((32, 64), (32, 64), (32,), (32,)), (name,)
 
 
-def ends():
+def ends(*last):
     """Where groups end: one of them is empty."""
-    return torch.tensor([4, 4, 12], dtype=torch.int32, device=DEVICE)
+    return torch.tensor(last or (4, 4, 12), dtype=torch.int32, device=DEVICE)
 
 
 def eight_in_groups(a, b, scale_a, scale_b):
@@ -146,6 +146,7 @@ def eight_in_groups(a, b, scale_a, scale_b):
 CROSS_ENTROPY, ATTENTION, RMS_NORM = ((name, f"{name} backward") for name in (
     "cross_entropy_loss", "scaled_dot_product_attention", "rms_norm"))
 ATTEND = F.scaled_dot_product_attention
+SCALED = ("contiguous", "transposed") if HOST_MEMORY else ("contiguous",)  # for GPUs PyTorch takes rows of a, columns of b
 
 CALLS = (
     *(Call(f"conv{n}d-{name}", *conv(n, **how), CONV, PLAIN if n == 1 else EVERY) for n, name, how in (
@@ -167,7 +168,7 @@ CALLS = (
     Call("baddbmm", lambda a, b, c: torch.baddbmm(c, a, b, beta=2, alpha=0.5), ((2, 5, 6), (2, 6, 7), (2, 5, 7)), ("baddbmm", "bmm"),
          PLAIN),
     Call("baddbmm-row", lambda a, b, c: torch.baddbmm(c, a, b), ((2, 5, 6), (2, 6, 7), (7,)), ("baddbmm", "bmm"), ("contiguous",)),
-    *(Call(f"scaled-{what}", *eight(name, **how), ("contiguous", "transposed"), ()) for what, name, how in (
+    *(Call(f"scaled-{what}", *eight(name, **how), SCALED, ()) for what, name, how in (
         ("whole", "_scaled_mm", {}), ("rows", "_scaled_mm", {"rows": True}), ("wide", "_scaled_mm", {"into": torch.float32}),
         ("mixed", "_scaled_mm", {"kind": torch.float8_e5m2, "into": torch.float16}), ("out", "_scaled_mm.out", {}),
         ("recipe", "_scaled_mm_v2", {}), ("recipe-rows", "_scaled_mm_v2", {"rows": True}), ("recipe-out", "_scaled_mm_v2.out", {}))),
@@ -177,7 +178,8 @@ CALLS = (
         # twice, since PyTorch's kernel takes no gradient that is expanded
         ("rows", ("float16", "bfloat16"), ((12, 8), (3, 8, 16)), lambda a, b: 2 * torch._grouped_mm(a, b.detach(), offs=ends())),
         ("rows-of-13", ("bfloat16",), ((12, 8), (3, 13, 8)), lambda a, b: torch._grouped_mm(a.detach(), b.detach().mT, offs=ends())),
-        ("columns", ("bfloat16",), ((12, 8), (3, 16, 8)), lambda b, a: torch._grouped_mm(a.detach(), b.detach().t(), offs=ends())),
+        # on GPUs they write whole 16 bytes of a group
+        ("columns", ("bfloat16",), ((24, 8), (3, 16, 8)), lambda b, a: torch._grouped_mm(a.detach(), b.detach().t(), offs=ends(8, 8, 24))),
         ("batches", ("bfloat16",), ((3, 8, 16), (3, 24, 16)), lambda a, b: 2 * torch._grouped_mm(a, b.mT)))),
     Call("batch_norm", lambda x, g, b: norm_of(x, g, b, training=True, momentum=0.3), ((4, 6, 3, 5), (6,), (6,)), BATCH_NORM,
          dtypes=WITHOUT_HALVES),
