@@ -178,6 +178,8 @@ def parts_timed(found):
 
 def in_the_program(program, names, key, wait, steps=20):
     """{who: {operator: (calls a step, microseconds)}} in the program's own steps, and the parts of ours. `key` is the dispatcher's."""
+    import torch
+
     import dnnkern.torch
 
     def run(count):
@@ -190,7 +192,8 @@ def in_the_program(program, names, key, wait, steps=20):
         for counted in theirs.values():
             counted[:] = 0, 0
         run(steps)
-    with parts_timed(parts), dnnkern.torch.enabled():
+    # with benchmark on, each convolution would first be measured by all algorithms, and these be compiled
+    with parts_timed(parts), torch.backends.cudnn.flags(enabled=True, benchmark=False), dnnkern.torch.enabled():
         run(2 * steps)
         dnnkern.torch.status(reset=True)
         for counted in parts.values():

@@ -118,7 +118,7 @@ def eight(name, kind=EIGHT, rows=False, into=torch.bfloat16, **more):
     """A product of 8-bit floats with scales, by one of its operators; they have no gradients."""
     def run(a, b, bias, scale):
         a, b, scale = a.detach().to(kind), b.detach().to(EIGHT).t(), scale.detach().square()
-        scales = (scale[:, None], scale[None]) if rows else (scale[0], scale[1])
+        scales = (scale[:, None], scale[None]) if rows else (scale[0].clone(), scale[1].clone())  # cuBLASLt takes aligned ones alone
         last = {**more, "out_dtype": into}
         if name.endswith("out"):
             last["out"] = a.new_empty((a.shape[0], b.shape[1]), dtype=into)
