@@ -108,12 +108,10 @@ class Bench:
     @contextlib.contextmanager
     def overrides(self):
         import dnnkern.torch
-        if self.args.convert:
+        on = contextlib.nullcontext() if self.args.convert else dnnkern.torch.enabled(
+            self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(","))))
+        with self.torch.backends.cudnn.flags(enabled=True, benchmark=self.args.find), on:
             yield
-            return
-        with self.torch.backends.cudnn.flags(enabled=True, benchmark=self.args.find):
-            with dnnkern.torch.enabled(self.args.ops, exclude=tuple(filter(None, self.args.exclude.split(",")))):
-                yield
 
     def wait(self):
         if not HOST_MEMORY:
@@ -207,7 +205,7 @@ def first_step(args):
 
 def in_a_process(name, args):
     """What `first_step` prints, in a process of its own."""
-    words = ["--set", name, "--ops", args.ops, "--exclude", args.exclude, "--first"]
+    words = ["--set", name, "--ops", args.ops, "--exclude", args.exclude, "--first", *["--convert"] * args.convert]
     done = subprocess.run([sys.executable, "-m", "bench.programs", *words], capture_output=True, text=True, cwd=ROOT)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"no_first": done.stderr.splitlines()[-1:]}
 
@@ -220,7 +218,7 @@ def measured(name, args):
     spread = (bench.results(args.steps)[0] - theirs).abs().max().item()
     dnnkern.torch.status(reset=True)
     with bench.overrides():
-        row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", **bench.compiled()}
+        row = {"op": "torch", "problem": name, "ops": "convert" if args.convert else args.ops, "status": "ok", **bench.compiled()}
         ours, first, memory = bench.results(args.steps, bench.ours)
         again = bench.results(args.steps, bench.ours)[0]
     calls = dnnkern.torch.status(reset=True)
