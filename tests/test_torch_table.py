@@ -136,6 +136,62 @@ def test_numbers_that_go_back(name):
     assert str(again.value) == str(error.value)
 
 
+IMAGES = torch.arange(120.0, device=DEVICE).reshape(2, 3, 4, 5)
+PLAIN_COPIES = {
+    "bytes": lambda x: x.transpose(1, 2).clone(), "steps of one": lambda x: x[:1].to(memory_format=torch.channels_last)[:, :, :1].clone(),
+    "no elements": lambda x: x[:0].transpose(1, 2).contiguous(), "booleans": lambda x: (x > 3).transpose(1, 2).contiguous().float(),
+    "complex": lambda x: torch.complex(x, x).transpose(1, 2).conj().clone(memory_format=torch.contiguous_format),
+    "truncated": lambda x: (x - 3.7).int(), "8 bits": lambda x: (100 * x).to(torch.float8_e4m3fn).view(torch.uint8),
+    "number": lambda x: torch.isfinite(x), "host": lambda x: x.half().cpu().to(DEVICE, torch.float64, non_blocking=True),
+    "long": lambda x: (3 * x.long()).half()}
+REFUSED_COPIES = {"negative": (lambda x: torch.imag(torch.complex(x, x).conj()).transpose(1, 2).contiguous(), "negative"),
+                  "dimensions": (lambda x: x.view(*[1] * 6, *x.shape).transpose(7, 8).contiguous(), "dimensions"),
+                  "overlap": (lambda x: (lambda y: y[0, 0, :4, :4].T.copy_(y[0, 0, :, 1:]))(x.clone()), "overlap")}
+
+
+@pytest.mark.parametrize("name", PLAIN_COPIES)
+def test_copies_of_bytes(name):
+    """They are PyTorch's, and not counted: programs make some everywhere."""
+    theirs = PLAIN_COPIES[name](IMAGES)
+    with dnnkern.torch.enabled("copy_", strict=True):
+        ours = PLAIN_COPIES[name](IMAGES)
+    assert all(row.ours for row in dnnkern.torch.status(reset=True))
+    assert_same(ours, theirs, name)
+
+
+@pytest.mark.parametrize("name", REFUSED_COPIES)
+def test_copies_that_go_back(name):
+    function, why = REFUSED_COPIES[name]
+    theirs = function(IMAGES)
+    with dnnkern.torch.enabled("copy_"):
+        ours = function(IMAGES)
+    assert_same(ours, theirs, why)
+    rows = [row for row in dnnkern.torch.status(reset=True) if not row.ours]
+    assert len(rows) == 1 and why in rows[0].why and rows[0].calls == 1
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.clone()[0].copy_(x), lambda x: x.clone()[:, :1].expand(2, 3, 4, 5).copy_(x), lambda x: x[:1].copy_(x[0, :, :, :4]),
+    lambda x: x.view(-1)[:12].view(3, 4).T.copy_(x.view(-1)[4:16].view(4, 3))], ids=["shape", "expanded", "broadcast", "overlap"])
+def test_copies_that_are_wrong(function):
+    with pytest.raises(RuntimeError) as theirs:
+        function(IMAGES)
+    with dnnkern.torch.enabled("copy_", strict=True), pytest.raises(RuntimeError) as ours:
+        function(IMAGES)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_copies_have_the_bits_of_pytorchs():
+    """Of numbers that halves round, infinities, and numbers below the normal ones."""
+    x = torch.cat([torch.randn(4096, dtype=torch.float64) * scale for scale in (1, 1e-6, 1e5, 1e39)]).view(128, 128).to(DEVICE)
+    for source in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        for target in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            given = x.to(source).T
+            theirs = given.to(target, memory_format=torch.contiguous_format)
+            with dnnkern.torch.enabled("copy_", strict=True):
+                assert torch.equal(given.to(target, memory_format=torch.contiguous_format), theirs), (source, target)
+
+
 def test_ctc_loss_of_cudnn():
     """The operator is not there without a GPU; it normalizes, and gives the gradients at once."""
     x = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0)).to(KEY.lower()).requires_grad_()

@@ -57,6 +57,12 @@ def out(function, shape):
     return lambda *given: function(*[t.detach() for t in given], out=given[0].new_empty(shape, requires_grad=False))
 
 
+def into_slice(x):
+    y = x.new_zeros((2, 3, 4, 9))
+    y[..., 2:7] = x
+    return y
+
+
 def norm_of(x, gamma, beta, **how):
     mean, var = torch.zeros_like(gamma), torch.ones_like(gamma)
     return F.batch_norm(x, mean, var, gamma, beta, **how), mean, var
@@ -316,6 +322,23 @@ CALLS = (
         ("clamp", "clamp", lambda x: x.clamp(-0.5, 0.25)), ("clamp-low", "clamp", lambda x: x.clamp(min=0)),
         ("clamp-high", "clamp", lambda x: x.clamp(max=0.25)), ("pow-2", "pow.Tensor_Scalar", lambda x: x ** 2),
         ("pow-3", "pow.Tensor_Scalar", lambda x: x ** 3), ("pow-4.5", "pow.Tensor_Scalar", lambda x: (x.square() + 0.5) ** 1.5))),
+    *(Call(f"copy-{what}", f, shapes, ("copy_",), ways, dtypes) for what, ways, dtypes, shapes, f in (
+        ("clone", EVERY, HALVES, ((2, 3, 4, 5),), lambda x: x.transpose(1, 2).clone(memory_format=torch.contiguous_format)),
+        ("contiguous", EVERY, (), ((2, 3, 4, 5),), lambda x: x.permute(3, 1, 0, 2).contiguous()),
+        ("reshape", EVERY, (), ((2, 3, 4, 5),), lambda x: x.transpose(0, 2).reshape(4, -1)),
+        ("channels-last", PLAIN, HALVES, ((2, 3, 4, 5),), lambda x: x.sin().contiguous(memory_format=torch.channels_last)),
+        ("channels-last-3d", PLAIN, (), ((2, 3, 2, 4, 5),), lambda x: x.sin().to(memory_format=torch.channels_last_3d)),
+        ("within", EVERY, HALVES, ((2, 3, 4, 5), (2, 4, 3, 5)), lambda x, y: y.sin().transpose(1, 2).copy_(x)),
+        ("broadcast", EVERY, (), ((2, 3, 4, 5), (5, 2, 3, 4, 5)), lambda x, y: y.sin().copy_(x)),
+        ("slice", EVERY, (), ((2, 3, 4, 5),), into_slice),
+        ("integers", EVERY, (), ((2, 3, 4, 5),), lambda x: tuple(
+            (4 * x.detach()).to(kind).transpose(1, 3).contiguous() for kind in (torch.int64, torch.int16, torch.uint8))))),
+    *(Call(f"cast-{what}", f, ((2, 3, 4, 5),), ("copy_",), EVERY, dtypes) for what, dtypes, f in (
+        ("wide", HALVES, lambda x: x.to(torch.float64 if x.dtype is torch.float32 else torch.float32)),
+        ("half", ("float64", "bfloat16"), lambda x: x.half()), ("bfloat16", ("float64", "float16"), lambda x: x.bfloat16()),
+        ("formats", (), lambda x: x.permute(0, 2, 3, 1).to(torch.bfloat16, memory_format=torch.contiguous_format)),
+        ("integers", (), lambda x: tuple((4 * x.detach()).to(kind).float() for kind in (torch.uint8, torch.int8, torch.int32))),
+        ("eight", (), lambda x: tuple(x.detach().to(kind).to(torch.bfloat16) for kind in (torch.float8_e4m3fn, torch.float8_e5m2))))),
     Call("cat", lambda x, y: torch.cat([x, y, x], 1), ((2, 3, 4, 5), (2, 1, 4, 5)), ("cat",), dtypes=HALVES),
     Call("cat-formats", lambda x: torch.cat([x, x.sin()], -1), ((2, 3, 4, 5),), ("cat",), dtypes=()),
     *(Call(f"pad-{mode}-{dims}d", lambda x, pads=pads, mode=mode: F.pad(x, pads, mode), (shape,),

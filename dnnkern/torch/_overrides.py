@@ -236,35 +236,37 @@ def _exists(name, key):
         return False
 
 
+class _Within(threading.local):
+    """Whether the next call in this thread is PyTorch's."""
+    is_back = False
+
+
 def _caller_with_numbers(override, back, strict):
     """`_caller` for an operator that takes numbers for tensors.
 
     The dispatcher hands kernels tensors that are marked as numbers, functions of Python get numbers instead, and only a call of `torch.ops`
     makes such tensors of them again. So PyTorch's kernel is called from within one, which comes back here.
-    Arithmetic of integers is PyTorch's, and not counted: programs of floats have some everywhere.
+    Programs have calls everywhere that are none of this library's (`Override.numbers`): they are not counted.
     """
-    here = threading.local()
+    here = _Within()
     packet, _, overload = override.name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, packet), overload)
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
     def back_with_numbers(*args, **kwargs):
-        if all(isinstance(a, torch.Tensor) for a in args):
+        if isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor):
             return back(*args, **kwargs)
         here.is_back = True
         try:
             return operator(*args, **kwargs)
         finally:
             here.is_back = False
-    call = _caller(override, back_with_numbers, strict)
+    call, is_theirs = _caller(override, back_with_numbers, strict), override.numbers
 
     def function(*args, **kwargs):
-        if getattr(here, "is_back", False):
+        if here.is_back:
             here.is_back = False
             return back(*args, **kwargs)
-        for a in args:
-            if isinstance(a, torch.Tensor) and not a.is_floating_point():
-                return back_with_numbers(*args, **kwargs)
-        return call(*args, **kwargs)
+        return back_with_numbers(*args, **kwargs) if is_theirs(*args, **kwargs) else call(*args, **kwargs)
     return function
 
 

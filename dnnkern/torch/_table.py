@@ -31,8 +31,8 @@ class Override:
         Whether it is one of the set "heavy".
     composite : bool
         Whether the operator is replaced above autograd: the function then brings its own gradient.
-    numbers : bool
-        Whether PyTorch's operator takes numbers for its tensors.
+    numbers : callable or None
+        Of an operator whose first two arguments are tensors or numbers: (arguments of a call) -> whether it is PyTorch's, and not counted.
     state : callable, tuple of them, or None
         () -> what a call depends on besides its arguments, where calls like earlier ones may be shortened (`_repeated`): then nothing but
         the library's functions may read or write memory.
@@ -42,7 +42,7 @@ class Override:
     group: str
     heavy: bool
     composite: bool
-    numbers: bool
+    numbers: Callable | None
     state: Callable | tuple | None
 
     @property
@@ -55,7 +55,7 @@ def nothing():
     """The state of overrides that depend on their arguments alone."""
 
 
-def aten(*names, heavy=True, composite=False, numbers=False, state=None):
+def aten(*names, heavy=True, composite=False, numbers=None, state=None):
     """Decorator: the function overrides these operators. Several have one function if they take the same arguments."""
     def add(function):
         group = function.__module__.rpartition(".")[2]

@@ -11,6 +11,14 @@ _COMPARISONS = {"eq": "cmp_eq", "ne": "cmp_neq", "gt": "cmp_gt", "ge": "cmp_ge",
 _LARGEST = torch.finfo(torch.float32).max
 
 
+def _are_integers(*args, **kwargs):
+    """Arithmetic of integers is PyTorch's: programs of floats have some everywhere."""
+    for a in args:
+        if isinstance(a, torch.Tensor) and not a.is_floating_point():
+            return True
+    return False
+
+
 def _number(value, x):
     """The number beside a tensor, where float32 holds it."""
     if not isinstance(value, (int, float)):
@@ -73,10 +81,10 @@ def _add(names, function, mode, **how):
 
 for _mode, _new, _within in (("add", _scaled, _scaled_in_place), ("sub", _scaled, _scaled_in_place), ("mul", _plain, _in_place),
                              ("div", _plain, _in_place)):
-    _add((f"{_mode}.Tensor",), _new, _mode, numbers=True)
-    _add((f"{_mode}_.Tensor",), _within, _mode, numbers=True)
+    _add((f"{_mode}.Tensor",), _new, _mode, numbers=_are_integers)
+    _add((f"{_mode}_.Tensor",), _within, _mode, numbers=_are_integers)
 for _name, _mode in _COMPARISONS.items():
-    _add((f"{_name}.Tensor", f"{_name}.Scalar"), _compared, _mode, numbers=True)
+    _add((f"{_name}.Tensor", f"{_name}.Scalar"), _compared, _mode, numbers=_are_integers)
 
 
 @aten("where.self", heavy=False)

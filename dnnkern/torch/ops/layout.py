@@ -1,14 +1,22 @@
-"""Tensors put together, and padded; gradients of padding."""
+"""Tensors put together, padded, copied into other layouts and dtypes; gradients of padding."""
 import functools
 
 import torch
 
 import dnnkern
 
-from .._table import Refused, aten
-from .._tensors import are_channels_last, layout_of, one_dtype
+from ...host.canonical import canonical
+from ...host.dtypes import ITEMSIZE
+from .._table import Refused, aten, nothing
+from .._tensors import FLOATS, are_channels_last, layout_of, one_dtype
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_MOVED = frozenset(getattr(torch, name) for name in ITEMSIZE if name != "bool")
+# Those with the same bits: PyTorch rounds float64 to 16 bits twice, truncates to integers, and its 8-bit floats overflow to NaN.
+_SMALL = {torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2}
+_CASTS = frozenset((source, target) for sources, targets in (
+    (_SMALL | FLOATS - {torch.float64}, FLOATS), ({torch.int32, torch.float64}, {torch.float32, torch.float64}))
+    for source in sources for target in targets if source is not target)
 
 
 def _out(x, shape):
@@ -78,3 +86,32 @@ for _name, _mode in (("reflection_pad", "reflect"), ("replication_pad", "edge"))
     for _dims in (1, 2, 3):
         for _suffix, _function in (("", _of_images), ("_backward", _of_images_backward)):
             aten(f"{_name}{_dims}d{_suffix}", heavy=False)(functools.update_wrapper(functools.partial(_function, _dims, _mode), _function))
+
+
+@functools.lru_cache(1 << 12)
+def _lie_alike(shape, strides, others):
+    """Whether tensors of these strides are one stretch of memory each, in the same order: a copy is one of bytes."""
+    (first, *rest) = canonical(shape, strides, others, 1).dims
+    return not rest and first.x == first.y == 1
+
+
+def _is_no_layout(y, x, *_, **__):
+    """Copies that PyTorch makes: of bytes, between devices, of numbers, and to dtypes that are no cast of this library's."""
+    if not isinstance(x, torch.Tensor):
+        return True
+    if x.dtype is not y.dtype:
+        return (x.dtype, y.dtype) not in _CASTS or x.device != y.device or not y.numel()
+    if x.shape == y.shape and (x.is_contiguous() and y.is_contiguous() or _lie_alike(y.shape, x.stride(), y.stride())):
+        return True
+    return x.device != y.device or y.dtype not in _MOVED or not y.numel()
+
+
+@aten("copy_", heavy=False, numbers=_is_no_layout, state=nothing)
+def copy(y, x, non_blocking=False):
+    """``transpose`` without another order of dimensions, or ``cast``: what `clone`, `contiguous`, `reshape` and `to` come to."""
+    if x.shape != y.shape:
+        try:
+            x = x.expand(y.shape)
+        except RuntimeError:  # PyTorch says so in other words
+            raise Refused(f"a tensor of shape {tuple(x.shape)} into one of {tuple(y.shape)}") from None
+    return dnnkern.transpose(x, range(x.dim()), out=y) if x.dtype is y.dtype else dnnkern.cast(x, y.dtype, out=y)
