@@ -40,10 +40,11 @@ def test_references_are_pytorchs(shape, window, stride, padding, ceil_mode):
     expected, where = getattr(F, f"max_pool{dims}d")(given, window, return_indices=True, **more)
     np.testing.assert_array_equal(y, expected.numpy())
     np.testing.assert_array_equal(index, where.numpy())
-    for counting in (False, True):
-        case = Pool("avg_pool_fwd", "", shape, window, "float64", count_include_pad=counting, **more)
+    for counting, divisor in ((False, None), (True, None), *([(True, 5)] if dims > 1 else [])):
+        case = Pool("avg_pool_fwd", "", shape, window, "float64", count_include_pad=counting, divisor=divisor, **more)
         given = torch.from_numpy(x).requires_grad_()
-        expected = getattr(F, f"avg_pool{dims}d")(given, window, count_include_pad=counting, **more)
+        last = {} if dims == 1 else {"divisor_override": divisor}
+        expected = getattr(F, f"avg_pool{dims}d")(given, window, count_include_pad=counting, **last, **more)
         np.testing.assert_allclose(case.averages(x), expected.detach().numpy(), rtol=1e-13, atol=1e-13)
         dy = np.random.default_rng(2).standard_normal(expected.shape)
         expected.backward(torch.from_numpy(dy))
@@ -98,7 +99,8 @@ def test_random_problems(request, op):
         window, stride, dilation = (tuple(draw(st.integers(1, n)) for _ in image) for n in (3, 3, 2))
         padding = tuple((draw(st.integers(0, 2)), max(draw(st.integers(0, 2)), d * (w - 1) + 1 - n)) for n, w, d in
                         zip(image, window, dilation))
-        more.update(ceil_mode=draw(st.booleans()), count_include_pad=draw(st.booleans()) and op.startswith("avg"))
+        more.update(ceil_mode=draw(st.booleans()), count_include_pad=draw(st.booleans()) and op.startswith("avg"),
+                    divisor=draw(st.sampled_from([None, 1, 7])) if op.startswith("avg") else None)
         return Pool(op, "random", shape, window, dtype, stride, padding, dilation, place=where, **more)
 
     @hypothesis.settings(max_examples=300 if full else 12, deadline=None, derandomize=not full, database=None,
@@ -175,7 +177,7 @@ def test_results_larger_than_any_memory():
 def test_even_adaptive_windows_are_ordinary_ones():
     x = Tensor.packed((2, 3, 12, 8), "float32")
     even = make_adaptive_forward("avg_pool_fwd", False, (x,), None, (4, 2), "NCHW", frozenset())
-    assert even == make_forward("avg_pool_fwd", False, (x,), None, (3, 4), None, 0, 1, False, False, "NCHW", frozenset())
+    assert even == make_forward("avg_pool_fwd", False, (x,), None, (3, 4), None, 0, 1, False, False, None, "NCHW", frozenset())
     assert make_adaptive_forward("avg_pool_fwd", False, (x,), None, (5, None), "NCHW", frozenset()).y.shape == (2, 3, 5, 8)
 
 
@@ -183,8 +185,8 @@ def test_channels_last_in_memory_are_channels_side_by_side():
     """Arrays in channels-first order whose channels are last in memory, as PyTorch's channels_last ones, go the same way as NHWC."""
     x, y = (Tensor((2, 16, n, n), (16 * n * n, 1, 16 * n, 16), "float16") for n in (8, 4))
     channels = next(a for a in dispatch.algorithms("max_pool_fwd") if a.name == "channels")
-    assert channels.supports(make_forward("max_pool_fwd", False, (x,), y, 2, None, 0, 1, False, False, "NCHW", frozenset())) is None
-    packed = make_forward("max_pool_fwd", False, (x,), None, 2, None, 0, 1, False, False, "NCHW", frozenset())
+    assert channels.supports(make_forward("max_pool_fwd", False, (x,), y, 2, None, 0, 1, False, False, None, "NCHW", frozenset())) is None
+    packed = make_forward("max_pool_fwd", False, (x,), None, 2, None, 0, 1, False, False, None, "NCHW", frozenset())
     assert "channels are 16 elements apart in y" in channels.supports(packed)
 
 
@@ -211,7 +213,7 @@ def test_an_index_to_measure_on_is_in_the_image():
 
 
 @pytest.mark.parametrize("words, op, message", [
-    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, index64, adaptive"),
+    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, index64, adaptive, divisor9"),
     ("2x3x4x4 f32 5x5", "avg_pool_bwd", "spans 5 along h"), ("2x3x4x4 i8 2x2", "max_pool_fwd", "x is int8")])
 def test_words_that_make_no_problem(words, op, message):
     with pytest.raises(ValueError if "int8" not in message else TypeError, match=message):
@@ -259,6 +261,10 @@ def test_bad_images():
     refused(TypeError, ["x is int32", "float64, float32"], "max_pool_fwd", index, 1)
     refused(TypeError, ["return_index=1"], "max_pool_fwd", array(PICTURE), 2, return_index=1)
     refused(TypeError, ["count_include_pad='no'"], "avg_pool_fwd", array(PICTURE), 2, count_include_pad="no")
+    for divisor, error, words in ((0, ValueError, ["divisor is 0", "1 or more"]), (2 ** 31, ValueError, ["divisor is 2147483648"]),
+                                  (2.5, TypeError, ["divisor=2.5"])):
+        refused(error, words, "avg_pool_fwd", array(PICTURE), 2, divisor=divisor)
+        refused(error, words, "avg_pool_bwd", dy, (1, 4, 4, 6), 2, divisor=divisor)
     refused(ValueError, ["x_shape has shape (2, 3)"], "avg_pool_bwd", dy, (2, 3), 1)
     refused(TypeError, ["x_shape is 7"], "avg_pool_bwd", dy, 7, 2)
     refused(ValueError, ["dy has shape (1, 4, 2, 3)", "(1, 4, 2, 2)"], "avg_pool_bwd", dy, (1, 4, 4, 4), 2)
@@ -299,7 +305,7 @@ def test_images_beyond_int32():
     """Their index has 64 bits, and only the naive algorithm counts so far."""
     x = Tensor.packed((1, 1, 2 ** 16, 2 ** 16), "float16")
     make = functools.partial(make_forward, "max_pool_fwd")
-    more = 2, None, 0, 1, False, False, "NCHW", frozenset()
+    more = 2, None, 0, 1, False, False, None, "NCHW", frozenset()
     with pytest.raises(ValueError, match="image of 4294967296 pixels; the int32 index holds fewer"):
         make("int32", (x,), None, *more)
     problem = make("int64", (x,), None, *more)

@@ -329,9 +329,9 @@ def test_what_is_not_ours_is_counted():
     model = ours.Linear(3, 4).to(DEVICE)
     with pytest.raises(RuntimeError):
         model(torch.ones(2, 3, dtype=torch.int64, device=DEVICE))
-    y = ours.AvgPool2d(2, divisor_override=3).to(DEVICE)(torch.ones(1, 1, 4, 4, device=DEVICE))
-    assert torch.equal(y, torch.full((1, 1, 2, 2), 4 / 3, device=DEVICE))
-    assert {(row.op, row.why) for row in dnnkern.torch.status(reset=True) if not row.ours} == {("avg_pool2d", "divisor_override")}
+    y = ours.AvgPool2d(2, divisor_override=-3).to(DEVICE)(torch.ones(1, 1, 4, 4, device=DEVICE))
+    assert torch.equal(y, torch.full((1, 1, 2, 2), -4 / 3, device=DEVICE))
+    assert {(row.op, row.why) for row in dnnkern.torch.status(reset=True) if not row.ours} == {("avg_pool2d", "divisor_override -3")}
 
 
 class Tagged(torch.Tensor):

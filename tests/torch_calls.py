@@ -212,6 +212,9 @@ CALLS = (
     Call("avg_pool2d", lambda x: F.avg_pool2d(x, 2), ((2, 3, 6, 8),), AVERAGE),
     Call("avg_pool2d-window", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), ((2, 3, 6, 8),),
          AVERAGE),
+    Call("avg_pool2d-divisor", lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5), ((2, 3, 6, 8),), AVERAGE, dtypes=HALVES),
+    Call("avg_pool3d-divisor", lambda x: F.avg_pool3d(x, 2, 1, 1, divisor_override=3), ((2, 3, 4, 4, 6),),
+         ("avg_pool3d", "avg_pool3d_backward"), dtypes=()),
     Call("avg_pool3d", lambda x: F.avg_pool3d(x, 2), ((2, 3, 4, 4, 6),), ("avg_pool3d", "avg_pool3d_backward"), dtypes=WITHOUT_HALVES),
     Call("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (2, 3)), ((2, 3, 5, 8),), ADAPTIVE),
     Call("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, 2), ((2, 3, 5, 4, 3),), ADAPTIVE_3D),
@@ -423,7 +426,7 @@ def tensors(call, way, dtype, requires_grad=True):
     return [t.requires_grad_(requires_grad) for t in (lying(first, way), *others)]
 
 
-WRONG_ON_A_GPU = {"avg_pool2d-window"}  # the gradient of images with channels last forgets the padding (2.11)
+WRONG_ON_A_GPU = {"avg_pool2d-window", "avg_pool2d-divisor"}  # the gradient of images with channels last forgets the padding (2.11)
 
 
 def pytorchs(call, given):

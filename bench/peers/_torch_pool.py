@@ -9,10 +9,10 @@ NAME = "torch"
 
 
 def make(case, operands, clock):
-    """The case in PyTorch; None for what it lacks: uneven or wide padding, dilated averages."""
+    """The case in PyTorch; None for what it lacks: uneven or wide padding, dilated averages, a divisor in one dimension."""
     p = case.problem
     even = all(a == b and 2 * a <= w for (a, b), w in zip(p.padding, p.window))
-    if not even or not p.is_max and set(p.dilation) != {1}:
+    if not even or not p.is_max and set(p.dilation) != {1} or p.divisor and len(p.window) == 1:
         return None
     arrays = [tensors(operands, k) for k in range(len(operands))]
     try:
@@ -50,7 +50,7 @@ def bind(p, t):
             run, wanted = getattr(F, f"max_pool{dims}d"), p.index is not None
             return lambda: run(x, *window, p.dilation, p.ceil_mode, wanted)
         run = getattr(F, f"avg_pool{dims}d")
-        return lambda: run(x, *window, p.ceil_mode, p.count_include_pad)
+        return lambda: run(x, *window, p.ceil_mode, p.count_include_pad, *([p.divisor] if dims > 1 else []))
     dy, x = first("dy"), torch.empty_like(first("dx"))
     if dims == 1:  # it has backward operators for two and three dimensions
         x, dy = x.unsqueeze(2), dy.unsqueeze(2)
@@ -68,4 +68,4 @@ def bind(p, t):
         run = getattr(aten, f"_adaptive_avg_pool{dims}d_backward")
         return lambda: run(dy, x)
     run = getattr(aten, f"avg_pool{dims}d_backward")
-    return lambda: run(dy, x, *window, p.ceil_mode, p.count_include_pad, None)
+    return lambda: run(dy, x, *window, p.ceil_mode, p.count_include_pad, p.divisor)

@@ -33,7 +33,7 @@ class Case(_words.Case):
         if not p.adaptive:
             keywords.update(stride=p.stride, padding=p.padding, dilation=p.dilation, ceil_mode=p.ceil_mode)
             if not p.is_max:
-                keywords["count_include_pad"] = p.count_include_pad
+                keywords.update(count_include_pad=p.count_include_pad, divisor=p.divisor)
         window = (p.spatial(p.y.shape) if p.is_forward else None) if p.adaptive else p.window
         rest = () if window is None else (window,)
         if not p.is_forward:

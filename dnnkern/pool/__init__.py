@@ -4,7 +4,7 @@ import functools
 from ..host.choices import dtype_of
 from ..host.front import Operation, public
 from ..host.last import of_images
-from ..host.scalars import flag, ints, shown
+from ..host.scalars import flag, integer, ints, shown
 from ..host.window import windows
 from ._problem import (INDEX_DTYPES, PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
 
@@ -54,6 +54,11 @@ def _wanted(function, return_index, index_dtype):
     if index_dtype is None:
         return True
     return dtype_of(function, "index_dtype", index_dtype, INDEX_DTYPES)
+
+
+def _divisor(function, divisor):
+    """The divisor of all averages of a call, or None."""
+    return divisor if divisor is None else integer(function, "divisor", divisor, 1, 2 ** 31 - 1)
 
 
 @public
@@ -128,7 +133,8 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     dtype('int64')
     """
     wanted = _wanted("max_pool_fwd", return_index, index_dtype)
-    parameters = *windows("max_pool_fwd", window, stride, padding, dilation), flag("max_pool_fwd", "ceil_mode", ceil_mode), False, layout
+    f = "max_pool_fwd"
+    parameters = *windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode), False, None, layout
     return _max[wanted].call((x,), out, parameters, (), workspace, stream, choice)
 
 
@@ -177,13 +183,13 @@ def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation
     """
     f = "max_pool_bwd"
     parameters = (ints(f, "x_shape", x_shape), *windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode), False,
-                  layout)
+                  None, layout)
     return _max_bwd((dy, index), out, parameters, (), workspace, stream, choice)
 
 
 @public
-def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW", out=None,
-                 workspace=None, stream=None, **choice):
+def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, divisor=None, layout="NCHW",
+                 out=None, workspace=None, stream=None, **choice):
     """Average over each pooling window.
 
     Parameters
@@ -192,6 +198,8 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
         As in `max_pool_fwd`; here the padding is zeros.
     count_include_pad : bool
         Whether the divisor counts taps in the padding too, or only those in the image. Taps past the padded image never count.
+    divisor : int or None
+        Divides every sum, whatever taps count; from 1 to 2**31 - 1.
     out : array
         Output, written and returned; arbitrary strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -220,16 +228,18 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     array([[[2., 5., 9.]]], dtype=float32)
     >>> dnnkern.avg_pool_fwd(x, 2, padding=1, count_include_pad=True)
     array([[[1., 5., 9.]]], dtype=float32)
+    >>> dnnkern.avg_pool_fwd(x, 2, padding=1, divisor=1)
+    array([[[ 2., 10., 18.]]], dtype=float32)
     """
     f = "avg_pool_fwd"
     parameters = (*windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode),
-                  flag(f, "count_include_pad", count_include_pad), layout)
+                  flag(f, "count_include_pad", count_include_pad), _divisor(f, divisor), layout)
     return _avg((x,), out, parameters, (), workspace, stream, choice)
 
 
 @public
-def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW",
-                 out=None, workspace=None, stream=None, **choice):
+def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, divisor=None,
+                 layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The gradient of `avg_pool_fwd`: each pixel receives its share of the gradients of the windows that cover it.
 
     Parameters
@@ -238,7 +248,7 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
         Gradient of `avg_pool_fwd`'s result; float64, float32, float16 or bfloat16; arbitrary strides.
     x_shape : tuple of int
         Shape of the image.
-    window, stride, padding, dilation, ceil_mode, count_include_pad, layout
+    window, stride, padding, dilation, ceil_mode, count_include_pad, divisor, layout
         As in `avg_pool_fwd`.
     out : array
         Output, written and returned; arbitrary strides. Overlap with dy is an error.
@@ -267,7 +277,7 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
     """
     f = "avg_pool_bwd"
     parameters = (ints(f, "x_shape", x_shape), *windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode),
-                  flag(f, "count_include_pad", count_include_pad), layout)
+                  flag(f, "count_include_pad", count_include_pad), _divisor(f, divisor), layout)
     return _avg_bwd((dy,), out, parameters, (), workspace, stream, choice)
 
 

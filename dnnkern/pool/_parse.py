@@ -1,6 +1,7 @@
 """Problems of this family in words, for the command line: ``64x64x112x112 bf16 3x3 s2 p1 nhwc index``, ``8x512x13x13 f32 7x7 adaptive``."""
 import argparse
 import functools
+import re
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
@@ -12,13 +13,15 @@ _FLAGS = {"ceil": ("ceil_mode", True), "counting": ("count_include_pad", True), 
 
 
 def _term(text):
-    """(parameter, value) of a word such as s2, p1, nhwc or ceil."""
+    """(parameter, value) of a word such as s2, p1, nhwc, ceil or divisor9."""
+    if found := re.fullmatch(r"divisor([1-9]\d*)", text):
+        return "divisor", int(found[1])
     if text in _FLAGS:
         return _FLAGS[text]
     try:
         return term_word(text)
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, {', '.join(_FLAGS)}") from None
+        raise argparse.ArgumentTypeError(f"{error}, {', '.join(_FLAGS)}, divisor9") from None
 
 
 def _window(text):
@@ -32,13 +35,13 @@ def add_arguments(parser):
     parser.add_argument("dtype", type=dtype_word, help="dtype: float64, float32, float16 or bfloat16")
     parser.add_argument("window", type=_window, help="window extents: 3x3; or global; with 'adaptive' the output size")
     parser.add_argument("terms", nargs="*", type=_term, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc, ceil, counting "
-                        "(the padding), index or index64 (int64), adaptive")
+                        "(the padding), index or index64 (int64), divisor9, adaptive")
 
 
 def make(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
     given = {"stride": None, "padding": 0, "dilation": 1, "layout": "NCHW", "ceil_mode": False, "count_include_pad": False,
-             "index": False, "adaptive": False, **dict(arguments.terms)}
+             "divisor": None, "index": False, "adaptive": False, **dict(arguments.terms)}
     n, c, *image = (*arguments.shape, 1, 1)[:max(len(arguments.shape), 2)]
     shape, none = (n, c, *image) if given["layout"] == "NCHW" else (n, *image, c), frozenset()
     forward, kind = op.replace("bwd", "fwd"), op.startswith("max") and (given["index"] or op.endswith("bwd") and "int32")
@@ -48,7 +51,7 @@ def make(op, arguments):
         problem = make_adaptive_forward(forward, kind, x, None, window, given["layout"], none)
         more = (given["layout"],)
     else:
-        more = (window, *(given[name] for name in ("stride", "padding", "dilation", "ceil_mode", "count_include_pad", "layout")))
+        more = (window, *(given[name] for name in ("stride", "padding", "dilation", "ceil_mode", "count_include_pad", "divisor", "layout")))
         problem = make_forward(forward, kind, x, None, *more, none)
     if op == forward:
         return problem
@@ -69,8 +72,10 @@ FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(fro
 
 SMALL = {"max_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1 index", "2x16x9x7 bf16 2x2 nhwc index", "1x5x6x6 f64 4x4 adaptive index"),
          "max_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x16x9x7 bf16 3x3 s1 p1 nhwc", "1x5x6x6 f64 4x4 adaptive"),
-         "avg_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1", "2x16x7x7 bf16 global nhwc", "2x3x9 f16 2 ceil counting"),
-         "avg_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x16x7x7 bf16 global nhwc", "1x3x4x5x6 f16 2x2x2 ceil")}
+         "avg_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc",
+                          "2x3x9 f16 2 ceil counting"),
+         "avg_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc",
+                          "1x3x4x5x6 f16 2x2x2 ceil")}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -43,6 +43,8 @@ class PoolProblem(Windows):
         Whether an average counts the padding.
     layout : "NCHW" or "NHWC"
     adaptive : bool
+    divisor : int or None
+        Of all averages, whatever taps count.
     """
     op: str
     x: Tensor
@@ -56,6 +58,7 @@ class PoolProblem(Windows):
     count_include_pad: bool = False
     layout: str = "NCHW"
     adaptive: bool = False
+    divisor: int | None = None
     scalar_type = "float32"
     flops = 0
 
@@ -89,7 +92,9 @@ class PoolProblem(Windows):
 
     @functools.cached_property
     def counted(self):
-        """((low, high), ...): pixels that an average counts, along each dimension."""
+        """((low, high), ...): pixels that an average counts, along each dimension; with a divisor, what its factors are instead."""
+        if self.divisor is not None:
+            return (0, 1), (0, 1), (0, self.divisor)
         if not self.count_include_pad:
             return tuple((0, n) for n in self.image)
         after = self.three((p[1] for p in self.padding), 0)
@@ -187,7 +192,7 @@ class PoolProblem(Windows):
             words.append(f"dilation {text(self.dilation)}")
         if set(self.padding) != {(0, 0)}:
             words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
-        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad),
+        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), (f"divisor {self.divisor}", self.divisor),
                  ("with index", self.index_dtype == "int32" and self.is_forward), ("with int64 index", self.index_dtype == "int64"))
         return " ".join(words + [word for word, given in flags if given])
 
@@ -265,7 +270,7 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
     return PoolProblem(op=op, x=x, y=y, index=index, layout=layout, **fields)
 
 
-def _windows(function, window, stride, padding, dilation, ceil_mode, count_include_pad):
+def _windows(function, window, stride, padding, dilation, ceil_mode, count_include_pad, divisor):
     """The geometry of windows of one size."""
     def geometry(dims, image):
         for name, value in (("ceil_mode", ceil_mode), ("count_include_pad", count_include_pad)):
@@ -279,7 +284,7 @@ def _windows(function, window, stride, padding, dilation, ceil_mode, count_inclu
                 raise ValueError(f"{function}: the window spans {d * (r - 1) + 1} along {axis} ({r} taps, dilation {d}), the padded image "
                                  f"has {n + before + after} ({before} + {n} + {after})")
         return dict(window=taps, stride=steps, padding=pads, dilation=dilations, ceil_mode=ceil_mode,
-                    count_include_pad=count_include_pad), found
+                    count_include_pad=count_include_pad, divisor=divisor), found
     return geometry
 
 
@@ -300,15 +305,15 @@ def _adaptive(function, output_size):
     return geometry
 
 
-def make_forward(op, want_index, tensors, out, window, stride, padding, dilation, ceil_mode, count_include_pad, layout, aliases):
+def make_forward(op, want_index, tensors, out, window, stride, padding, dilation, ceil_mode, count_include_pad, divisor, layout, aliases):
     """`PoolProblem` of a call of max_pool_fwd or avg_pool_fwd."""
-    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad)
+    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad, divisor)
     return _problem(op, op, tensors[0], None, out, None, want_index, geometry, layout)
 
 
-def make_backward(op, tensors, out, x_shape, window, stride, padding, dilation, ceil_mode, count_include_pad, layout, aliases):
+def make_backward(op, tensors, out, x_shape, window, stride, padding, dilation, ceil_mode, count_include_pad, divisor, layout, aliases):
     """`PoolProblem` of a call of max_pool_bwd or avg_pool_bwd."""
-    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad)
+    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad, divisor)
     return _problem(op, op, tensors[0], tensors[1] if op == "max_pool_bwd" else None, out, x_shape, False, geometry, layout)
 
 

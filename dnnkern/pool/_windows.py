@@ -95,10 +95,13 @@ def make_inside(dilated):
 
 
 @functools.cache
-def make_counted(dilated):
-    """``counted(first pixel, taps, axis)``: how many taps of a window count in an average."""
+def make_counted(dilated, divided=False):
+    """``counted(first pixel, taps, axis)``: how many taps of a window count in an average. `divided`: averages have one divisor, which is
+    the product of the axes' `counted_to`."""
     @device_function
     def counted(first, taps, axis):
+        if divided:
+            return axis.counted_to
         low, high = axis.counted_from - first, axis.counted_to - first
         if dilated:
             low, high = ceil_divide(low, axis.by_dilation), ceil_divide(high, axis.by_dilation)

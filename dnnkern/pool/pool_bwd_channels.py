@@ -38,7 +38,8 @@ THREE_BLOCKS = 24  # words in flight with int64, up to which three blocks a mult
 @dataclass(frozen=True)
 class Config:
     """Type of a maximum's index, None for an average, and of the elements; whether threads run along the width or along channels; channels
-    per thread, accesses, rows and columns of a patch, outputs in flight; the kind of windows; 64-bit offsets."""
+    per thread, accesses, rows and columns of a patch, outputs in flight; the kind of windows; one divisor of averages; 64-bit
+    offsets."""
     index: str | None
     dtype: str
     width_fastest: bool
@@ -48,6 +49,7 @@ class Config:
     columns: int
     outputs: int
     adaptive: bool
+    divided: bool
     wide: bool
 
     def __str__(self):
@@ -99,7 +101,7 @@ def patches(problem, channels, width_fastest):
             outputs = outputs_covering(problem, 2, columns)
             outputs = ceil_div(outputs, ceil_div(outputs, max(1, min(MOST_OUTPUTS, MOST_WORDS[problem.index_dtype] // words))))
             found.append(Config(problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows, columns,
-                                outputs, problem.adaptive, is_wide(problem)))
+                                outputs, problem.adaptive, problem.divisor is not None, is_wide(problem)))
     return found
 
 
@@ -135,7 +137,7 @@ def kernel(config):
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.y)
     fetch_index, narrow = make_index_reader(config.index, V, config.access.index)
     put = make_writer(config.dtype, V, config.access.x)
-    window, covering, counted = make_window(config.adaptive), make_covering(config.adaptive), make_counted(False)
+    window, covering, counted = make_window(config.adaptive), make_covering(config.adaptive), make_counted(False, config.divided)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = 2 if config.index == "int64" and BUFFER + INDICES > THREE_BLOCKS else 3

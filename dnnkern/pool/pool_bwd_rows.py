@@ -34,7 +34,7 @@ MOST_PIXELS = 32
 @dataclass(frozen=True)
 class Config:
     """Type of a maximum's index, None for an average, and of the elements; outputs per vector, words per access to y, the index and x;
-    taps, stride and padding of a row; rows of pixels; whether threads divide rows; 64-bit offsets."""
+    taps, stride and padding of a row; rows of pixels; whether threads divide rows; one divisor of averages; 64-bit offsets."""
     index: str | None
     dtype: str
     outputs: int
@@ -46,6 +46,7 @@ class Config:
     padding: int
     rows: int
     whole: bool
+    divided: bool
     wide: bool
 
     @property
@@ -86,7 +87,7 @@ def _configs(problem):
         index = _words(problem.index, problem.index_strides, outputs) if problem.is_max else 1
         found.append(Config(problem.index_dtype, problem.x.dtype, outputs, _words(problem.y, problem.y_strides, outputs), index,
                             _words(problem.x, problem.x_strides, pixels), problem.taps[2], stride, problem.before[2], rows,
-                            problem.image[2] % pixels == 0, is_wide(problem)))
+                            problem.image[2] % pixels == 0, problem.divisor is not None, is_wide(problem)))
     return found
 
 
@@ -143,7 +144,7 @@ def kernel(config):
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.y_words)
     fetch_index, narrow = make_index_reader(config.index, V, config.index_words)
     put, store = make_writer(config.dtype, PIXELS, config.x_words), make_writer(config.dtype, 1, 0)
-    window, covering, counted = make_window(False), make_covering(False), make_counted(False)
+    window, covering, counted = make_window(False), make_covering(False), make_counted(False, config.divided)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     BUFFER, STRETCH, TOTALS = VECTORS * LENGTH, VECTORS * V, ROWS * PIXELS
     INDICES = STRETCH * WIDTH if MAX else 1

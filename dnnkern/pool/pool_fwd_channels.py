@@ -39,7 +39,8 @@ MOST_LOADS = 9  # of 16 bytes in flight: four registers each
 @dataclass(frozen=True)
 class Config:
     """What is computed; types of the index and of the elements; whether threads run along the width or along channels; channels per thread,
-    accesses, rows and columns of taps in flight; the kind of windows; 64-bit offsets."""
+    accesses, rows and columns of taps in flight; the kind of windows; one divisor of averages; 64-bit
+    offsets."""
     maximum: bool
     index: str | None
     dtype: str
@@ -50,6 +51,7 @@ class Config:
     columns: int
     adaptive: bool
     dilated: bool
+    divided: bool
     wide: bool
 
     def __str__(self):
@@ -99,7 +101,7 @@ def kernel(config):
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
     put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     coordinates, pixel_offset = make_coordinates(config.width_fastest), make_pixel_offset(config.wide)
-    window, inside, counted = make_window(config.adaptive), make_inside(config.dilated), make_counted(config.dilated)
+    window, inside, counted = make_window(config.adaptive), make_inside(config.dilated), make_counted(config.dilated, config.divided)
     reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
 
@@ -184,7 +186,7 @@ def launches(problem, channels, width_fastest):
     """The launch, with so many channels per thread. Without an index, its pointer is that of y, and is not used."""
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
     config = Config(problem.is_max, problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
-                    columns, problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
+                    columns, problem.adaptive, set(problem.dilations) != {1}, problem.divisor is not None, is_wide(problem))
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),
              *arguments(problem, problem.out, problem.c // channels))

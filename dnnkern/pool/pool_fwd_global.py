@@ -105,7 +105,7 @@ def kernel(config):
     least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
 
     @jit(launch_bounds=(THREADS, 4))
-    def pool_fwd_global(x, y, index, planes, channels, vectors, pixels, x_stride, y_stride, index_stride):
+    def pool_fwd_global(x, y, index, planes, channels, vectors, divides, x_stride, y_stride, index_stride):
         plane = cuda.blockIdx.x * PLANES + cuda.threadIdx.x // GROUP
         lane = cuda.threadIdx.x & (GROUP - 1)
         if plane < planes:
@@ -145,7 +145,7 @@ def kernel(config):
                     candidate = least_in_warp(candidate)
             if lane == 0:
                 if not MAX:
-                    total = total * reciprocal(pixels)
+                    total = total * reciprocal(divides)
                 values[0] = total
                 put(advance(y, n * y_stride.n + c * y_stride.c), 0, values, 0)
                 if INDEX:
@@ -159,7 +159,7 @@ def build(problem, device, config):
     pointer = element(problem.x.dtype).pointer
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", planes), Argument("uint32x3", divisor(problem.c)),
-                 Argument("int32", pixels // config.elements), Argument("int32", pixels), *problem.addresses())
+                 Argument("int32", pixels // config.elements), Argument("int32", problem.divisor or pixels), *problem.addresses())
     return (Launch(kernel(config), (ceil_div(planes * config.threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -124,7 +124,7 @@ def kernel(config):
     POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
 
     @jit(launch_bounds=(THREADS, 2))
-    def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_stride, y_stride, index_stride):
+    def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, divides, step, x_stride, y_stride, index_stride):
         totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
         t = cuda.threadIdx.x
         pixel = t >> SHIFT
@@ -177,7 +177,7 @@ def kernel(config):
         if live and pixel == 0:
             if not MAX:
                 for v in range(V):
-                    total[v] *= reciprocal(pixels)
+                    total[v] *= reciprocal(divides)
             put(advance(y, n * y_stride.n + c * y_stride.c), 0, total, 0)
             if INDEX:
                 put_index(advance(index, n * index_stride.n + c * index_stride.c), best_pixel)
@@ -186,11 +186,11 @@ def kernel(config):
 
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y, and is not used."""
-    pointer, chunks = element(problem.x.dtype).pointer, problem.c // config.channels
+    pointer, chunks, pixels = element(problem.x.dtype).pointer, problem.c // config.channels, math.prod(problem.image)
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("uint32x3", divisor(ceil_div(chunks, config.lanes))),
-                 Argument("int32", chunks), Argument("int32", math.prod(problem.image)), Argument("int64", _pixel_step(problem)),
-                 *problem.addresses())
+                 Argument("int32", chunks), Argument("int32", pixels), Argument("int32", problem.divisor or pixels),
+                 Argument("int64", _pixel_step(problem)), *problem.addresses())
     return (Launch(kernel(config), (_blocks(problem, config), 1, 1), (THREADS, 1, 1), arguments),)
 
 

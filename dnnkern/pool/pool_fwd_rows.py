@@ -44,7 +44,7 @@ LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (
 class Config:
     """What is computed; types of the index and of the elements; elements per vector, outputs per thread, accesses to x, y and index; taps
     and stride of a row; elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation;
-    64-bit offsets."""
+    one divisor of averages; 64-bit offsets."""
     maximum: bool
     index: str | None
     dtype: str
@@ -57,6 +57,7 @@ class Config:
     rows: int
     whole: bool
     dilated: bool
+    divided: bool
     wide: bool
 
     @property
@@ -81,7 +82,8 @@ def _config(problem, factor=1):
     outputs = factor * elements // math.gcd(elements, stride)
     width = elements * problem.x.itemsize // 4
     found = Config(problem.is_max, problem.index_dtype, problem.x.dtype, elements, outputs, Access(width, 0, 0), taps, stride,
-                   -problem.before[2] % elements, 1, problem.out[2] % outputs == 0, set(problem.dilations) != {1}, is_wide(problem))
+                   -problem.before[2] % elements, 1, problem.out[2] % outputs == 0, set(problem.dilations) != {1},
+                   problem.divisor is not None, is_wide(problem))
     rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.vectors * width)))
     found_access = access_of(problem, outputs, 4)
     return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index)})
@@ -140,7 +142,7 @@ def kernel(config):
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, E, config.access.x)
     put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     store, coordinates = make_writer(config.dtype, 1, 0), make_coordinates(True)
-    window, inside, counted = make_window(False), make_inside(config.dilated), make_counted(config.dilated)
+    window, inside, counted = make_window(False), make_inside(config.dilated), make_counted(config.dilated, config.divided)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
     BUFFER, STRETCH, ROW = ROWS * VECTORS * LENGTH, VECTORS * E, VECTORS * LENGTH

@@ -26,12 +26,14 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """The operation, the elements' type, the type of an index, whether channels are last, and whether windows are adaptive."""
+    """The operation, the elements' type, the type of an index, whether channels are last, whether windows are adaptive, and
+    whether averages have one divisor."""
     op: str
     dtype: str
     index: str | None
     channels_last: bool
     adaptive: bool
+    divided: bool
 
 
 def supports(problem):
@@ -125,12 +127,17 @@ def make_covering(adaptive):
     return covering
 
 
-@device_function
-def counted(first, taps, axis):
-    """How many taps of a window count in an average."""
-    low = ceil_divide(axis.counted_from - first, axis.dilation)
-    high = ceil_divide(axis.counted_to - first, axis.dilation)
-    return max(min(high, taps) - low, 0)
+@functools.cache
+def make_counted(divided):
+    """``counted(first pixel, taps, axis)``: how many taps of a window count in an average, or a factor of what divides all of them."""
+    @device_function
+    def counted(first, taps, axis):
+        if divided:
+            return axis.counted_to
+        low = ceil_divide(axis.counted_from - first, axis.dilation)
+        high = ceil_divide(axis.counted_to - first, axis.dilation)
+        return max(min(high, taps) - low, 0)
+    return counted
 
 
 @device_function
@@ -145,6 +152,7 @@ def forward(config):
     load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index is not None
     Index = i64 if config.index == "int64" else i32
     coordinates, window, reciprocal = make_coordinates(config.channels_last), make_window(config.adaptive), make_reciprocal(e.compute)
+    counted = make_counted(config.divided)
 
     @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_naive(x, y, index, outputs, channels, axes, x_stride, y_stride, index_stride):
@@ -184,7 +192,7 @@ def backward(config):
     load, store, MAX = e.load, e.store, config.op.startswith("max")
     Index = i64 if config.index == "int64" else i32
     coordinates, window, covering = make_coordinates(config.channels_last), make_window(config.adaptive), make_covering(config.adaptive)
-    reciprocal = make_reciprocal(e.compute)
+    reciprocal, counted = make_reciprocal(e.compute), make_counted(config.divided)
 
     @jit(launch_bounds=(THREADS, 2))
     def pool_bwd_naive(dy, index, dx, pixels, channels, axes, x_stride, y_stride, index_stride):
@@ -218,7 +226,8 @@ def backward(config):
 
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y or dy, and is not used."""
-    config = Config(problem.op, problem.x.dtype, problem.index_dtype, problem.layout == "NHWC", problem.adaptive)
+    config = Config(problem.op, problem.x.dtype, problem.index_dtype, problem.layout == "NHWC", problem.adaptive,
+                    problem.divisor is not None)
     pointer = element(problem.x.dtype).pointer
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
     if problem.is_forward:

@@ -47,6 +47,7 @@ class Pool(Case):
     layout: str = "NCHW"
     adaptive: bool = False
     index: str = "int32"      # its dtype; None: no index
+    divisor: int = None
     place: dict = field(default_factory=dict, hash=False)
 
     @property
@@ -114,14 +115,15 @@ class Pool(Case):
         return math.prod(self.y_sizes) * math.prod(max((len(t) for t, _ in w), default=0) for w in self.windows)
 
     def _geometry(self):
-        more = {} if self.is_max else {"count_include_pad": self.count_include_pad}
+        more = {} if self.is_max else {"count_include_pad": self.count_include_pad, "divisor": self.divisor}
         return dict(stride=self.stride, padding=self.padding, dilation=self.dilation, ceil_mode=self.ceil_mode, **more)
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
         from dnnkern.pool import _problem
         t = {name: Tensor(p.shape, p.strides, p.dtype, p.alignment) for name, p in self._places().items()}
-        rest = (self.window, *(self._geometry().get(k, False) for k in ("stride", "padding", "dilation", "ceil_mode", "count_include_pad")))
+        geometry = ("stride", "padding", "dilation", "ceil_mode", "count_include_pad")
+        rest = self.window, *(self._geometry().get(k, False) for k in geometry), self.divisor
         if self.is_forward:
             out, with_index = (t["y"], t["index"]) if "index" in t else t["y"], "index" in t
             if self.adaptive:
@@ -202,6 +204,8 @@ class Pool(Case):
 
     def _counts(self):
         """What the sum of each place is divided by."""
+        if self.divisor is not None:
+            return np.full(tuple(map(len, self.windows)), self.divisor)
         counts = [np.array([padded if self.count_include_pad else len(inside) for inside, padded in w], int) for w in self.windows]
         return functools.reduce(np.multiply.outer, counts)
 
@@ -352,6 +356,13 @@ def cases(op) -> list:
         case("counting-ceil", (1, 8, 8, 9), 3, stride=2, padding=1, ceil_mode=True, count_include_pad=True)
         case("counting-uneven-ceil", (1, 3, 8, 9), 4, "float16", stride=3, padding=((0, 2), (3, 1)), ceil_mode=True, count_include_pad=True)
         case("counting-2x2", (1, 8, 6, 6), 2, "bfloat16", padding=1, count_include_pad=True)
+        for dtype in DTYPES:
+            case("divisor-3x3-s2-p1", (1, 16, 9, 8), 3, dtype, stride=2, padding=1, divisor=7)
+        case("divisor-1", (1, 8, 6, 6), 2, "bfloat16", padding=1, divisor=1)
+        case("divisor-global", (2, 24, 7, 7), None, divisor=32)
+        case("divisor-3d", (1, 4, 4, 5, 6), (2, 3, 2), "float16", stride=1, padding=(1, 1, 0), ceil_mode=True, divisor=5)
+        case("divisor-large", (1, 3, 8), 3, "float64", stride=1, divisor=2 ** 31 - 1)
+        case("divisor-dilated", (1, 8, 8, 9), 2, stride=2, padding=(1, 2), dilation=(3, 2), count_include_pad=True, divisor=3)
         case("counting-dilated", (1, 8, 8, 9), 2, stride=2, padding=(1, 2), dilation=(3, 2), count_include_pad=True, ceil_mode=True)
     if is_forward:
         case("broadcast", (3, 8, 5, 6), 2, place={"x": {"expand": (0,)}})

@@ -124,9 +124,10 @@ def _max_above(dims, x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mod
 
 
 def _average_options(x, dims, window, ceil_mode, count_include_pad, divisor_override):
-    if divisor_override is not None:
-        raise Refused("divisor_override")
-    return {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad, **_options(x, dims, dims == 2, *window)}
+    if divisor_override is not None and divisor_override < 1:
+        raise Refused(f"divisor_override {divisor_override}")
+    return {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad, "divisor": divisor_override,
+            **_options(x, dims, dims == 2, *window)}
 
 
 def _average(dims, x, kernel, stride=(), padding=(0,), *more):
