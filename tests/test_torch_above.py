@@ -231,7 +231,8 @@ def test_what_goes_back(call, why):
 
 @pytest.mark.parametrize("call", [
     lambda: F.cross_entropy(made(2, 3), labels(3, classes=3)), lambda: F.rms_norm(made(4, 6), (4,)),
-    lambda: F.scaled_dot_product_attention(made(1, 4, 6, 8), *(made(1, 2, 6, 8),) * 2)])
+    lambda: F.scaled_dot_product_attention(made(1, 4, 6, 8), *(made(1, 2, 6, 8),) * 2),
+    lambda: F.rms_norm(made(4, 6).to_sparse(), (6,)), lambda: F.cross_entropy(made(2, 3).to_sparse(), labels(2, classes=3))])
 def test_errors_are_pytorchs(call):
     with pytest.raises((RuntimeError, ValueError)) as theirs:
         call()

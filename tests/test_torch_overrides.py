@@ -442,6 +442,34 @@ def test_compiled_graphs_reach_overrides_and_leave_them():
     assert torch.equal(function(A, B), expected) and not ran()
 
 
+def product_in_parts(a):
+    for _ in range(2):
+        with torch.autograd.set_detect_anomaly(False):  # no graph goes on from within a block in a loop
+            a = torch.mm(a, B)[:, :3]
+            torch._dynamo.graph_break()
+    return a
+
+
+def test_the_compiler_leaves_alone_what_runs_outside_of_its_graphs():
+    network = torch.nn.GRU(3, 4).to(DEVICE)
+    for function, op in (product_in_parts, "mm"), (lambda a: network(a)[0].detach(), "gru.input"):
+        expected = function(A)
+        with dnnkern.torch.enabled("mm,rnn", strict=True):
+            torch._dynamo.utils.counters.clear()
+            assert_same(torch.compile(function, backend="aot_eager")(A[:, :]), expected, op)
+            assert op in ran() and torch._dynamo.utils.counters["frames"]["total"] <= 3
+
+
+def test_traced_by_jit():
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 2), torch.nn.MaxPool2d(2), torch.nn.Softmax(1)).to(DEVICE)
+    x, larger = (torch.ones(n, 1, n, n, device=DEVICE) for n in (3, 5))
+    with dnnkern.torch.enabled("all"):
+        traced = torch.jit.trace(network, x, check_trace=False)
+        assert [row.why for row in dnnkern.torch.status(reset=True) if row.op == "convolution"] == [
+            "torch.jit traces it, and records what PyTorch's calls"]
+        assert_same(traced(larger), network(larger), "traced")
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="without a GPU")
 def test_on_a_forked_childs_side():
     import multiprocessing

@@ -28,7 +28,11 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, list, tuple, int, float, b
 # Above autograd compilers trace: a tensor may be one of theirs, without values.
 _TRACED = _PLAIN | {FakeTensor, FunctionalTensor}
 _ERRORS = Refused, NotSupported, ValueError, TypeError
+_ERRORS_ABOVE = *_ERRORS, NotImplementedError  # the dispatcher's, of sparse tensors: they come here, too
 _clock = time.perf_counter_ns
+# torch.jit.trace records not these but the operators that they call, and shapes have tensors for numbers meanwhile.
+_IN_PARTS = frozenset({"convolution"})
+_tracing = torch._C._get_tracing_state
 
 
 class _Request(NamedTuple):
@@ -241,6 +245,15 @@ class _Within(threading.local):
     is_back = False
 
 
+def _untraced(function):
+    """The function, which PyTorch's compiler leaves alone with all that it calls. Where a compiled program breaks off its graph operators
+    are called as ever, and the compiler looks at what they call in Python. `torch.compiler.disable` would import the compiler."""
+    compiler = torch._C._dynamo.eval_frame
+    skip = compiler._FrameAction.SKIP
+    compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(skip, skip))
+    return function
+
+
 def _caller_with_numbers(override, back, strict):
     """`_caller` for an operator that takes numbers for tensors.
 
@@ -267,13 +280,13 @@ def _caller_with_numbers(override, back, strict):
             here.is_back = False
             return back(*args, **kwargs)
         return back_with_numbers(*args, **kwargs) if is_theirs(*args, **kwargs) else call(*args, **kwargs)
-    return function
+    return _untraced(function)
 
 
 def _caller(override, back, strict):
     """What PyTorch calls for an operator; `back` is its own kernel."""
     function, counts, plain = override.function, record(override.name), _PLAIN.issuperset
-    shortened, run = None, function
+    shortened, run, in_parts = None, function, override.name in _IN_PARTS
     if override.state:
         known = repeated(function, override.state)
         shortened, run = known.shortened, known.call
@@ -284,6 +297,8 @@ def _caller(override, back, strict):
                 return call(*args, **kwargs)
         start = _clock()
         try:
+            if in_parts and _tracing() is not None:
+                raise Refused("torch.jit traces it, and records what PyTorch's calls")
             result = MISS if shortened is None or kwargs or USED and of_context() else shortened(args)
             if result is MISS:
                 if not plain(map(type, args)):
@@ -294,7 +309,7 @@ def _caller(override, back, strict):
         counts.calls += 1
         counts.nanoseconds += _clock() - start
         return result
-    return call
+    return _untraced(call)
 
 
 def _caller_above(override, original, strict):
@@ -312,9 +327,9 @@ def _caller_above(override, original, strict):
             if not plain(map(type, args)):
                 raise Refused(_foreign(args))
             return function(*args, **kwargs)
-        except _ERRORS as error:
+        except _ERRORS_ABOVE as error:
             return _back(override, counts, start, error, strict, functools.partial(original, keyset), args, kwargs)
-    return call
+    return _untraced(call)
 
 
 def _back(override, counts, start, error, strict, back, args, kwargs):
