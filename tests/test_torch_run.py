@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dnnkern.device import HOST_MEMORY, SIMULATED  # noqa: E402
+from dnnkern.torch._devices import cuda_is_cpu  # noqa: E402
 
 pytestmark = pytest.mark.sized
 
@@ -84,6 +85,24 @@ def test_a_convolution_on_cuda(tmp_path):
     rows = [line.split()[:3] for line in process.stderr.splitlines()]
     assert ["convolution", "dnnkern", "1"] in rows and ["convolution_backward", "dnnkern", "1"] in rows
     assert "2 calls of 2 operators ran on its kernels, 0 went back to PyTorch" in process.stderr
+
+
+def test_devices_that_stand_for_the_processor(tmp_path):
+    layer, path, before = torch.nn.Linear(2, 2), tmp_path / "state.pt", (torch.load, torch.nn.Module.to, torch.cuda.set_device)
+    torch.save(layer.state_dict(), path)
+    with cuda_is_cpu():
+        torch.cuda.set_device(0)
+        torch.cuda.synchronize()
+        places = ["cuda", "cuda:1", 1, torch.device("cuda", 1)]
+        x = torch.ones(2)
+        found = [made for place in places for made in (
+            x.to(place), x.to(device=place), torch.zeros(2, device=place), layer.to(place).weight, layer.to(device=place).weight,
+            torch.nn.Linear(2, 2, device=place).weight)]
+        found += [torch.load(path, map_location=where)["weight"] for where in ("cuda", torch.device("cuda:0"), {"cpu": "cuda:1"}, None)]
+        assert {made.device.type for made in found} == {"cpu"}
+        assert layer.to(torch.float64).weight.dtype == x.to(torch.float64).dtype == torch.float64 and x.to(x).dtype == torch.float32
+        assert torch.full((2,), 1)[1] == 1
+    assert before == (torch.load, torch.nn.Module.to, torch.cuda.set_device)
 
 
 @pytest.mark.always
