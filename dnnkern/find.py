@@ -93,14 +93,19 @@ def measure(operation, problem, candidates, reference, device, *, arrays=None, w
             _compile_ahead(trials)
             set_reference(operation, problem, reference, operands, device, clock)
             good = [t for t in trials if t.prepare(operation, operands, clock)]
-            contenders = [t.contender(operands, clock) for t in good]
-            times = race(contenders, clock, rounds=FIRST_ROUNDS)
-            finalists = sorted(contenders, key=lambda c: times[c.name].median)[:FINALISTS]
-            if len(contenders) > 1 and not SIMULATED:
-                clock.release()
-                times.update(race(finalists, clock))
+            times = heats([t.contender(operands, clock) for t in good], clock)
         perfs += [_perf(t, t.error or "ok", times[t].median if t in times else None) for t in trials]
     return sorted(perfs, key=lambda p: (p.time_ms, p.memory))
+
+
+def heats(contenders, clock) -> dict:
+    """{name: Sample}: all contenders in a few rounds, then the fastest against each other."""
+    times = race(contenders, clock, rounds=FIRST_ROUNDS)
+    finalists = sorted(contenders, key=lambda c: times[c.name].median)[:FINALISTS]
+    if len(contenders) > 1 and not SIMULATED:
+        clock.release()
+        times.update(race(finalists, clock))
+    return times
 
 
 def _compile_ahead(trials):

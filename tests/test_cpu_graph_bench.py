@@ -1,5 +1,6 @@
 """The bench of operation graphs, on the processor at its small sizes."""
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import graph, peers, run, shapes  # noqa: E402
 from dnnkern import dispatch  # noqa: E402
+from dnnkern.host.paths import cache_dir  # noqa: E402
 from dnnkern.host.timing import Clock  # noqa: E402
 
 
@@ -24,6 +26,21 @@ def test_rows(tmp_path, capsys):
         assert 0 < row["error"] <= 1 and row["machine"]["arch"] and row["op"] == "graph"
     assert 0 < addresses["calls"] < by_tensor["calls"] and by_uid["us"] > 0
     assert "x plain" in capsys.readouterr().out
+
+
+def test_regret(tmp_path, capsys, monkeypatch):
+    file, made = tmp_path / "rows.jsonl", graph.cases
+    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[:1])
+    try:
+        assert graph.main(["--only", "pointwise", "--dtype", "float32", "--no-peers", "--turns", "1", "--regret", "--json", str(file)]) == 0
+    finally:
+        for folder in cache_dir().glob("find/*/graph"):
+            shutil.rmtree(folder)
+    row, = map(json.loads, file.read_text().splitlines())
+    times = dict(map(tuple, row["plans"]))
+    assert len(times) == len(row["plans"]) > 2 and row["best"] == row["plans"][0][0]
+    assert row["regret"] == pytest.approx(times[row["estimated"]] / times[row["best"]]) and row["regret"] >= 1
+    assert "regret: time of the plan that the estimates choose" in capsys.readouterr().out
 
 
 def test_a_wrong_result_has_no_number(monkeypatch):

@@ -10,7 +10,8 @@ def _enum(name, words, doc):
 
 data_type = _enum("data_type", "FLOAT DOUBLE HALF INT8 INT32 INT8x4 UINT8 UINT8x4 INT8x32 BFLOAT16 INT64 BOOLEAN FP8_E4M3 FP8_E5M2 "
                   "FAST_FLOAT_FOR_FP8 FP8_E8M0 FP4_E2M1 INT4 NOT_SET", "Types of elements and of arithmetic.")
-heur_mode = _enum("heur_mode", "A B FALLBACK OPENSOURCE", "Where plans come from; A, B and OPENSOURCE are the same here.")
+heur_mode = _enum("heur_mode", "A B FALLBACK OPENSOURCE", "Which plans a graph has: A and OPENSOURCE a few, by predicted time; "
+                  "B more; FALLBACK what always works.")
 build_plan_policy = _enum("build_plan_policy", "HEURISTICS_CHOICE ALL", "Which plans `build_plans` builds: the first, or all.")
 convolution_mode = _enum("convolution_mode", "CONVOLUTION CROSS_CORRELATION", "Whether filters are flipped.")
 reduction_mode = _enum("reduction_mode", "ADD MUL MIN MAX AMAX AVG NORM1 NORM2 MUL_NO_ZEROS NOT_SET", "What a reduction computes.")

@@ -23,7 +23,8 @@ class Runner:
         self.pointers, self.numbers = plan.uids
         self.hazards = plan.hazards()
         self.needs = {uid: self._need(uid) for uid in self.pointers}
-        self.written = {out for out, *_ in self.hazards} | {uid for uid in self.pointers if self._is_result(uid)}
+        self.results = {uid for uid in self.pointers if self._is_result(uid)}
+        self.written = {out for out, *_ in self.hazards} | self.results
         self.names = {}  # {name: uids}
         for t in self.spec.tensors:
             if not t.virtual:
@@ -97,8 +98,16 @@ class Runner:
 
     def run(self, pack, workspace, stream):
         """Launch with the buffers of {uid: buffer}."""
+        runner, executable, values, stream, addresses = self.prepared(pack, workspace, stream)
+        executable.execute(values, stream)
+        if addresses is not None and executable.is_steady:
+            runner.remember(executable, addresses, values)
+
+    def prepared(self, pack, workspace, stream):
+        """Everything of `run` before the launch: (the runner that has the plan, its executable, its values, the stream, the addresses of
+        the buffers if the same ones may be launched without being looked at again)."""
         if self.only_bits:
-            return self._with(bits=self._of_bits(pack)).run(pack, workspace, stream)
+            return self._with(bits=self._of_bits(pack)).prepared(pack, workspace, stream)
         buffers, addresses, checked = [], [], self.checked
         for uid, need, odd in self.table:
             buffer = pack.get(uid)
@@ -110,7 +119,7 @@ class Runner:
                 try:
                     description, address = (KIND_OF_TYPE.get(type(buffer)) or kind_of(buffer)).describe(buffer)
                     if (uid, description) not in checked and not self._check(uid, buffer, need, description):
-                        return self._with(bits=self._of_bits(pack)).run(pack, workspace, stream)
+                        return self._with(bits=self._of_bits(pack)).prepared(pack, workspace, stream)
                 except (TypeError, RuntimeError) as error:
                     raise InvalidVariantPack(f"{self.label(uid)}: {error}") from None
             if (address & odd or not address) and need:
@@ -126,7 +135,7 @@ class Runner:
             if below < addresses[out] - addresses[other] < above:
                 aliases, copied = self._aliases(dict(zip(self.pointers, addresses)))
                 if copied:
-                    return self._with(copied=copied).run(pack, workspace, stream)
+                    return self._with(copied=copied).prepared(pack, workspace, stream)
                 break
         if self.plan.bound:
             bound = tuple([self._number(value, "float64", pack) for value in self.plan.bound])
@@ -137,12 +146,15 @@ class Runner:
             values.append(self._workspace(workspace))
         if slots.numbers:
             values += [self._number(value, kind, pack) for value, kind in slots.numbers]
-        executable.execute(values, stream)
-        if not (HOST_MEMORY or slots.numbers or bound or aliases or self.there) and executable.is_steady:
-            if self.repeated is None:
-                order = tuple(map(self.pointers.index, slots.pointers))
-                self.repeated = Repeated(executable, order, self.plan.device.index, self.plan.workspace > 0)
-            self.repeated.remember((*addresses, *values[len(slots.pointers):]))
+        plain = not (HOST_MEMORY or slots.numbers or bound or aliases or self.there)
+        return self, executable, values, stream, addresses if plain else None
+
+    def remember(self, executable, addresses, values):
+        """Buffers at these addresses may be launched again."""
+        if self.repeated is None:
+            order = tuple(map(self.pointers.index, self.plan.executable(NOTHING, None)[1].pointers))
+            self.repeated = Repeated(executable, order, self.plan.device.index, self.plan.workspace > 0)
+        self.repeated.remember((*addresses, *values[len(self.repeated.order):]))
 
     # ---- buffers
 
@@ -252,7 +264,7 @@ class Runner:
             a, b = addresses[out], addresses[other]
             if a == b and same:
                 found.append((other, out))
-            elif a < b + self.needs[other][0] and b < a + self.needs[out][0] and self._share(out, other, b - a):
+            elif a < b + self.needs[other][0] and b < a + self.needs[out][0] and self.share(out, other, b - a):
                 if other in self.written or not self.needs[other][0]:
                     raise InvalidVariantPack(f"{self.label(out)} is written while {self.label(other)} is still needed, and their buffers "
                                              "overlap; expected buffers that are apart")
@@ -271,7 +283,7 @@ class Runner:
         inputs = frozenset(other for _, other, _ in self.hazards if other not in self.written and self.needs[other][0])
         return self._with(copied=inputs).plan.workspace + self.plan.room
 
-    def _share(self, uid, other, distance):
+    def share(self, uid, other, distance):
         """Whether two tensors, `distance` bytes apart, have memory in common: halves of rows, say, lie between each other and have none."""
         key = uid, other, distance
         if not self.plan.bits.isdisjoint(key[:2]):

@@ -128,7 +128,7 @@ def explain(engines) -> Explanation:
                           if (source := whole.get(uid, uid)) in makers)
     together = {name: part.nodes for part in parts for name in part.nodes}
     apart = [(label(a), label(b), reason) for (a, b), reason in why.items()]
-    reason = "kernels of their own are predicted to take less time" if engines.cut else "no kernel runs them together"
+    reason = "kernels of their own are predicted to take less time" if plan.cut else "no kernel runs them together"
     apart += [(a, b, reason) for a, b in edges
               if together.get(a) != together.get(b) and not any((a, b) == row[:2] for row in apart)]
     return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges))

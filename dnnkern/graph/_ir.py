@@ -128,11 +128,19 @@ class GraphSpec:
             object.__setattr__(self, "_labels", labels)
         return self._labels[node.outputs[0][1]]
 
+    @property
+    def anonymous(self):
+        """The same without names, which do not count: equal graphs have equal ones."""
+        return replace(self, name="", tensors=tuple(replace(t, name="") for t in self.tensors),
+                       nodes=tuple(replace(n, name="") for n in self.nodes))
+
     def key(self) -> int:
         """A hash that is the same in every process; names do not count."""
-        anonymous = replace(self, name="", tensors=tuple(replace(t, name="") for t in self.tensors),
-                            nodes=tuple(replace(n, name="") for n in self.nodes))
-        return int.from_bytes(hashlib.sha256(anonymous.to_json().encode()).digest()[:8], "little") >> 1
+        return int.from_bytes(hashlib.sha256(self.anonymous.to_json().encode()).digest()[:8], "little") >> 1
+
+    def __str__(self):
+        sizes = ["x".join(map(str, self.tensor(node.outputs[0][1]).dim)) for node in self.nodes]
+        return f"graph {self.name} of {' + '.join(f'{node.op} {size}' for node, size in zip(self.nodes, sizes))}".replace("  ", " ")
 
     def to_json(self, indent=None, tags=None) -> str:
         """As JSON text; `tags` are cuDNN's names of operations, {op: tag}, for logs."""

@@ -78,8 +78,12 @@ class Lifecycle:
         Parameters
         ----------
         modes : sequence of heur_mode
-            A, B and OPENSOURCE: by predicted times, or what `dnnkern.dispatch.find_algorithms` measured. FALLBACK allows the naive
-            algorithms too.
+            Whose plans there are, those of the first mode first.
+            A, and OPENSOURCE: what `autotune` measured, else the plan that is predicted to be the fastest, then one plan for each other
+            engine, by predicted time.
+            B: the same ranking of more plans, which takes longer: of further cuts, and several configurations of each algorithm.
+            FALLBACK: what always works. Every node in kernels of its own by the algorithms that are predicted to be the fastest, then the
+            naive ones.
         """
         if not isinstance(modes, (list, tuple)):
             raise TypeError(f"create_execution_plans: modes is {modes!r}; expected a list of heur_mode, such as [heur_mode.A]")
@@ -134,6 +138,70 @@ class Lifecycle:
             self.create_execution_plans(modes)
             self.check_support()
             self.build_plans()
+
+    def autotune(self, variant_pack, workspace, handle=None) -> list:
+        """Measure the plans that are built, on these buffers, and make the fastest the one that `execute` runs.
+
+        Plans are afterwards in the order of their times: that of index 0 is the fastest, those that are not built come last. Where every
+        plan of the list was built and measured, and no filter is set, the order is kept in the find database: `build` of an equal graph
+        takes the fastest plan then, in any process. Nothing is kept in the simulator.
+
+        Parameters
+        ----------
+        variant_pack : dict
+            As `execute`'s. Every plan runs many times; afterwards the results are those of one run of the fastest.
+        workspace : array or address
+            `get_autotune_workspace_size()` bytes.
+        handle : int, optional
+            Whose stream the last run is on, as in `execute`. The measurement waits for all of the device's work, and for its own.
+
+        Returns
+        -------
+        list of Perf
+            The plans that were measured, the fastest first: `algo` is the plan's name; one that failed has the reason as `status`.
+
+        Raises
+        ------
+        InvalidVariantPack
+            A result has memory in common with an operand, which a second run would find changed: nothing is launched.
+        WorkspaceTooSmall
+            For one of the plans: nothing is launched.
+        RuntimeError
+            No plan is built (`build_plans` with `build_plan_policy.ALL` builds all of them), or none ran.
+
+        Examples
+        --------
+        >>> import numpy as np, dnnkern.graph as cudnn
+        >>> graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT)
+        >>> x = graph.tensor(dim=[1, 2, 2], stride=[4, 2, 1])
+        >>> y = graph.relu(graph.matmul(x, x)).set_output(True)
+        >>> graph.build()
+        >>> graph.create_execution_plans([cudnn.heur_mode.A])
+        >>> graph.build_plans(cudnn.build_plan_policy.ALL)
+        >>> pack = {x: np.ones((1, 2, 2), np.float32), y: np.empty((1, 2, 2), np.float32)}
+        >>> workspace = np.empty(graph.get_autotune_workspace_size(), np.uint8)
+        >>> perfs = graph.autotune(pack, workspace)
+        >>> perfs[0].algo == graph.get_plan_name_at_index(0)
+        True
+        """
+        from ._tune import tune
+        if not hasattr(variant_pack, "items"):
+            raise InvalidVariantPack(f"autotune: got {type(variant_pack).__name__}; expected a dict of buffers by tensor or uid")
+        built = self._built("autotune")
+        perfs = tune(self._plans, {plan: self._runner(plan) for plan in built}, variant_pack, workspace, self._stream(handle))
+        self._candidate = self._plans.all()[0]
+        return perfs
+
+    def get_autotune_workspace_size(self) -> int:
+        """Bytes of workspace that are enough for every plan that is built."""
+        from ._tune import most_workspace
+        return most_workspace(self._built("get_autotune_workspace_size"))
+
+    def _built(self, function):
+        plans = [plan for plan in self._known(function).all() if plan.is_built]
+        if not plans:
+            raise ExecutionFailed(f"{function}: no plan of the graph {self.name!r} has been built; call build_plans first")
+        return plans
 
     def _lowered(self, function):
         if getattr(self, "_engines", None) is None:

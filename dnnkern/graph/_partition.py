@@ -5,6 +5,8 @@ from .ops import OPERATIONS
 
 ARRAYS, STEPS = 16, 32
 """The most of a part: buffers beside an anchor's operands, functions."""
+BETWEEN = 6
+"""The most of `between`."""
 
 
 def cuts(spec) -> list:
@@ -12,6 +14,16 @@ def cuts(spec) -> list:
     single = one_by_one(spec)
     together = joined(spec, [node for (node,) in single])
     return [together, single] if len(together) < len(single) else [single]
+
+
+def between(spec) -> list:
+    """More cuts than `cuts` has: the first of those with one of its parts split."""
+    first, *others = cuts(spec)
+    found = []
+    for k, part in enumerate(first):
+        if len(part) > 1 and (made := (*first[:k], *split(part), *first[k + 1:])) not in (*others, *found):
+            found.append(made)
+    return found[:BETWEEN]
 
 
 def one_by_one(spec):

@@ -45,14 +45,16 @@ class Plan:
         That shares its kernels with other graphs.
     is_held : bool
         Whether nothing has to be compiled, as far as `kernels` knows.
+    cut : int
+        The number of its cut.
     bits : frozenset of int
         uids of BOOLEAN tensors whose buffers have one bit per element.
     """
     bits = frozenset()
 
-    def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False):
+    def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False, cut=0):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
-        self.device, self.engine, self.kernels, self.is_held = device, engine, kernels, is_held
+        self.device, self.engine, self.kernels, self.is_held, self.cut = device, engine, kernels, is_held, cut
         self._lock, self._executables, self.is_built = threading.Lock(), {}, False
         self.offsets, self.workspace = self._arranged()
         self.bound = tuple(dict.fromkeys(value for step in steps for _, value in step.bound))
@@ -61,6 +63,17 @@ class Plan:
     def name(self):
         """What runs, step by step."""
         return " | ".join(f"{a.op}_{a.name}" + f"[{a.config_text}]" * bool(a.config_text) for a in self.algorithms if a) or "empty"
+
+    @property
+    def record(self):
+        """What it is as plain data: of an equal graph `_serial.plan_of` makes the same of it."""
+        steps = [None if a is None else {"op": a.op, "algorithm": a.name, "config": a.config_text} for a in self.algorithms]
+        return {"cut": self.cut, "engine": self.engine, "steps": steps}
+
+    @property
+    def identity(self):
+        """Equal for plans of one graph that are the same."""
+        return self.cut, tuple(a and (a.op, a.name, a.config_text) for a in self.algorithms)
 
     @property
     def seconds(self):
@@ -291,7 +304,7 @@ class Slots:
                 *((name, kind) for (_, kind), name in self.numbers.items()), (NULL, NULL))
 
 
-def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=None, kernels=None) -> Plan:
+def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=None, kernels=None, cut=0) -> Plan:
     """A plan of these steps: for each the algorithm of dispatch, or of `forced`, {index of a step: Algorithm}; with `kernels`, a
     `KernelCache`, rather one whose kernels that has."""
     algorithms, is_held = [], kernels is not None
@@ -309,4 +322,4 @@ def choose(spec, steps, temporaries, device, engine, exclude=Note.NONE, forced=N
                 algorithm, there = kernels.preferred(algorithm, step.problem, device, exclude)
                 is_held = is_held and there
             algorithms.append(algorithm)
-    return Plan(spec, steps, temporaries, tuple(algorithms), device, engine, kernels, is_held)
+    return Plan(spec, steps, temporaries, tuple(algorithms), device, engine, kernels, is_held, cut)

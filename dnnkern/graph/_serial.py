@@ -23,8 +23,7 @@ _DIGEST = 32
 
 def packed(engines, plan) -> bytes:
     """A graph and a plan of its engines as bytes."""
-    steps = [None if a is None else {"op": a.op, "algorithm": a.name, "config": a.config_text} for a in plan.algorithms]
-    body = json.dumps({"graph": json.loads(engines.spec.to_json()), "cut": engines.cut, "engine": plan.engine, "steps": steps}).encode()
+    body = json.dumps({"graph": json.loads(engines.spec.to_json()), **plan.record}).encode()
     header = _HEADER.pack(MAGIC, FORMAT, len(body), __version__.encode(), plan.device.arch.encode())
     return header + hashlib.sha256(header + body).digest() + body
 
@@ -60,13 +59,20 @@ def unpacked(data, kernels=None):
     try:
         body = json.loads(data[start:])
         engines = Engines(GraphSpec.from_json(body["graph"]), kernels, body["cut"])
-        if len(body["steps"]) != len(engines.steps):
-            raise UnsupportedGraphFormat(f"deserialize: the plan has {len(body['steps'])} steps; the graph has {len(engines.steps)}")
-        algorithms = tuple(_algorithm_of(step, known, device) for step, known in zip(engines.steps, body["steps"]))
-        plan = Plan(engines.spec, engines.steps, engines.temporaries, algorithms, device, int(body["engine"]), kernels)
+        plan = plan_of(engines, body)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # of whoever made the checksum too
         raise UnsupportedGraphFormat(f"deserialize: the data is no graph: {type(error).__name__}: {error}") from None
     return engines.spec, plan, engines
+
+
+def plan_of(engines, record) -> Plan:
+    """The plan of a graph's engines whose `record` this is; an error of some kind where there is no such plan any more."""
+    cut, known = engines.cut_of(record["cut"]), record["steps"]
+    if len(known) != len(cut.steps):
+        raise UnsupportedGraphFormat(f"deserialize: the plan has {len(known)} steps; the graph has {len(cut.steps)}")
+    algorithms = tuple(_algorithm_of(step, one, engines.device) for step, one in zip(cut.steps, known))
+    return Plan(engines.spec, cut.steps, cut.temporaries, algorithms, engines.device, int(record["engine"]), engines.kernels,
+                cut=cut.number)
 
 
 def _algorithm_of(step, known, device):
