@@ -125,12 +125,12 @@ class Case:
             return y
         return run
 
-    def graph(self, arrays, handle=None, alone=False, cache=None):
-        """(the graph, built, {tensor: name of its array}); `alone`: of the anchor."""
+    def graph(self, arrays, handle=None, alone=False, cache=None, takes_shapes=False):
+        """(the graph, built, {tensor: name of its array}); `alone`: of the anchor; `takes_shapes`: of other calls."""
         import dnnkern.graph as cudnn
         io = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}[self.dtype]
         graph = cudnn.pygraph(str(self), cudnn.data_type[io], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle,
-                              kernel_cache=cache)
+                              kernel_cache=cache, is_override_shape_enabled=takes_shapes)
         given = {}
 
         def tensor(name):
@@ -332,9 +332,12 @@ def _synchronize():
 
 def _host_calls(where, measured):
     import torch
-    case = Case("matmul", (128, 128, 64), "add@128 relu", "bfloat16")
-    arrays = case.arrays(where)
-    graph, given = case.graph(arrays)
+    case, larger = (Case("matmul", (rows, 128, 64), "add@128 relu", "bfloat16") for rows in (128, 192))
+    arrays, others = case.arrays(where), larger.arrays(where)
+    graph, given = case.graph(arrays, takes_shapes=True)
+    other_pack = {t.get_uid(): others[name] for t, name in given.items()}
+    shapes, strides = ([getattr(others[name], of)() for name in given.values()] for of in ("size", "stride"))
+    uids = list(other_pack)
     pack = {t.get_uid(): arrays[name] for t, name in given.items()}
     by_tensor = {t: arrays[name] for t, name in given.items()}
     addresses = [pack[uid].data_ptr() for uid in graph._get_variant_pack_uids_sorted()]
@@ -343,6 +346,7 @@ def _host_calls(where, measured):
     a, b, y = arrays["a"][0], arrays["b"][0], arrays["y"][0]
     calls = {"execute, tensors by uid": lambda: graph.execute(pack, workspace),
              "execute, tensors by tensor": lambda: graph.execute(by_tensor, workspace),
+             "execute, other shapes": lambda: graph.execute(other_pack, workspace, None, uids, shapes, strides),
              "_execute_with_ptrs, addresses": lambda: graph._execute_with_ptrs(addresses, workspace)}
     if where != "cpu":
         calls["torch.matmul, out="] = lambda: torch.matmul(a, b, out=y)

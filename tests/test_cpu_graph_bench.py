@@ -18,13 +18,13 @@ from dnnkern.host.timing import Clock  # noqa: E402
 def test_rows(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     assert run.main(["graph", "--only", "matmul,host", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
-    *cases, by_uid, by_tensor, addresses = map(json.loads, file.read_text().splitlines())
+    *cases, by_uid, by_tensor, of_shapes, addresses = map(json.loads, file.read_text().splitlines())
     assert [row["problem"] for row in cases] == ["matmul 64x48x40 add@48 gelu float32", "matmul 8x96x64 add@96 gelu float32"]
     for row in cases:
         assert row["status"] == "ok" and row["plan"].startswith("matmul_") and "|" not in row["plan"]
         assert row["graph_us"] > 0 and row["of_plain"] == pytest.approx(row["plain_us"] / row["graph_us"])
         assert 0 < row["error"] <= 1 and row["machine"]["arch"] and row["op"] == "graph"
-    assert 0 < addresses["calls"] < by_tensor["calls"] and by_uid["us"] > 0
+    assert 0 < addresses["calls"] < by_tensor["calls"] and by_uid["us"] > 0 and of_shapes["calls"] < 2 * by_uid["calls"]
     assert "x plain" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from dnnkern.graph import _repeated  # noqa: E402
 from dnnkern.graph._errors import WorkspaceTooSmall  # noqa: E402
 
 T = cudnn.data_type
-BY_PACK, BY_ADDRESSES = 27, 17  # calls of Python
+BY_PACK, BY_ADDRESSES = 25, 17  # calls of Python
 
 
 @pytest.fixture(name="seen")
@@ -24,7 +24,8 @@ class Program:
     """y = relu(x + b), of 8x16, once built; with `workspace` x is summed over its rows in another kernel first."""
 
     def __init__(self, with_workspace=False):
-        self.graph = cudnn.pygraph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT)
+        self.graph = cudnn.pygraph(io_data_type=T.FLOAT, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT,
+                                   is_override_shape_enabled=True)
         self.x = self.graph.tensor(dim=[1, 8, 16], stride=[128, 16, 1], name="x")
         self.b = self.graph.tensor(dim=[1, 8, 16], stride=[128, 16, 1], name="b")
         x = self.x
@@ -40,6 +41,12 @@ class Program:
 
     def __call__(self, *arrays):
         self.graph.execute(self.pack(*arrays), self.workspace)
+
+    def with_shapes(self, *arrays):
+        """The same with the arrays' own shapes, which are (1, rows, 16)."""
+        return lambda pack=self.pack(*arrays), uids=[t.get_uid() for t in self.pack(*arrays)]: self.graph.execute(
+            pack, self.workspace, override_uids=uids, override_shapes=[a.shape for a in arrays],
+            override_strides=[a.stride() for a in arrays])
 
 
 def three():
@@ -59,6 +66,28 @@ def test_later_calls_are_short():
                            (lambda: program.graph._execute_with_ptrs(pointers, None), BY_ADDRESSES)):
             call()
             assert calls_of(call) <= most
+
+
+def test_later_calls_with_other_shapes_are_short():
+    with pretended_gpu():
+        call = Program().with_shapes(*(torch.zeros(1, 12, 16) for _ in range(3)))
+        call()
+        assert calls_of(call) <= BY_PACK + 7, "7 of which make the lists"
+
+
+def test_what_is_launched_follows_the_shapes(seen):
+    """By turns: of each shape the call is recognised, and arrays that are too small for theirs are refused."""
+    program, launched = Program(), len(seen.values)
+    some = {rows: [torch.zeros(1, rows, 16) for _ in range(3)] for rows in (8, 12, 5)}
+    for rows in (8, 12, 8, 5, 12, 12):
+        program.with_shapes(*some[rows])()
+        assert sorted(seen.addresses(3)) == addresses(some[rows])
+    program(*some[8])
+    assert sorted(seen.addresses(3)) == addresses(some[8]) and len(seen.values) == launched + 7
+    small = program.pack(*some[5])
+    with pytest.raises(ValueError, match="its buffer has"):
+        program.graph.execute(small, None, None, [t.get_uid() for t in small], [(1, 12, 16)] * 3, [(192, 16, 1)] * 3)
+    assert len(seen.values) == launched + 7
 
 
 def test_what_is_launched_follows_the_buffers(seen):

@@ -37,6 +37,7 @@ class Copying(Plan):
         first, last = ([dispatch.get_algorithm(step.op, step.problem, device=plan.device) for step in some] for some in (before, after))
         super().__init__(plan.spec, (*before, *steps, *after), plan.temporaries, (*first, *plan.algorithms, *last), plan.device,
                          plan.engine, plan.kernels)
+        self.promised = plan.promised
 
     def _moved(self, buffer):
         kind, number = buffer

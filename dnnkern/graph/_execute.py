@@ -220,10 +220,12 @@ class Runner:
         if copied:
             why = (f"{need - self.plan.base.workspace} of them for copies of {', '.join(map(self.label, copied))}, of which a result "
                    "overlaps the buffer; get_workspace_size_with_copies is enough for all such calls")
+        elif need > self.plan.promised:
+            why = f"for these shapes; the {self.plan.promised} of get_workspace_size are for those that the graph was built with"
         if workspace is None or type(workspace) is int and not workspace:
             raise WorkspaceTooSmall(f"execute: got no workspace; the plan needs {need} bytes ({why})", need)
         if type(workspace) is int:
-            if copied:  # which a program need not know of that has the bytes of get_workspace_size
+            if need > self.plan.promised:  # which a program need not know of that has the bytes of get_workspace_size
                 raise WorkspaceTooSmall(f"execute: the workspace is an address, of unknown size; expected an array of {need} bytes ({why})",
                                         need)
             if HOST_MEMORY:

@@ -3,7 +3,7 @@ import operator
 
 from ._device import DeviceProperties
 from ._enums import behavior_note, build_plan_policy, heur_mode, knob_type, member, numerical_note
-from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack, cudnnGraphNotSupportedError
+from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack
 from ._handle import get_stream
 
 
@@ -21,6 +21,7 @@ class Lifecycle:
             raise TypeError(f"pygraph: device_property is {device_property!r}; expected one of create_device_properties()")
         self.handle, self.kernel_cache, self.device_property = handle, kernel_cache, device_property
         self.spec, self._plans, self._modes, self._candidate, self._runners = None, None, (), None, {}
+        self._shapes = {}  # {(plan, overrides): runner of the plan for these shapes}
         self._mirrors = {}
 
     def _validated(self, spec):
@@ -52,7 +53,7 @@ class Lifecycle:
         engines = Engines(self.spec, self.kernel_cache)
         if self.device_property is not None:
             self.device_property.check(engines.device)
-        self._engines, self._plans, self._candidate, self._runners = engines, None, None, {}
+        self._engines, self._plans, self._candidate, self._runners, self._shapes = engines, None, None, {}, {}
 
     def explain(self):
         """Which nodes run in which kernel, by which algorithm, and why others do not: an `Explanation`, which prints as a table; its
@@ -297,10 +298,17 @@ class Lifecycle:
             `get_workspace_size()` bytes on the device; may be None if that is 0. See `get_workspace_size_with_copies`.
         handle : int, optional
             Whose stream is used; default: the graph's, else the current stream of the arrays' framework.
+        override_uids : sequence of int, optional
+            uids of tensors that have other dims and strides in this call, of a graph with `is_override_shape_enabled`. What is inferred
+            of them follows: results whose dims or strides were set have to be among them.
+        override_shapes, override_strides : sequence of sequences of int, optional
+            Their dims and strides: as many as the graph was built with, strides in the same order, groups of a convolution as many. They
+            may need more workspace than `get_workspace_size()`: the call says how much, if it is an address or has less.
         """
         if self._candidate is None:
             raise ExecutionFailed(f"execute: the graph {self.name!r} has not been built; call build first")
-        self._run(self._candidate, tensor_to_device_buffer, workspace, handle, (override_uids, override_shapes, override_strides))
+        runner = self._runner_of(self._candidate, override_uids, override_shapes, override_strides)
+        self._run(runner, tensor_to_device_buffer, workspace, handle)
 
     def execute_plan_at_index(self, tensor_to_device_buffer, workspace, index, handle=None, override_uids=None, override_shapes=None,
                               override_strides=None):
@@ -308,24 +316,45 @@ class Lifecycle:
         plan = self._at(index, "execute_plan_at_index")
         if not plan.is_built:
             raise ExecutionFailed(f"execute_plan_at_index: plan {index} ({plan.name}) has not been built; call build_plan_at_index first")
-        self._run(plan, tensor_to_device_buffer, workspace, handle, (override_uids, override_shapes, override_strides))
+        runner = self._runner_of(plan, override_uids, override_shapes, override_strides)
+        self._run(runner, tensor_to_device_buffer, workspace, handle)
 
-    def _run(self, plan, pack, workspace, handle, overrides=()):
-        if any(overrides):
-            raise cudnnGraphNotSupportedError("execute: override_uids, override_shapes and override_strides are not supported; build a "
-                                              "graph of the other shapes")
+    def _run(self, runner, pack, workspace, handle):
         if not hasattr(pack, "items"):
             raise InvalidVariantPack(f"execute: got {type(pack).__name__}; expected a dict of buffers by tensor or uid")
-        self._runner(plan).call(pack, workspace, self._stream(handle))
+        runner.call(pack, workspace, self._stream(handle))
+
+    def _runner_of(self, plan, uids, shapes, strides):
+        """That of a plan, with overrides that of the plan for these shapes."""
+        if uids is None and shapes is None and strides is None:
+            return self._runner(plan)
+        try:
+            key = plan, tuple(uids), tuple(map(tuple, shapes)), tuple(map(tuple, strides))
+            found = self._shapes.get(key)
+        except TypeError:  # of what is no lists of ints
+            key = found = None
+        return found or self._runner_of_new(plan, key, uids or (), shapes or (), strides or ())
+
+    def _runner_of_new(self, plan, key, uids, shapes, strides):
+        from ._execute import Runner
+        from ._override import REMEMBERED, overridden
+        if not self.is_override_shape_enabled:
+            raise InvalidValue(f"execute: the graph {self.name!r} takes no override_uids; expected pygraph(is_override_shape_enabled=True)")
+        found = Runner(overridden(type(self), plan, uids, shapes, strides))
+        if len(self._shapes) >= REMEMBERED:
+            self._shapes.clear()
+        if key is not None:
+            self._shapes[key] = found
+        return found
 
     def _stream(self, handle):
         handle = self.handle if handle is None else handle
         return None if handle is None else get_stream(handle)
 
     def _runner(self, plan):
-        from ._execute import Runner
         found = self._runners.get(plan)
         if found is None:
+            from ._execute import Runner
             found = self._runners[plan] = Runner(plan)
         return found
 
@@ -364,7 +393,7 @@ class Lifecycle:
         from ._serial import packed
         if self._candidate is None:
             raise ExecutionFailed(f"serialize: the graph {self.name!r} has not been built; call build first")
-        return packed(self._engines, self._candidate)
+        return packed(self._engines, self._candidate, self.is_override_shape_enabled)
 
     def deserialize(self, *arguments):
         """Take over a serialized graph: ``deserialize(data)`` or ``deserialize(handle, data)``. It can be executed at once, with the uids,
@@ -375,8 +404,8 @@ class Lifecycle:
         if len(arguments) == 2 and arguments[0] is not None:
             get_stream(arguments[0])
             self.handle = arguments[0]
-        spec, plan, engines = unpacked(arguments[-1], self.kernel_cache)
-        self.spec, self._engines, self._candidate, self._runners = spec, engines, plan.build(), {}
+        spec, plan, engines, self.is_override_shape_enabled = unpacked(arguments[-1], self.kernel_cache)
+        self.spec, self._engines, self._candidate, self._runners, self._shapes = spec, engines, plan.build(), {}, {}
         self._plans = engines.plans(())
         self._plans.add(plan)
         self.name = spec.name
@@ -384,16 +413,9 @@ class Lifecycle:
     def _deserialized_tensor(self, uid):
         for t in self.spec.tensors if self.spec else ():
             if t.uid == uid:
-                return self._mirrors.setdefault(uid, self._mirror(t))
+                from ._tensor import tensor_of
+                return self._mirrors.setdefault(uid, tensor_of(self, t))
         raise InvalidValue(f"query_tensor_attributes_of_uid: no tensor of the graph {self.name!r} has uid {uid}")
-
-    def _mirror(self, t):
-        from ._enums import data_type
-        from ._tensor import tensor
-        made = tensor(self, t.name)
-        made._dim, made._stride, made._type, made._uid, made._virtual = t.dim, t.stride, data_type[t.dtype], t.uid, t.virtual
-        made._by_value, made._value, made._constant, made._alignment = t.by_value, t.value, t.constant, t.alignment
-        return made
 
 
 def _notes(kind, notes, function):

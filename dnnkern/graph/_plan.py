@@ -50,7 +50,7 @@ class Plan:
     bits : frozenset of int
         uids of BOOLEAN tensors whose buffers have one bit per element.
     """
-    bits = frozenset()
+    bits, _promised = frozenset(), None
 
     def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False, cut=0):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def record(self):
-        """What it is as plain data: of an equal graph `_serial.plan_of` makes the same of it."""
+        """What it is as plain data: of an equal graph `_record.plan_of` makes the same of it."""
         steps = [None if a is None else {"op": a.op, "algorithm": a.name, "config": a.config_text} for a in self.algorithms]
         return {"cut": self.cut, "engine": self.engine, "steps": steps}
 
@@ -135,6 +135,15 @@ class Plan:
     def room(self):
         """Bytes of workspace for calls in which the buffers of BOOLEAN tensors have one bit per element: those tensors' bytes."""
         return sum(lines_of(t) for t in map(self.spec.tensor, self.uids[0]) if t.may_be_bits and t.uid not in self.bits)
+
+    @property
+    def promised(self):
+        """Bytes that a workspace has which is given as an address: `get_workspace_size()`."""
+        return self.workspace + self.room if self._promised is None else self._promised
+
+    @promised.setter
+    def promised(self, size):
+        self._promised = size
 
     # ---- launches
 

@@ -29,8 +29,10 @@ class pygraph(Lifecycle):
         `create_kernel_cache`'s: graphs that share it share kernels, and one of other dims prefers those that are there.
     device_property : DeviceProperties, optional
         `create_device_properties`'s: the device to plan for, which has to be like the one at hand.
-    is_dynamic_shape_enabled, is_override_shape_enabled : bool
+    is_dynamic_shape_enabled : bool
         Accepted: sizes are arguments of kernels.
+    is_override_shape_enabled : bool
+        `execute` takes other shapes than those that the graph is built with.
 
     Examples
     --------
@@ -202,7 +204,8 @@ class pygraph(Lifecycle):
             node.operation.infer_node(node)
             node.complete_types()
             for port in node.outputs:
-                node.expect(not overlaps(node.dim(port), node.stride(port)), port,
+                first = 1 if node.outputs[port]._ragged is not None else 0  # whose batches begin at offsets, whatever the stride
+                node.expect(not overlaps(node.dim(port)[first:], node.stride(port)[first:]), port,
                             f"strides {node.stride(port)} of dims {node.dim(port)}", "no two elements at one address")
         self._number(used.values())
         self._order = order

@@ -8,22 +8,22 @@ import hashlib
 import json
 import struct
 
-from .. import __version__, dispatch
+from .. import __version__
 from ..host.device import current_device
 from ..host.device import device as device_of
 from ._engines import Engines
-from ._errors import UnsupportedGraphFormat, cudnnGraphNotSupportedError
+from ._errors import UnsupportedGraphFormat
 from ._ir import GraphSpec
-from ._plan import Plan
+from ._record import plan_of
 
-MAGIC, FORMAT = b"DNNKGRPH", 1
+MAGIC, FORMAT = b"DNNKGRPH", 2
 _HEADER = struct.Struct("<8sIQ16s16s")
 _DIGEST = 32
 
 
-def packed(engines, plan) -> bytes:
-    """A graph and a plan of its engines as bytes."""
-    body = json.dumps({"graph": json.loads(engines.spec.to_json()), **plan.record}).encode()
+def packed(engines, plan, takes_shapes=False) -> bytes:
+    """A graph and a plan of its engines as bytes; `takes_shapes`: is_override_shape_enabled."""
+    body = json.dumps({"graph": json.loads(engines.spec.to_json()), **plan.record, "takes_shapes": takes_shapes}).encode()
     header = _HEADER.pack(MAGIC, FORMAT, len(body), __version__.encode(), plan.device.arch.encode())
     return header + hashlib.sha256(header + body).digest() + body
 
@@ -38,7 +38,7 @@ def as_bytes(data) -> bytes:
 
 
 def unpacked(data, kernels=None):
-    """(GraphSpec, Plan, Engines) of a serialized graph, whose kernels a `KernelCache` shares."""
+    """(GraphSpec, Plan, Engines, is_override_shape_enabled) of a serialized graph, whose kernels a `KernelCache` shares."""
     data = as_bytes(data)
     start = _HEADER.size + _DIGEST
     if len(data) < start:
@@ -59,36 +59,7 @@ def unpacked(data, kernels=None):
     try:
         body = json.loads(data[start:])
         engines = Engines(GraphSpec.from_json(body["graph"]), kernels, body["cut"])
-        plan = plan_of(engines, body)
+        plan, takes_shapes = plan_of(engines, body), bool(body["takes_shapes"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # of whoever made the checksum too
         raise UnsupportedGraphFormat(f"deserialize: the data is no graph: {type(error).__name__}: {error}") from None
-    return engines.spec, plan, engines
-
-
-def plan_of(engines, record) -> Plan:
-    """The plan of a graph's engines whose `record` this is; an error of some kind where there is no such plan any more."""
-    cut, known = engines.cut_of(record["cut"]), record["steps"]
-    if len(known) != len(cut.steps):
-        raise UnsupportedGraphFormat(f"deserialize: the plan has {len(known)} steps; the graph has {len(cut.steps)}")
-    algorithms = tuple(_algorithm_of(step, one, engines.device) for step, one in zip(cut.steps, known))
-    return Plan(engines.spec, cut.steps, cut.temporaries, algorithms, engines.device, int(record["engine"]), engines.kernels,
-                cut=cut.number)
-
-
-def _algorithm_of(step, known, device):
-    """The algorithm that the data has for a step, bound to its configuration."""
-    if known is None or step.problem.is_empty:
-        if known is not None or not step.problem.is_empty:
-            raise UnsupportedGraphFormat(f"deserialize: {step.node}: an algorithm for a step without elements, or none for one with some")
-        return None
-    algorithm = dispatch.named(known["op"], known["algorithm"])
-    reason = dispatch.refusal(algorithm, step.problem, device) if known["op"] == step.op else f"solves {known['op']}"
-    if reason is not None:
-        raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} cannot solve {step.problem}: {reason}")
-    if not known["config"]:
-        return algorithm
-    configs = map(algorithm.bound_to, algorithm.configs(step.problem, device))
-    bound = next((b for b in configs if b.config_text == known["config"]), None)
-    if bound is None:
-        raise cudnnGraphNotSupportedError(f"deserialize: {step.node}: {algorithm} has no configuration {known['config']}")
-    return bound
+    return engines.spec, plan, engines, takes_shapes

@@ -178,6 +178,15 @@ class tensor:
                       "pass_by_value": self._value, "reordering_type": self._reordering.name, "alignment": self._alignment})
 
 
+def tensor_of(graph, spec) -> tensor:
+    """A tensor of a graph as it is in a spec, but for its ragged offset."""
+    made = tensor(graph, spec.name)
+    made._dim, made._stride, made._type, made._uid, made._virtual = spec.dim, spec.stride, data_type[spec.dtype], spec.uid, spec.virtual
+    made._by_value, made._value, made._constant, made._alignment = spec.by_value, spec.value, spec.constant, spec.alignment
+    made._vector, made._reordering, made._marked = spec.vector, tensor_reordering[spec.reordering], True
+    return made
+
+
 def in_bits(dim, axis):
     """The dims of what has 8 bits along an axis for each of its elements."""
     return tuple(8 * n if k == axis else n for k, n in enumerate(dim))

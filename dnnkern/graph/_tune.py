@@ -11,6 +11,7 @@ from ..host.arrays import kind_of
 from ..host.paths import cache_dir
 from ..preference import DEVICE
 from ._errors import ExecutionFailed, InvalidVariantPack, WorkspaceTooSmall
+from ._record import plan_of
 
 OP = "graph"
 """What the database calls the operation; its problem is the graph without names, a result's configuration the plan's `record`."""
@@ -23,7 +24,6 @@ def known_plans(engines) -> list:
     if folder is None or not (folder / "find" / engines.device.folder / OP).is_dir() or dispatch.preference() not in (None, DEVICE):
         return []
     from .. import find
-    from ._serial import plan_of
     plans = []
     for *_, record in find.load(OP, engines.spec.anonymous, engines.device, _algorithms(engines)):
         try:
