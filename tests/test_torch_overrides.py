@@ -178,7 +178,8 @@ def test_strict():
     lambda: F.conv2d(A[None, None], torch.ones(1, 2, 2, 2, device=DEVICE)), lambda: F.max_pool2d(A[None], 2, padding=2),
     lambda: F.conv2d(A[None, None], torch.ones(1, 1, 2, 2, device=DEVICE), padding=-1), lambda: F.layer_norm(A, (4,)),
     lambda: torch.mm(A, B, out=torch.empty(2, 4, dtype=torch.int64, device=DEVICE)), lambda: torch.softmax(A, 3),
-    lambda: F.conv2d(A[None, None], torch.ones(1, 1, 4, 4, device=DEVICE)), lambda: F.max_pool2d(A[None], 5)])
+    lambda: F.conv2d(A[None, None], torch.ones(1, 1, 4, 4, device=DEVICE)), lambda: F.max_pool2d(A[None], 5),
+    lambda: F.cross_entropy(A, torch.zeros(2, dtype=torch.int32, device=DEVICE))])
 def test_errors_are_pytorchs(call, strict):
     with pytest.raises((RuntimeError, IndexError, ValueError)) as theirs:
         call()

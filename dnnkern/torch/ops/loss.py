@@ -1,4 +1,6 @@
 """Losses and their gradients."""
+import torch
+
 import dnnkern
 
 from ...device import HOST_MEMORY
@@ -10,6 +12,8 @@ REDUCTIONS = "none", "mean", "sum"
 
 def _check(x, target, weight, least):
     one_dtype(x, weight)
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise Refused(f"targets in {target.dtype}")  # which are PyTorch's errors
     if x.dim() < least or target.dim() != max(x.dim() - 1, 0) or x.numel() == 0:
         raise Refused(f"targets of shape {tuple(target.shape)} with scores of shape {tuple(x.shape)}")
 
