@@ -99,7 +99,7 @@ def _pool(part):
     """What the pooling functions take after the shapes."""
     padding = tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding")))
     return (part.attribute("window"), part.attribute("stride"), padding, 1, False,
-            part.attribute("resampling_mode") != "AVGPOOL_EXCLUDE_PADDING")
+            part.attribute("resampling_mode") != "AVGPOOL_EXCLUDE_PADDING", None)
 
 
 def _type(*refs):
