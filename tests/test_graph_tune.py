@@ -331,3 +331,57 @@ def test_what_a_graph_is_called():
     case = Case()
     assert str(case.graph.spec) == "graph test_graph of softmax 1x2x4 + exp 1x2x4 + neg 1x2x4 + mul 1x2x4"
     assert case.graph.spec.anonymous == Case(name="another").graph.spec.anonymous != Case(rows=5).graph.spec.anonymous
+
+
+# ---- fewer multiprocessors
+
+def product(sm_count=None, m=8192):
+    graph = cudnn.pygraph(io_data_type=T.HALF, intermediate_data_type=T.FLOAT, compute_data_type=T.FLOAT, sm_count=sm_count)
+    x, w = graph.tensor([1, m, 64], [m * 64, 64, 1], uid=1), graph.tensor([1, 64, 512], [64 * 512, 512, 1], uid=2)
+    graph.matmul(x, w).set_output(True).set_uid(3)
+    graph.build()
+    return graph
+
+
+def grids(graph):
+    """{algorithm: blocks of its launches}"""
+    engines = graph._engines
+    plans = [engines.plan(k, {}) for k in range(graph.get_engine_count())]
+    return {plan.algorithms[0].name: [int(np.prod(launch.grid)) for launch in plan.algorithms[0].build(
+        plan.steps[0].problem, plan.device, plan.algorithms[0].config)] for plan in plans}
+
+
+@pytest.mark.skipif(not SIMULATED, reason="of a Hopper, which the simulator has")
+def test_blocks_that_take_tile_after_tile_are_fewer_on_fewer_multiprocessors():
+    whole, part = grids(product()), grids(product(40))
+    assert whole["wgmma"][0] > 40 >= part["wgmma"][0] > 0
+    assert part["naive"] == whole["naive"], "a block for each tile"
+    assert product(40)._engines.first().seconds > product()._engines.first().seconds
+
+
+def test_a_graph_for_one_multiprocessor():
+    """Computes the same, and so does what it was serialized to; what was measured for it is not another's."""
+    graph = product(1, 16)
+    graph.create_execution_plans([A])
+    graph.build_plans()
+    x, w = draw((1, 16, 64), 1).astype(np.float16), draw((1, 64, 512), 2).astype(np.float16)
+    other = cudnn.pygraph()
+    other.deserialize(graph.serialize())
+    assert (other.sm_count, other._candidate.device.sms, graph._candidate.device.sms) == (1, 1, 1)
+    for made in (graph, other):
+        result = np.full((1, 16, 512), np.nan, np.float16)
+        execute(made, {1: x, 2: w, 3: result})
+        close(result, x.astype(float) @ w, factor=4, scale=32)
+    whole = product(None, 16)._engines
+    assert find.identity("graph", graph.spec, graph._engines.device, ()) != find.identity("graph", graph.spec, whole.device, ()) or (
+        whole.device.sms == 1)
+
+
+def test_as_many_multiprocessors_as_there_are():
+    most = product()._engines.device.sms
+    assert product(most)._engines.device.sms == most
+    for wrong in (0, -1, most + 1):
+        with pytest.raises(RuntimeError, match=f"INVALID_VALUE: sm_count is {wrong}; expected 1 to {most}"):
+            product(wrong)
+    with pytest.raises(TypeError):
+        product("all")

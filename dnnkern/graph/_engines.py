@@ -2,7 +2,7 @@
 for the others; a plan is an engine with a configuration, the knob KERNEL_CFG."""
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .. import dispatch
@@ -80,6 +80,15 @@ class Cut:
         return found
 
 
+def _with_so_many(device, sm_count):
+    """A device as if it had only so many multiprocessors."""
+    if sm_count is None:
+        return device
+    if not 1 <= sm_count <= device.sms:
+        raise InvalidValue(f"sm_count is {sm_count}; expected 1 to {device.sms}, which {device.name} has")
+    return replace(device, sms=sm_count)
+
+
 class Engines:
     """The engines of a graph on the current device: those of the cut with the least predicted time, then those of the others.
 
@@ -90,10 +99,12 @@ class Engines:
         That its plans share.
     cut : int, optional
         Which of `cuts(spec)`, or after them of `between(spec)`; default: that of `cuts` with the least predicted time, and all others.
+    sm_count : int, optional
+        Multiprocessors that plans are made for; default: all.
     """
 
-    def __init__(self, spec, kernels=None, cut=None):
-        self.spec, self.device, self.kernels, self._first = spec, device_of(current_device()), kernels, None
+    def __init__(self, spec, kernels=None, cut=None, sm_count=None):
+        self.spec, self.device, self.kernels, self._first = spec, _with_so_many(device_of(current_device()), sm_count), kernels, None
         found = cuts(spec)
         self._between = len(found) if cut is None else None  # the number of the first of them
         if cut is not None and cut >= len(found):

@@ -50,7 +50,7 @@ class Lifecycle:
         from ._log import log_graph
         self._validate_once()
         log_graph(self.spec)
-        engines = Engines(self.spec, self.kernel_cache)
+        engines = Engines(self.spec, self.kernel_cache, sm_count=self.sm_count)
         if self.device_property is not None:
             self.device_property.check(engines.device)
         self._engines, self._plans, self._candidate, self._runners, self._shapes = engines, None, None, {}, {}
@@ -393,7 +393,7 @@ class Lifecycle:
         from ._serial import packed
         if self._candidate is None:
             raise ExecutionFailed(f"serialize: the graph {self.name!r} has not been built; call build first")
-        return packed(self._engines, self._candidate, self.is_override_shape_enabled)
+        return packed(self._engines, self._candidate, (self.is_override_shape_enabled, self.sm_count))
 
     def deserialize(self, *arguments):
         """Take over a serialized graph: ``deserialize(data)`` or ``deserialize(handle, data)``. It can be executed at once, with the uids,
@@ -404,7 +404,8 @@ class Lifecycle:
         if len(arguments) == 2 and arguments[0] is not None:
             get_stream(arguments[0])
             self.handle = arguments[0]
-        spec, plan, engines, self.is_override_shape_enabled = unpacked(arguments[-1], self.kernel_cache)
+        spec, plan, engines, options = unpacked(arguments[-1], self.kernel_cache)
+        self.is_override_shape_enabled, self.sm_count = options
         self.spec, self._engines, self._candidate, self._runners, self._shapes = spec, engines, plan.build(), {}, {}
         self._plans = engines.plans(())
         self._plans.add(plan)

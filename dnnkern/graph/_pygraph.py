@@ -23,8 +23,12 @@ class pygraph(Lifecycle):
         Types of tensors and operations that have none of their own: of inputs and outputs, of virtual tensors, of arithmetic.
     handle : int, optional
         `create_handle`'s, whose stream the graph runs on; default: the current stream of the arrays' framework.
-    sm_count, sm_version : int, optional
-        Accepted; every kernel is right on any number of multiprocessors.
+    sm_count : int, optional
+        Multiprocessors that plans are made for; default: all of the device's. Kernels whose blocks take tile after tile have no more
+        blocks than these hold; others, of a block for each tile, run wherever there is room. Estimates, and measurements that are
+        kept, are those for so many.
+    sm_version : int, optional
+        Accepted: plans are made for the device at hand.
     kernel_cache : KernelCache, optional
         `create_kernel_cache`'s: graphs that share it share kernels, and one of other dims prefers those that are there.
     device_property : DeviceProperties, optional
@@ -58,6 +62,7 @@ class pygraph(Lifecycle):
         self._spec, self._order = None, None
         self.is_dynamic_shape_enabled = bool(is_dynamic_shape_enabled) or kernel_cache is not None
         self.is_override_shape_enabled = bool(is_override_shape_enabled)
+        self.sm_count = None if sm_count is None else operator.index(sm_count)
         Lifecycle.__init__(self, handle, kernel_cache, device_property)
 
     # ---- tensors

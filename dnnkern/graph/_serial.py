@@ -21,9 +21,10 @@ _HEADER = struct.Struct("<8sIQ16s16s")
 _DIGEST = 32
 
 
-def packed(engines, plan, takes_shapes=False) -> bytes:
-    """A graph and a plan of its engines as bytes; `takes_shapes`: is_override_shape_enabled."""
-    body = json.dumps({"graph": json.loads(engines.spec.to_json()), **plan.record, "takes_shapes": takes_shapes}).encode()
+def packed(engines, plan, options) -> bytes:
+    """A graph and a plan of its engines as bytes; `options` are pygraph's is_override_shape_enabled and sm_count."""
+    body = json.dumps({"graph": json.loads(engines.spec.to_json()), **plan.record,
+                       "is_override_shape_enabled": options[0], "sm_count": options[1]}).encode()
     header = _HEADER.pack(MAGIC, FORMAT, len(body), __version__.encode(), plan.device.arch.encode())
     return header + hashlib.sha256(header + body).digest() + body
 
@@ -38,7 +39,7 @@ def as_bytes(data) -> bytes:
 
 
 def unpacked(data, kernels=None):
-    """(GraphSpec, Plan, Engines, is_override_shape_enabled) of a serialized graph, whose kernels a `KernelCache` shares."""
+    """(GraphSpec, Plan, Engines, options) of a serialized graph, whose kernels a `KernelCache` shares."""
     data = as_bytes(data)
     start = _HEADER.size + _DIGEST
     if len(data) < start:
@@ -58,8 +59,8 @@ def unpacked(data, kernels=None):
         raise UnsupportedGraphFormat(f"deserialize: the plan is for {arch}; the device is {device.arch}")
     try:
         body = json.loads(data[start:])
-        engines = Engines(GraphSpec.from_json(body["graph"]), kernels, body["cut"])
-        plan, takes_shapes = plan_of(engines, body), bool(body["takes_shapes"])
+        engines = Engines(GraphSpec.from_json(body["graph"]), kernels, body["cut"], body["sm_count"])
+        plan, options = plan_of(engines, body), (bool(body["is_override_shape_enabled"]), body["sm_count"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # of whoever made the checksum too
         raise UnsupportedGraphFormat(f"deserialize: the data is no graph: {type(error).__name__}: {error}") from None
-    return engines.spec, plan, engines, takes_shapes
+    return engines.spec, plan, engines, options
