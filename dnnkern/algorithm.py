@@ -69,6 +69,8 @@ class Algorithm:
         "sm_70+", or an exact "sm_90a".
     programs : bool
         Whether it runs the program of a problem that has one, see `device.program`.
+    prologues : bool
+        Whether it makes operands by programs as it loads them, see `engine.prologues`.
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
     idea : str
@@ -91,6 +93,7 @@ class Algorithm:
     math: str = "exact"
     arch: str = "sm_70+"
     programs: bool = False
+    prologues: bool = False
     config: object = None
     idea: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
@@ -104,6 +107,8 @@ class Algorithm:
         """Why it cannot solve a problem on any device; None if it can."""
         if not self.programs and getattr(problem, "program", None) is not None:
             return f"{self.name} runs no program"
+        if not self.prologues and getattr(problem, "prologues", None):
+            return f"{self.name} runs no prologue"
         return self.supports(problem)
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":

@@ -275,8 +275,8 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     @device_function
     def commit(copies, write):
         """The stage issued last is a group of copies, with what waited in registers."""
-        a_put(copies.held_a, write, copies.tid)
-        b_put(copies.held_b, write + RIGHT, copies.tid)
+        a_put(copies.at_a, copies.held_a, write, copies.a, copies.tid)
+        b_put(copies.at_b, copies.held_b, write + RIGHT, copies.b, copies.tid)
         commit_copies()
 
     @device_function

@@ -7,7 +7,7 @@ state, a tuple that the kernel passes and only the loader reads:
     start(at, s, first, tid)            the addresses that the thread copies from, for a stage that begins at k = `first`
     part(at, hold, to, s, tid, left)    a stage with only the first `left` of its k; the others become zero
     whole(at, hold, to, s, tid, ok)     a stage; nothing if `ok` is zero
-    put(hold, to, tid)                  stores to shared memory what those two left in registers
+    put(at, hold, to, s, tid)           stores to shared memory what those two left in registers
     advance(at, s, count)               `count` k on
 
 `to` is the shared address of the operand's stage. A convolution brings a loader of its own, which copies from pixels.
@@ -112,7 +112,7 @@ class CopyLoader:
                         copy(piece(base, n, c), at[n * C + c], i64(0), u32(size) if k < left else u32(0))
 
         @device_function
-        def put(hold, to, tid):
+        def put(at, hold, to, s, tid):
             pass
 
         @device_function
@@ -189,7 +189,7 @@ class RegisterLoader:
             load(at, hold, s, tid, left, 1)
 
         @device_function
-        def put(hold, to, tid):
+        def put(at, hold, to, s, tid):
             base = to + offset(tid)
             if not idle or line(tid, 0) < lines:
                 for n in range(N):

@@ -26,7 +26,9 @@ class Steps(NamedTuple):
 
 @functools.cache
 def operand_names(program):
-    """The name of each of a program's operands."""
+    """The name of each of a program's operands; none without one."""
+    if program is None:
+        return ()
     inputs = program.inputs
     return tuple(f"x{k}" if k < inputs else f"y{k - inputs + 1}" for k in range(len(program.operands)))
 
@@ -70,15 +72,15 @@ class WithProgram:
         return () if self.program is None else self.extras[self.program.inputs:]
 
     def __getattr__(self, name):
-        if name[:1] in ("x", "y") and name[1:].isdecimal() and name in self.extra_tensors:
+        if name[:1] in ("x", "y", "a", "b") and name[1:].isdecimal() and name in self.extra_tensors:
             return self.extra_tensors[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def of_tensors(self, tensors):
-        """The same problem with other tensors, {name: tensor}: those of a call's arrays."""
+    def of_tensors(self, tensors, **more):
+        """The same problem with other tensors, {name: tensor}: those of a call's arrays; `more` are fields."""
         own = {f.name for f in fields(self)}
         extras = tuple(tensors.get(name, t) for name, t in zip(operand_names(self.program), self.extras))
-        return replace(self, extras=extras, **{name: t for name, t in tensors.items() if name in own})
+        return replace(self, extras=extras, **more, **{name: t for name, t in tensors.items() if name in own})
 
     def check_program(self, op, shape):
         """Raise unless the extras are what the program reads and stores beside a result of this shape."""
@@ -188,10 +190,14 @@ def operands_argument(spec, all_steps, rows, columns, dims=0):
     program = spec.program
     if program is None:
         return NOTHING
-    stride, members = "int64" if spec.wide else "int32", []
-    if program.stores:
-        members += [Argument("int32", rows), Argument("int32", columns)]
-    for name, (dtype, access), steps in zip(operand_names(program), program.operands, all_steps):
+    return members_argument(program, operand_names(program), all_steps, spec.wide, dims, (rows, columns))
+
+
+def members_argument(program, names, all_steps, wide, dims, bounds=()):
+    """The same of operands with these names; `bounds`: the rows and columns, for a program that stores."""
+    stride = "int64" if wide else "int32"
+    members = [Argument("int32", n) for n in bounds] if program.stores else []
+    for name, (dtype, access), steps in zip(names, program.operands, all_steps):
         if access == "value":
             members.append(Argument(loaded_type(dtype), name))
         elif access != "index":

@@ -10,6 +10,8 @@ from ..device.convert import element
 from ..host.launch import Argument
 from ..host.memo import remembered
 from .loaders import ALONG_K, ALONG_ROWS, STRIDED
+from .programs import NOTHING
+from .prologues import making_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Roles:
 
     `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
     partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c. `operand_steps`: the `Steps` of the program's
-    operands.
+    operands. `making`: the `Making` of a and of b, None where they are loaded as they are.
     """
     m: int
     n: int
@@ -39,6 +41,7 @@ class Roles:
     pitch: int = 0
     addend: str = "c"
     operand_steps: tuple = ()
+    making: tuple = (None, None)
 
     @property
     def dtype(self):
@@ -53,8 +56,11 @@ class Roles:
 
     def operand_arguments(self):
         """Pointers to the left and the right operand."""
-        pointer = element(self.dtype).pointer
-        return tuple(Argument(pointer, name) for name in self.names)
+        return tuple(Argument(element(t.dtype).pointer, name) for t, name in zip((self.a, self.b), self.names))
+
+    def making_arguments(self):
+        """The kernel parameters with the operands of the prologues of the left and the right operand."""
+        return tuple(NOTHING if making is None else making.argument(len(self.batch)) for making in self.making)
 
     def batch_arguments(self):
         """`sizes` and `strides` for `_batch.make_batch_offsets`."""
@@ -71,7 +77,8 @@ class Roles:
 def roles(problem, swap=False) -> Roles:
     """The problem's parts; with `swap` those of the transposed product."""
     batch = tuple((d.size, (d.b, d.a, d.c, d.y) if swap else (d.a, d.b, d.c, d.y)) for d in problem.batch)
-    common = dict(k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride, addend=problem.addend_name)
+    making = (making_of(problem, "a"), making_of(problem, "b")) if getattr(problem, "prologues", None) else (None, None)
+    common = dict(making=making[::-1] if swap else making, k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride, addend=problem.addend_name)
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
                      b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,

@@ -33,11 +33,11 @@ def problem_from_record(make_it, op, record):
         fields = dict(record)
         for name, value in fields.items():
             if isinstance(value, dict) and "shape" in value:
-                fields[name] = _tensor(value)
+                fields[name] = tensor_of_record(value)
         if isinstance(program := fields.get("program"), dict):
             fields["program"] = Program.of_record(program)
         if "extras" in fields:
-            fields["extras"] = tuple(map(_tensor, fields["extras"]))
+            fields["extras"] = tuple(map(tensor_of_record, fields["extras"]))
         if (activation := fields.get("activation")) is not None:
             fields["activation"] = Activation(activation["mode"], **{name: float(v) for name, v in activation["parameters"]})
         return make_it(**fields)
@@ -45,7 +45,8 @@ def problem_from_record(make_it, op, record):
         raise ValueError(f"{op}: not a record of a problem: {type(error).__name__}: {error}") from None
 
 
-def _tensor(record):
+def tensor_of_record(record):
+    """A tensor's."""
     return Tensor(tuple(record["shape"]), tuple(record["strides"]), record["dtype"], record["alignment"])
 
 

@@ -3,6 +3,7 @@ import argparse
 import re
 
 from ..engine.program_words import add_program_argument, with_program
+from ..engine.prologues import Prologue
 from ..host.products import default_output
 from ..host.scalars import LARGEST
 from ..host.tensor import Tensor
@@ -74,7 +75,12 @@ def _shape(text):
 
 def from_record(record) -> MatmulProblem:
     """The problem that `dispatch.problem_record` made into JSON data; ValueError where it is something else."""
-    return problem_from_record(MatmulProblem, "matmul", record)
+    def make_it(**fields):
+        for name in ("prologue_a", "prologue_b"):
+            if fields.get(name) is not None:
+                fields[name] = Prologue.of_record(fields[name])
+        return MatmulProblem(**fields)
+    return problem_from_record(make_it, "matmul", record)
 
 
 FAMILY = {"matmul": (add_arguments, make, from_record),

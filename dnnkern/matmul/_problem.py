@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..device.epilogue import Activation, EpilogueSpec
-from ..engine.programs import Steps, WithProgram, check_access, operand_names
+from ..engine.programs import Steps, check_access, operand_names
+from ..engine.prologues import WithPrologues
 from ..engine.roles import epilogue_arguments
 from ..engine.scales import Scales, scales_of
 from ..host.choices import activation_of, dtype_of, one_of
@@ -20,12 +21,13 @@ from ..host.tensor import Tensor
 
 if TYPE_CHECKING:
     from ..device.program import Program
+    from ..engine.prologues import Prologue
 
 
 @dataclass(frozen=True)
 class BatchDim:
     """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast); `c` is the
-    addend's, `bias` that of a bias for each matrix beside it, `extras` those of the program's operands."""
+    addend's, `bias` that of a bias for each matrix beside it, `extras` those of the operands of the program and of the prologues."""
     size: int
     a: int
     b: int
@@ -41,8 +43,8 @@ class BatchDim:
 
 
 @dataclass(frozen=True)
-class MatmulProblem(WithProgram):
-    """``y = program(activation(alpha * a @ b + beta * c + bias))``: everything but the addresses and the values of alpha and beta.
+class MatmulProblem(WithPrologues):
+    """``y = program(activation(alpha * prologue_a(a) @ prologue_b(b) + beta * c + bias))``: everything but the addresses and the values of alpha and beta.
 
     Attributes
     ----------
@@ -64,6 +66,8 @@ class MatmulProblem(WithProgram):
         What becomes of each element before it is rounded, see `device.program`; rows and columns are those of the last two dimensions of y.
     extras : tuple of Tensor
         The program's operands, those that are read broadcasting to y, see `engine.programs`.
+    prologue_a, prologue_b : Prologue or None
+        What the operands are made of as they are loaded, see `engine.prologues`.
     """
     a: Tensor
     b: Tensor
@@ -81,13 +85,16 @@ class MatmulProblem(WithProgram):
     scale_b: Tensor | None = None
     program: "Program | None" = None
     extras: tuple = ()
+    prologue_a: "Prologue | None" = None
+    prologue_b: "Prologue | None" = None
 
     def __post_init__(self):
         object.__setattr__(self, "extras", tuple(self.extras))
         for name, t in (("a", self.a), ("b", self.b)):
             if t.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
-        check_dtypes("matmul", self.a, self.b, self.y)
+        self.check_prologues("matmul")
+        check_dtypes("matmul", self.operand("a"), self.operand("b"), self.y)
         one_of("matmul", "math", self.math, MATH)
         for name, t, swap in (("a", self.a, self.transpose_a), ("b", self.b, self.transpose_b)):
             if t.ndim == 1 and swap:
@@ -97,7 +104,7 @@ class MatmulProblem(WithProgram):
             raise ValueError(f"matmul: out has shape {self.y.shape}, the product has {expected}")
         self.y.check_addresses("matmul")
         for name, t in (("bias", self.bias), ("c", self.c)):
-            check_addend("matmul", name, t, self.a.dtype)
+            check_addend("matmul", name, t, self.dtype_a)
         if self.bias is not None and not self._fits_bias(self.bias.shape):
             more = f", or one of these two for each matrix of the batch {self.batch_shape}" if self.batch_shape else ""
             raise ValueError(f"matmul: bias has shape {self.bias.shape}; expected ({self.n},) or (1, {self.n}) by column, or ({self.m}, 1) "
@@ -244,7 +251,7 @@ class MatmulProblem(WithProgram):
             c = self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[1] if self.c else (0,) * len(shape)
         y = self._matrix_strides(self.y.strides)[1]
         bias = self.bias_strides[1] if self.has_two_addends else (0,) * len(shape)
-        extras = tuple(zip(*(steps.batch for steps in self.extra_steps))) or ((),) * len(shape)
+        extras = tuple(zip(*(steps.batch for steps in self.extra_steps), *self.prologue_batches)) or ((),) * len(shape)
         merged = []
         for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias, extras)):
             if dim.size == 1:
@@ -265,7 +272,7 @@ class MatmulProblem(WithProgram):
     @property
     def compute(self):
         """Type of the accumulator."""
-        return compute_dtype(self.a.dtype)
+        return compute_dtype(self.dtype_a)
 
     @property
     def scalar_type(self):
@@ -275,7 +282,7 @@ class MatmulProblem(WithProgram):
     @functools.cached_property
     def scales(self) -> Scales:
         """How the operands are scaled."""
-        return scales_of("matmul", self.a, self.b, self.scale_a, self.scale_b, self.m, self.n, self.k)
+        return scales_of("matmul", self.operand("a"), self.operand("b"), self.scale_a, self.scale_b, self.m, self.n, self.k)
 
     @functools.cached_property
     def epilogue(self) -> EpilogueSpec:
@@ -331,9 +338,11 @@ class MatmulProblem(WithProgram):
 
     def __str__(self):
         text = f"matmul {self.batch_size}x" if self.batch_size > 1 else "matmul "
-        text += f"{self.m}x{self.n}x{self.k} {self.a.dtype}" + (f" x {self.b.dtype}" if self.b.dtype != self.a.dtype else "")
+        a, b = (t.dtype if of not in self.prologues else f"{t.dtype} {self.prologues[of].program} to {self.prologues[of].dtype}"
+                for of, t in (("a", self.a), ("b", self.b)))
+        text += f"{self.m}x{self.n}x{self.k} {a}" + (f" x {b}" if a != b else "")
         text += f" {'t' if self.transpose_a else 'n'}{'t' if self.transpose_b else 'n'}"
-        if self.y.dtype != self.a.dtype:
+        if self.y.dtype != self.dtype_a:
             text += f" -> {self.y.dtype}"
         bias = f"bias by {'batch and ' * self.has_batched_bias}{self.bias_by}"
         parts = ((str(self.scales), self.scale_a or self.scale_b), (bias, self.bias), ("c", self.c),

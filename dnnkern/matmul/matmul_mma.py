@@ -1,7 +1,8 @@
 """Tensor cores by mma.sync: every dtype, every layout, from sm_80 on.
 
 The main loop is `engine.ampere`'s; this file has the tiles that fit a problem, their cost, and the tile of each block. Operands are read
-in place, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not. float32 is rounded to tf32,
+in place, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not; those that a prologue makes go
+through registers. float32 is rounded to tf32,
 which the problem has to allow; float64 is exact.
 
 With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns waste nothing, and bytes
@@ -30,12 +31,14 @@ from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.programs import program_argument
+from ..engine.prologues import Made
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..engine.stores import make_group_store
+from ..host.dtypes import ITEMSIZE as BYTES
 from ..host.launch import Argument, Launch
 
 SKINNY = 16
@@ -67,9 +70,11 @@ TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2, mma
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand is read: order of its stage's lines, and elements of one copy, 0 for one at a time through registers."""
+    """How an operand is read: order of its stage's lines, elements of one copy, 0 for one at a time through registers, and what it is made
+    of by a prologue."""
     order: int
     vector: int
+    made: Made | None = None
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,15 @@ class KernelConfig:
 
 def mma_dtype(problem):
     """What the tensor cores call the operands; None where they cannot take them."""
-    if problem.a.dtype == "float32":
+    if problem.dtype_a == "float32":
         return "tf32" if problem.math == "tf32" else None
-    return problem.a.dtype if problem.a.dtype in ITEMSIZE else None
+    return problem.dtype_a if problem.dtype_a in ITEMSIZE else None
 
 
 def supports(problem):
     """Every layout; float32 only where it may be rounded."""
     if mma_dtype(problem) is None:
-        return f"operands are {problem.a.dtype}" + (", math is not 'tf32'" if problem.a.dtype == "float32" else "")
+        return f"operands are {problem.dtype_a}" + (", math is not 'tf32'" if problem.dtype_a == "float32" else "")
     return size_refusal(problem)
 
 
@@ -112,11 +117,13 @@ def parts_of(problem, tile):
 
 def operand_of(parts, which):
     """How an operand is read. The lines of one that is contiguous nowhere lie along the smaller stride."""
-    tensor = parts.a if which == "a" else parts.b
-    order, vector = access(parts, which, 16 // tensor.itemsize)
+    tensor, making = (parts.a, parts.making[0]) if which == "a" else (parts.b, parts.making[1])
+    order, vector = access(parts, which, 16 // (tensor.itemsize if making is None else max(tensor.itemsize, BYTES[making.made.dtype])))
     if order == STRIDED:
         extent, across, along, _ = operand_strides(parts, which)
         order = ALONG_ROWS if extent > 1 and 0 < abs(across) < abs(along) else ALONG_K
+    if making is not None:
+        return Operand(order, vector, making.made)
     return Operand(order, vector if vector * tensor.itemsize >= 4 else 0)
 
 
@@ -126,9 +133,14 @@ def stages_of(tile, dtype, a, b, edge):
     # bytes of neighbouring columns that fill a store of 16: eight halves, four words
     left = Stored(dtype, a.order, tile.bm, tile.warp_m, tile.depth, True)
     right = Stored(dtype, b.order, tile.bn, tile.warp_n, tile.depth, False, wanted=4 if ITEMSIZE[dtype] == 2 else 2)
-    loaders = (CopyLoader(stored, tile.threads, operand.vector, edge) if operand.vector else RegisterLoader(stored, tile.threads, edge)
-               for stored, operand in ((left, a), (right, b)))
-    return left, right, *loaders
+    return left, right, *(_loader(tile, stored, operand, edge) for stored, operand in ((left, a), (right, b)))
+
+
+def _loader(tile, stored, operand, edge):
+    if operand.made is not None:
+        from ..engine.prologue_loader import ProgramLoader  # programs are imported where there is one
+        return ProgramLoader(stored, tile.threads, operand.vector, edge, operand.made)
+    return CopyLoader(stored, tile.threads, operand.vector, edge) if operand.vector else RegisterLoader(stored, tile.threads, edge)
 
 
 def _stages(parts, tile, dtype):
@@ -215,6 +227,7 @@ def kernel(config):
     left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
     RUN = run_of(right)
     batch_offsets = make_batch_offsets(config.batch_dims)
+    state_of_a, state_of_b = _make_state(config.a.made, config.batch_dims), _make_state(config.b.made, config.batch_dims)
 
     if config.epilogue is None:
         GROUP = min(RUN, 2 if config.accumulator == "float64" else 4)
@@ -235,7 +248,7 @@ def kernel(config):
 
         @jit(launch_bounds=(tile.threads, tile.blocks))
         def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
-                               last_rows):
+                               last_rows, made_a, made_b):
             shared = cuda.shared.array(0, u32)
             if DEPENDENT:
                 launch_dependent_grids()
@@ -246,8 +259,8 @@ def kernel(config):
             s = cuda.blockIdx.y
             first = s * range_k
             row, column = row * BM, column * BN
-            product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), first,
-                    min(first + range_k, k), m, row, column, shared_address(shared, 0),
+            product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
+                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, min(first + range_k, k), m, row, column, shared_address(shared, 0),
                     (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
@@ -271,7 +284,7 @@ def kernel(config):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b):
         shared = cuda.shared.array(0, u32)
         if DEPENDENT:
             launch_dependent_grids()
@@ -282,9 +295,20 @@ def kernel(config):
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
                                   placed(extras, z, sizes))
         row, column = row * BM, column * BN
-        product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), 0, k, m, row, column,
-                shared_address(shared, 0), (n, y, y_at, sym, syn, epilogue))
+        product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
+                state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), 0, k, m, row, column, shared_address(shared, 0),
+                (n, y, y_at, sym, syn, epilogue))
     return matmul_mma
+
+
+@functools.cache
+def _make_state(made, dims):
+    """Device function: an operand's state for its loader, which of one that is made has the program's operands last."""
+    if made is None:
+        return device_function(lambda p, row, last, stride, stride_k, operands, z, sizes: (p, row, last, stride, stride_k))
+    placed = make_placed(made.program, dims)
+    return device_function(lambda p, row, last, stride, stride_k, operands, z, sizes:
+                           (p, row, last, stride, stride_k, placed(operands, z, sizes)))
 
 
 def _store_of(parts, run):
@@ -310,15 +334,15 @@ def build(problem, device, config):
     place = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     if ranges > 1:
         arguments = (*parts.operand_arguments(), sums_argument(parts), *common, Argument("int32", each), Argument("int32", pitch_of(parts)),
-                     Argument("int32", parts.batch_size), *place)
+                     Argument("int32", parts.batch_size), *place, *parts.making_arguments())
     else:
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
                      *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments(),
-                     program_argument(parts, len(parts.batch)))
+                     program_argument(parts, len(parts.batch)), *parts.making_arguments())
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
     return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else (product,)
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True)
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True, prologues=True)

@@ -19,7 +19,8 @@ from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
-from ..engine.programs import program_argument
+from ..engine.programs import NOTHING, program_argument
+from ..engine.prologues import Made, making_of
 from ..engine.scales import BLOCK, make_block_factor
 from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
@@ -29,13 +30,15 @@ COST = constants("matmul/naive")
 
 @dataclass(frozen=True)
 class Config:
-    """Element types of the operands, how they are scaled, number of merged batch dimensions, epilogue."""
+    """Element types of the operands, how they are scaled, number of merged batch dimensions, epilogue, what operands are made of."""
     dtype_a: str
     dtype_b: str
     scale_a: str | None
     scale_b: str | None
     batch_dims: int
     epilogue: EpilogueSpec
+    made_a: Made | None = None
+    made_b: Made | None = None
     threads: int = 256
 
 
@@ -93,17 +96,57 @@ def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
 
 
 @functools.cache
+def _dot_of(config):
+    """Device function `dot` of `make_dot`, with the operands of both prologues after its arguments."""
+    accumulator = config.epilogue.accumulator
+    if config.made_a is None and config.made_b is None:
+        plain = make_dot(config.dtype_a, config.dtype_b, accumulator, config.scale_a, config.scale_b)
+        return device_function(lambda a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride, made_a, made_b:
+                               plain(a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride))
+    Acc = {"int32": i32, "float32": f32}[accumulator]
+    load_a, load_b = (_made_load(dtype, accumulator, made) for dtype, made in ((config.dtype_a, config.made_a),
+                                                                               (config.dtype_b, config.made_b)))
+
+    @device_function
+    def dot(a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride, made_a, made_b):
+        acc = Acc(0)
+        for k in range(K):
+            acc += load_a(a, k * a_step, m, i32(k), made_a) * load_b(b, k * b_step, n, i32(k), made_b)
+        return acc
+    return dot
+
+
+def _made_load(dtype, accumulator, made):
+    """Device function ``load(p, i, row, k, operands)``: an element as products take it."""
+    if made is None:
+        load = device_function(_load_integer) if accumulator == "int32" else element(dtype).load
+        return device_function(lambda p, i, row, k, operands: load(p, i))
+    from ..device.program import element_of, make_narrow, make_program
+    from ..device.program_operands import loaded_type
+    kind = loaded_type(made.source)
+    load, run = element_of(made.source).load, make_program(made.program, kind)
+    narrow = make_narrow(made.program.types(kind)[made.program.result], made.dtype)
+    widen = device_function(_as_integer) if accumulator == "int32" else element(made.dtype).widen
+    return device_function(lambda p, i, row, k, operands: widen(narrow(run(load(p, i), row, k, operands))))
+
+
+def _as_integer(value):
+    return i32(value)
+
+
+@functools.cache
 def kernel(config):
     """y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])."""
     THREADS = config.threads
-    dot = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator, config.scale_a, config.scale_b)
+    dot = _dot_of(config)
+    placed_a, placed_b = (make_placed(made and made.program, config.batch_dims) for made in (config.made_a, config.made_b))
     epilogue = make_epilogue(config.epilogue)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, a_stride, b_stride, y_stride, batch_sizes, batch_strides, scale_a, scale_b, scale_stride,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride,
-                     bias_batch_strides, bias_row_stride, bias_column_stride, extras):
+                     bias_batch_strides, bias_row_stride, bias_column_stride, extras, made_a, made_b):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i // N
@@ -112,7 +155,8 @@ def kernel(config):
             m = i32(row - z * M)
             a_at, b_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
             row_of_a, column_of_b = advance(a, a_at + m * a_stride.m), advance(b, b_at + n * b_stride.n)
-            acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride)
+            acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride,
+                      placed_a(made_a, z, batch_sizes), placed_b(made_b, z, batch_sizes))
             _, _, bias_at, _ = batch_offsets(z, batch_sizes, bias_batch_strides)
             e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
                           bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
@@ -124,7 +168,9 @@ def kernel(config):
 def build(problem, device, config):
     """One launch, 256 outputs per block."""
     scales = problem.scales
-    config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, len(problem.batch), problem.epilogue)
+    making = [making_of(problem, of) for of in ("a", "b")]
+    config = Config(problem.dtype_a, problem.dtype_b, scales.a, scales.b, len(problem.batch), problem.epilogue,
+                    *(of and of.made for of in making))
     outputs = problem.batch_size * problem.m * problem.n
     # a bias for each matrix, beside c
     offset, (row, column) = "int64" if problem.is_wide else "int32", problem.bias_strides[0] if problem.has_two_addends else (0, 0)
@@ -135,8 +181,9 @@ def build(problem, device, config):
                  Argument(AStrides, AStrides(*problem.a_strides)), Argument(BStrides, BStrides(*problem.b_strides)),
                  Argument(YStrides, YStrides(*problem.y_strides)),
                  *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other,
-                 program_argument(problem, len(problem.batch)))
+                 program_argument(problem, len(problem.batch)),
+                 *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making))
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)
+ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True, prologues=True)

@@ -113,7 +113,7 @@ class GatherCopies(_Gather):
             part(at, hold, to, s, tid, 0)
 
         @device_function
-        def put(hold, to, tid):
+        def put(at, hold, to, s, tid):
             pass
         return start, part, whole, put, advance
 
@@ -162,7 +162,7 @@ class GatherRegisters(_Gather):
             part(at, hold, to, s, tid, 0)
 
         @device_function
-        def put(hold, to, tid):
+        def put(at, hold, to, s, tid):
             base = to + offset_of(tid)
             if is_active(tid):
                 for n in range(LINES):

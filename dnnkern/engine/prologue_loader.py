@@ -1,0 +1,205 @@
+"""The loader of the Ampere main loop that makes an operand by a program (see `engine.ampere_loaders`, `engine.prologues`).
+
+What lies in memory waits in registers while a stage is multiplied, as it does in `RegisterLoader`; the program runs when it is stored to
+shared memory, so that the products hide the loads. Elements past the operand's edge along k are zero whatever the program makes of zero.
+
+The state is (p, row, last, stride_row, stride_k, e): as a matrix's, and the program's operands.
+"""
+from ..device import device_function, f32, i32, i64, u8, u16, u32
+from ..device.convert import element
+from ..device.fastmath import minimum
+from ..device.program import element_of, make_cast, make_program
+from ..device.program_operands import loaded_type
+from ..device.unroll import unrolled
+from ..device.vec import (advance, as_u32, load1_nc_if, load2_nc_if, load4_nc_if, pin, store_shared_2u32, store_shared_4u32, store_shared_u32)
+from ..host.dtypes import numpy_dtype
+from .ampere_loaders import Share
+from .loaders import ALONG_K
+
+EVERYTHING = 0x7FFFFFFF
+
+
+class ProgramLoader:
+    """Pieces of up to 16 bytes of a stage's line; `vector` neighbours in memory in one load, 1 for one at a time."""
+
+    def __init__(self, stored, threads, vector, edge, made):
+        self.item = numpy_dtype(made.source).itemsize
+        self.vector = vector if vector * self.item >= 4 else 1
+        self.count = max(self.vector, 4 // stored.item)  # elements of a piece
+        self.share = Share(stored, threads, self.count * stored.item)
+        self.stored, self.edge, self.made = stored, edge, made
+        pieces = self.share.lines * self.share.pieces
+        self.each = -(-self.count * self.item // 4)  # words of a piece in memory
+        # and k of the stage; and where k ends
+        self.places, self.words, self.place = pieces + 1, pieces * self.each + 1, "int64"
+        self.registers = 2 * pieces + self.words + 12
+        self.accesses = stored.bytes // (self.vector * stored.item)
+
+    def functions(self):
+        """The device functions start, part, whole, put, advance."""
+        N, C, idle, lines = self.share.lines, self.share.pieces, self.share.idle, self.stored.lines
+        item, edge, along_k, COUNT, EACH = self.stored.item, self.edge, self.stored.order == ALONG_K, self.count, self.each
+        SINGLE, P, SIZE, PIECES = self.vector == 1, N * C, self.share.size, N * C
+        END = PIECES * EACH
+        line, byte, offset, piece = self.share.functions()
+        hide = pin(N * C)
+        fetch = self._single() if SINGLE else self._vector()
+        words = self._words()
+        WORDS, (first_word, second_word, third_word, fourth_word) = len(words), (words * 4)[:4]
+
+        @device_function
+        def start(at, s, first, tid):
+            p, row0, last, stride_row, stride_k, e = s
+            for n in range(N):
+                for c in range(C):
+                    row, k = line(tid, n), byte(tid, c) // item
+                    if not along_k:
+                        row, k = k, row
+                    if edge:
+                        row = minimum(row, last - row0 - (0 if along_k or SINGLE else COUNT - 1))
+                    at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
+            at[P] = i64(first)
+
+        @device_function
+        def load(at, hold, s, tid, left, ok):
+            p, row0, last, stride_row, stride_k, e = s
+            if idle:
+                ok = ok if line(tid, 0) < lines else i32(0)
+            for n in range(N):
+                for c in range(C):
+                    first = byte(tid, c) // item
+                    if SINGLE:
+                        most = COUNT
+                        if edge and not along_k:
+                            most = last - row0 - first + 1  # beyond the last row the first one of the piece is read again
+                        fetch(hold, (n * C + c) * EACH, p, at[n * C + c], stride_k if along_k else stride_row, most,
+                              left - first if along_k else COUNT, ok if along_k or line(tid, n) < left else i32(0))
+                    else:
+                        fetch(hold, (n * C + c) * EACH, p, at[n * C + c], i64(0), 0, 0,
+                              ok if (first if along_k else line(tid, n)) < left else i32(0))
+
+        @device_function
+        def whole(at, hold, to, s, tid, ok):
+            load(at, hold, s, tid, EVERYTHING, ok)
+            hold[END] = u32(EVERYTHING) if ok != 0 else u32(1)  # a stage behind the last: of column 0, which there is
+
+        @device_function
+        def part(at, hold, to, s, tid, left):
+            load(at, hold, s, tid, left, i32(1))
+            hold[END] = u32(i32(at[P]) + left)
+
+        @device_function
+        def put_piece(i, state):
+            at, hold, base, s, tid = state
+            p, row0, last, stride_row, stride_k, e = s
+            n, c = i // C, i % C
+            across, first = line(tid, n), byte(tid, c) // item
+            row, k = (across, first) if along_k else (first, across)
+            given = hold, i * EACH, row0 + row, last, i32(at[P]) + k, i32(hold[END]), e
+            to = piece(base, n, c)
+            if WORDS == 4:
+                store_shared_4u32(to, first_word(given), second_word(given), third_word(given), fourth_word(given))
+            elif WORDS == 2:
+                store_shared_2u32(to, first_word(given), second_word(given))
+            else:
+                store_shared_u32(to, first_word(given))
+        put_all = unrolled(PIECES, put_piece)
+
+        @device_function
+        def put(at, hold, to, s, tid):
+            if not idle or line(tid, 0) < lines:
+                put_all(0, (at, hold, to + offset(tid), s, tid))
+
+        @device_function
+        def step(at, s, count):
+            p, row0, last, stride_row, stride_k, e = s
+            for n in range(N * C):
+                at[n] = at[n] + count * stride_k
+            at[P] = at[P] + count
+            hide(at)
+        return start, part, whole, put, step
+
+    def _vector(self):
+        """Device function ``fetch(hold, w, p, at, ...)``: the words of a piece, one load of each 16 bytes."""
+        EACH = self.each
+        load = {1: load1_nc_if, 2: load2_nc_if}.get(EACH, load4_nc_if)
+        SIZE = min(EACH, 4)
+
+        @device_function
+        def fetch(hold, w, p, at, stride, most, left, ok):
+            words = as_u32(advance(p, at))
+            for j in range(EACH // SIZE):
+                if SIZE == 1:
+                    hold[w] = load(words, i32(0), ok)
+                else:
+                    found = load(words, i32(j * SIZE), ok)
+                    for v in range(SIZE):
+                        hold[w + j * SIZE + v] = found[v]
+        return fetch
+
+    def _single(self):
+        """The same, element by element; those from `most` on are the first one, those from `left` on zero."""
+        COUNT, EACH, ITEM = self.count, self.each, self.item
+        PER, BITS = max(4 // ITEM, 1), 8 * ITEM
+
+        @device_function
+        def one(p, at, ok):
+            value = u32(0)
+            if ok:
+                if ITEM == 1:
+                    value = u32(u8(p[at]))
+                elif ITEM == 2:
+                    value = u32(u16(p[at]))
+                else:
+                    value = as_u32(p)[at]
+            return value
+
+        @device_function
+        def fetch(hold, w, p, at, stride, most, left, ok):
+            for j in range(EACH):
+                word = u32(0)
+                for v in range(PER):
+                    n = j * PER + v
+                    if n < COUNT:
+                        step = n * stride if n < most else i64(0)
+                        word = word | (one(p, at + step, ok if n < left else i32(0)) << u32(v * BITS))
+                hold[w + j] = word
+        return fetch
+
+    def _words(self):
+        """Device functions ``word((hold, w, row, last, k, end, e))`` of a piece's words for the stage, made of what is in memory."""
+        made, PER = self.made, 4 // self.stored.item
+        source = loaded_type(made.source)
+        run = make_program(made.program, source)
+        cast, pack = make_cast(made.program.types(source)[made.program.result], "float32"), element(made.dtype).pack
+        values = [self._value(n, run, cast) for n in range(self.count)]
+        return [_packed(pack, *values[n:n + PER]) for n in range(0, self.count, PER)]
+
+    def _value(self, N, run, cast):
+        """Device function: element N of a piece; 0 past the end of k."""
+        along_k, edge, unpack, PER = self.stored.order == ALONG_K, self.edge, element_of(self.made.source).unpack, 4 // self.item
+        WORD, LANE = N // PER, N % PER
+        pick = unpack if PER == 1 else device_function(lambda word: unpack(word)[LANE])
+
+        @device_function
+        def value(s):
+            hold, w, row, last, k, end, e = s
+            x = pick(hold[w + WORD])
+            row, k = (row, k + N) if along_k else (row + N, k)
+            if edge:
+                row = minimum(row, last)
+            y = cast(run(x, row, minimum(k, end - 1), e))
+            return y if k < end else f32(0)
+        return value
+
+
+def _packed(pack, *values):
+    """Device function: a word of the values."""
+    first, *others = values
+    if not others:
+        return device_function(lambda s: pack(first(s)))
+    if len(others) == 1:
+        second, = others
+        return device_function(lambda s: pack(first(s), second(s)))
+    second, third, fourth = others
+    return device_function(lambda s: pack(first(s), second(s), third(s), fourth(s)))
