@@ -63,8 +63,7 @@ class WithProgram:
         """{name: tensor} of the program's operands that are in memory."""
         if self.program is None:
             return {}
-        named = dict(zip(operand_names(self.program), self.extras))
-        return {name: named[name] for some in self.extra_names[:2] for name in some}
+        return {name: t for name, t, (_, by) in zip(operand_names(self.program), self.extras, self.program.operands) if by in IN_MEMORY}
 
     @property
     def side_outputs(self):

@@ -10,9 +10,11 @@ from ..device.pointwise import LOGICAL, Function
 from ..device.program import DTYPES, Program, Step
 from ..engine.program_words import access_of
 from ..engine.programs import broadcast_strides, operand_names
+from ..engine.prologues import SOURCES
 from ..fused import FusedProblem
 from ..host.tensor import Tensor
 from ._errors import cudnnGraphNotSupportedError
+from ._ir import prologue
 from ._part import Value
 
 EXACT = ("identity", "max", "min", "abs", "binary_select", "gen_index", *LOGICAL)
@@ -35,7 +37,7 @@ class Chain:
     axes : tuple of int
         The axes of the loads by index.
     main : Ref or None
-        Where the program's result is written by the anchor.
+        Where the program's result is written by the anchor; of a prologue, the array that value 0 is of.
     """
     program: Program
     reads: tuple
@@ -51,10 +53,11 @@ class Chain:
         return replace(self, axes=tuple(map(list(order).index, self.axes)), reads=tuple(ref and ref.permuted(order) for ref in self.reads),
                        writes=tuple(ref.permuted(order) for ref in self.writes), main=self.main.permuted(order))
 
-    def extras(self, shape):
-        """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them."""
+    def extras(self, shape, names=None):
+        """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them, by
+        these names."""
         tensors, refs, numbers = [], {}, {}
-        names = iter(operand_names(self.program))
+        names = iter(operand_names(self.program) if names is None else names)
         axes, values = iter(self.axes), iter(self.numbers)
         loads = [load for load in self.program.loads if isinstance(load[1], str)]
         for (dtype, access), ref in zip(loads, self.reads):
@@ -95,7 +98,7 @@ class _Values:
 
 
 def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1)):
-    """The `Chain` of a part's pointwise nodes.
+    """The `Chain` of a part's pointwise nodes, but for those of a prologue; None where there are no others.
 
     Parameters
     ----------
@@ -112,9 +115,51 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
     """
     values, known = _Values(int(anchor is not None)), {}
     nodes = [node for node in part.nodes if operations[node.op].formula]
-    shape = part.spec.tensor(nodes[0].outputs[0][1]).dim
     if anchor is not None:
+        made = prologue(nodes, part.node)
+        nodes = [node for node in nodes if all(node is not m for m in made)]
+        if not nodes:
+            return None
         known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes)
+    _compute_nodes(part, operations, values, known, nodes)
+    return _finished(part, values, known, anchor, allowed, axes, nodes)
+
+
+def prologue_of(part, operations, port, dtype):
+    """The `Chain` that makes the tensor at an input port of the anchor, rounded to a dtype at the end, of the array `Chain.main`.
+
+    Raises
+    ------
+    cudnnGraphNotSupportedError
+        There is no such program.
+    """
+    uid, inputs = part.node.input(port), {u for _, u in part.node.inputs}
+    nodes = prologue(part.nodes[1:], part.node)
+    wanted, own = {uid}, []
+    for node in reversed(nodes):  # those of this operand alone
+        if node.outputs[0][1] in wanted:
+            wanted.update(u for _, u in node.inputs)
+            own.insert(0, node)
+    makers, t = {n.outputs[0][1] for n in nodes}, part.spec.tensor(uid)
+    if any(n.outputs[0][1] in inputs - {uid} for n in own):
+        raise cudnnGraphNotSupportedError(f"{part}: one node makes both operands")
+    sources = [s for n in own for _, s in n.inputs if s not in makers and not part.spec.tensor(s).by_value
+               and tuple(part.spec.tensor(s).dim) == tuple(t.dim) and part.dtype(part.spec.tensor(s)) in SOURCES]
+    if not sources:
+        raise cudnnGraphNotSupportedError(f"{part}: no whole array makes port {port}")
+    main, values = part.memory(part.spec.tensor(sources[0])), _Values(1)
+    known = {sources[0]: ("accumulator", 0)}
+    _compute_nodes(part, operations, values, known, own)
+    last = known[uid]
+    if part.dtype(t) != dtype:  # what reads the tensor sees it as it is
+        last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
+    loads, reads, numbers, axes = _loads_of(values, ((-2,), -1))
+    return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
+
+
+def _compute_nodes(part, operations, values, known, nodes):
+    """Add the values of nodes to those that are known, {uid: value}."""
+    shape = part.spec.tensor(nodes[0].outputs[0][1]).dim
 
     def load(uid):
         t = part.spec.tensor(uid)
@@ -140,7 +185,6 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
             results.append(values.step(f, [results[v] if isinstance(v, int) else inputs[v] for v in of], None, compute))
         is_same = last.is_condition and part.dtype(out) == "bool"
         known[out.uid] = results[-1] if is_same else _rounded(part, values, results[-1], compute, out, nodes)
-    return _finished(part, values, known, anchor, allowed, axes)
 
 
 def _compute(part, formula, given, result, node):
@@ -166,9 +210,9 @@ def _rounded(part, values, value, kind, t, nodes):
     return values.step(Function.of("identity"), [value], dtype, kind)
 
 
-def _finished(part, values, known, anchor, allowed, of_anchor):
+def _finished(part, values, known, anchor, allowed, of_anchor, nodes):
     stored = []
-    for node in part.nodes:
+    for node in part.nodes if anchor is None else (part.node, *nodes):
         for _, uid in node.outputs:
             t = part.spec.tensor(uid)
             if uid in known and (not t.virtual or uid in part.needed):
@@ -179,8 +223,15 @@ def _finished(part, values, known, anchor, allowed, of_anchor):
         if not able:
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
         main = stored.pop(able[-1])
+    loads, reads, numbers, axes = _loads_of(values, None if anchor is None else of_anchor)
+    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in stored], main and main[0])
+    return Chain(program, reads, tuple(ref for _, ref in stored), numbers, axes, main and main[1])
+
+
+def _loads_of(values, of_anchor):
+    """(a program's loads, `Chain.reads`, `Chain.numbers`, `Chain.axes`)"""
     loads, reads, numbers, axes = [], [], [], []
-    for k, (dtype, what) in enumerate(values.loads):
+    for dtype, what in values.loads:
         if isinstance(what, Value):
             numbers.append(what)
             loads.append((dtype, "value"))
@@ -192,16 +243,20 @@ def _finished(part, values, known, anchor, allowed, of_anchor):
             loads.append((dtype, "index"))
             reads.append(None)
         else:
-            loads.append((dtype, "matrix" if anchor is None else access_of(broadcast_strides(what.tensor, what.shape), *of_anchor)))
+            loads.append((dtype, "matrix" if of_anchor is None else access_of(broadcast_strides(what.tensor, what.shape), *of_anchor)))
             reads.append(what)
+    return loads, tuple(reads), tuple(numbers), tuple(axes)
+
+
+def _program(part, values, loads, stored, result):
+    """The `Program` of values; `stored` are (value, dtype)."""
     number = values.number
-    stores = [(number(value), ref.dtype, "matrix") for value, ref in stored]
     try:
         steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in values.steps]
-        program = Program(loads, steps, stores, None if main is None else number(main[0]), values.accumulators)
+        return Program(loads, steps, [(number(value), dtype, "matrix") for value, dtype in stored], None if result is None else number(result),
+                       values.accumulators)
     except TypeError as error:  # a dtype that no program has
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
-    return Chain(program, tuple(reads), tuple(ref for _, ref in stored), tuple(numbers), tuple(axes), main and main[1])
 
 
 def lower_pointwise(part, operations):

@@ -204,3 +204,13 @@ def _frozen(value):
     if isinstance(value, dict):
         return float(value["number"])
     return value
+
+
+def prologue(nodes, anchor):
+    """The nodes among others that an anchor reads, directly or through others of them, in their order: they make its operands."""
+    wanted, found = {uid for _, uid in anchor.inputs}, []
+    for node in reversed([n for n in nodes if n is not anchor]):
+        if any(uid in wanted for _, uid in node.outputs):
+            wanted.update(uid for _, uid in node.inputs)
+            found.insert(0, node)
+    return found

@@ -6,6 +6,7 @@ the workspace and for numbers, and adds steps through `call`: a problem made as 
 from dataclasses import dataclass, replace
 
 from .. import dispatch
+from ..engine.prologues import Prologue
 from ..host.tensor import Tensor, packed_strides
 from ._enums import DTYPE
 from ._errors import cudnnGraphNotSupportedError
@@ -218,16 +219,22 @@ class Part:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
         self.add(problem, refs, numbers)
 
-    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, chain=None, **fields):
+    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, chain=None, prologues=None, dtype=None, **fields):
         """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these.
 
         `bound`: {field: Value} of fields that are read at each execution. `names`: {field: name in launches}, where they differ. `chain`
-        is as `call`'s.
+        is as `call`'s. `prologues`: {"a" or "b": Chain} of what the kernel makes of its operands, of this dtype.
         """
         refs, more_refs, more_numbers = {**operands, **results}, {}, {}
+        for of, made in (prologues or {}).items():
+            names_of = [f"{of}{k}" for k in range(len(made.program.operands))]
+            tensors, some_refs, some_numbers = made.extras(refs[of].shape, names_of)
+            fields[f"prologue_{of}"] = Prologue(made.program, dtype, tensors)
+            more_refs, more_numbers = {**more_refs, **some_refs}, {**more_numbers, **some_numbers}
         if chain is not None:
-            fields["extras"], more_refs, more_numbers = chain.extras(chain.main.shape)
+            fields["extras"], some_refs, some_numbers = chain.extras(chain.main.shape)
             fields["program"] = chain.program
+            more_refs, more_numbers = {**more_refs, **some_refs}, {**more_numbers, **some_numbers}
         try:
             problem = kind(**{name: None if r is None else r.tensor for name, r in refs.items()}, **fields)
         except (TypeError, ValueError) as error:

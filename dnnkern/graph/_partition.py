@@ -1,5 +1,7 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
-order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone."""
+order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone. Those that an anchor reads are its prologue: its kernel
+makes its operands by them as it loads these."""
+from ._ir import prologue
 from ._views import views
 from .ops import OPERATIONS
 
@@ -10,10 +12,15 @@ BETWEEN = 6
 
 
 def cuts(spec) -> list:
-    """The cuts to try. The last is always one node a part, which every graph has."""
+    """The cuts to try: with prologues, without, and one node a part, which every graph has; those that have fewer parts than the next."""
     single = one_by_one(spec)
-    together = joined(spec, [node for (node,) in single])
-    return [together, single] if len(together) < len(single) else [single]
+    nodes = [node for (node,) in single]
+    found = [single]
+    for prologues in (False, True):
+        together = joined(spec, nodes, prologues=prologues)
+        if len(together) < len(found[0]):
+            found.insert(0, together)
+    return found
 
 
 def between(spec) -> list:
@@ -38,11 +45,12 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-def joined(spec, nodes, why=None):
+def joined(spec, nodes, why=None, prologues=False):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
-    it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. The dict `why` is
-    told the reason for each (node, node) that one reads of another and that are apart."""
-    graph = _Graph(spec, nodes)
+    it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
+    an anchor joins the nodes that make its operands. The dict `why` is told the reason for each (node, node) that one reads of another and
+    that are apart."""
+    graph = _Graph(spec, nodes, prologues)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -69,8 +77,8 @@ def joined(spec, nodes, why=None):
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes):
-        self.spec, self.nodes = spec, nodes
+    def __init__(self, spec, nodes, prologues):
+        self.spec, self.nodes, self.prologues = spec, nodes, prologues
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
@@ -95,7 +103,7 @@ class _Graph:
     def refusal(self, merged, source, k):
         """Why these nodes are no part, as far as they themselves say."""
         nodes = [self.nodes[m] for m in merged]
-        if not is_pointwise(self.nodes[k]):
+        if not is_pointwise(self.nodes[k]) and not (self.prologues and OPERATIONS[self.nodes[k].op].makes):
             return f"{self.nodes[k].op} takes its operands from memory"
         anchors = [m for m in merged if not is_pointwise(self.nodes[m])]
         for m in anchors:
@@ -103,12 +111,13 @@ class _Graph:
                 return f"{self.nodes[m].op} runs no program"
         if len(anchors) > 1:
             return "a kernel has one product"
-        if self.dims[source] != self.dims[k]:
+        if self.dims[source] != self.dims[k] and is_pointwise(self.nodes[k]):
             return f"dims {self.dims[source]} and {self.dims[k]}"
         if any(self.through_views[m] & set(merged) for m in merged):
             return "a view of a result is read from memory"
-        if any(self.reads[m] & set(merged) for m in anchors):
-            return "a product takes its operands from memory"
+        for m in anchors:
+            if self.reads[m] & set(merged) and (reason := self._prologue_refusal(m, merged)):
+                return reason
         for m in anchors:
             takes = OPERATIONS[self.nodes[m].op].takes
             reason = takes and takes(self.spec, self.nodes[m], [self.nodes[j] for j in merged if j != m],
@@ -120,6 +129,25 @@ class _Graph:
             return f"{functions} functions; a kernel has {STEPS} at most"
         arrays = self._arrays(merged)
         return f"{arrays} arrays; a kernel has {ARRAYS} at most" if arrays > ARRAYS else None
+
+    def _prologue_refusal(self, m, merged):
+        """Why an anchor's kernel cannot make its operands by the nodes of its part that it reads, or None."""
+        op = OPERATIONS[self.nodes[m].op]
+        if not self.prologues:
+            return "a product takes its operands from memory"
+        made = prologue([self.nodes[j] for j in merged], self.nodes[m])
+        inside, of_anchor = set(map(id, made)), dict(self.nodes[m].inputs)
+        for port, uid in of_anchor.items():
+            if self.makers.get(uid) in merged and port not in op.makes:
+                return f"{self.nodes[m].op} takes {port} from memory"
+        for node in made:
+            for _, uid in node.outputs:
+                readers = [self.nodes[j] for j in self.readers.get(uid, ())]
+                if not self.spec.tensor(uid).virtual or any(id(r) not in inside and r is not self.nodes[m] for r in readers):
+                    return "what a product makes of its operands is not stored"
+                if sum(uid == u for u in of_anchor.values()) > 1:
+                    return "both operands are the same tensor"
+        return None
 
     def _arrays(self, merged):
         """Buffers of a part, but for an anchor's own operands."""
@@ -159,7 +187,10 @@ def _in_order(part, reads):
 
 
 def split(nodes):
-    """A part that cannot run as one kernel, as two: the anchor, and its neighbours; or half of the nodes and the others. Where the parts
-    would wait for each other, every node is a part."""
-    first = 1 if not is_pointwise(nodes[0]) else len(nodes) // 2
-    return nodes[:first], nodes[first:]
+    """A part that cannot run as one kernel, as two: its prologue, and the others; the anchor, and its neighbours; or half of the nodes and
+    the others. Where the parts would wait for each other, every node is a part."""
+    if is_pointwise(nodes[0]):
+        return nodes[:len(nodes) // 2], nodes[len(nodes) // 2:]
+    if made := prologue(nodes[1:], nodes[0]):
+        return tuple(made), tuple(n for n in nodes if all(n is not m for m in made))
+    return nodes[:1], nodes[1:]

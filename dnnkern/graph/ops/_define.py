@@ -41,6 +41,8 @@ class Operation:
         an input is a port, or the number of an earlier one of them.
     lower_fused : callable(part), optional
         Of an anchor: the lowering of a part of it and pointwise nodes that run in its kernel.
+    makes : tuple of str
+        Of an anchor: the input ports that its kernel can make by a program as it loads them.
     takes : callable(spec, node, others, outside), optional
         Of an anchor that runs some pointwise nodes and no program: why these others, in their order, are none that it runs after it, or
         None; `outside` tells whether a node besides them reads the tensor of a uid.
@@ -57,6 +59,7 @@ class Operation:
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = None
+        self.makes = ()
 
     def infer(self, function):
         """Decorate the inference."""
@@ -68,9 +71,9 @@ class Operation:
         self.lower_node = function
         return function
 
-    def fuse(self, function, takes=None):
+    def fuse(self, function, takes=None, makes=()):
         """Decorate the lowering with pointwise neighbours."""
-        self.lower_fused, self.takes = function, takes
+        self.lower_fused, self.takes, self.makes = function, takes, makes
         return function
 
 

@@ -1,10 +1,12 @@
 """Products: matmul, convolution and its two gradients."""
 import operator
 
+from ...matmul import MatmulProblem
 from .._enums import convolution_mode, member
-from .._errors import AttributeNotSet, InvalidValue
+from .._errors import AttributeNotSet, InvalidValue, cudnnGraphNotSupportedError
 from .._infer import broadcast, channels_last
-from .._fuse import chain_of
+from .._fuse import chain_of, prologue_of
+from .._ir import prologue
 from ._define import OPERATIONS, operation
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -17,17 +19,21 @@ ACCUMULATOR = {"float64": "float64", "int8": "int32"}
 """dtype of operands -> the type in which their products are added up, where that is not float32."""
 
 
+def common_dtype(*dtypes):
+    """The one in which operands of a product are multiplied: one that holds both exactly, or float32; None for their own."""
+    found = set(dtypes)
+    if len(found) == 1 and dtypes[0] in INPUTS or found <= {"float8_e4m3fn", "float8_e5m2"}:
+        return None
+    if "float64" in found or "int32" in found:
+        return "float64"
+    short = found & {"float16", "bfloat16"}
+    exact = found <= {*short, "int8", "uint8", "bool"} or found <= {"float16", "float8_e4m3fn", "float8_e5m2"}
+    return short.pop() if len(short) == 1 and exact else "float32"  # 8 bits of an integer fit a half's
+
+
 def alike(part, *refs):
-    """The operands of a product in one dtype: their own, or one that holds both exactly, or float32."""
-    found = {r.dtype for r in refs}
-    if len(found) == 1 and refs[0].dtype in INPUTS or found <= {"float8_e4m3fn", "float8_e5m2"}:
-        dtype = None
-    elif "float64" in found or "int32" in found:
-        dtype = "float64"
-    else:
-        short = found & {"float16", "bfloat16"}
-        exact = found <= {*short, "int8", "uint8", "bool"} or found <= {"float16", "float8_e4m3fn", "float8_e5m2"}
-        dtype = short.pop() if len(short) == 1 and exact else "float32"  # 8 bits of an integer fit a half's
+    """The operands of a product in one dtype, `common_dtype`."""
+    dtype = common_dtype(*(r.dtype for r in refs))
     return refs if dtype is None else tuple(part.converted(r, dtype) for r in refs)
 
 
@@ -82,11 +88,40 @@ PLAIN = False, False, None, None, None, False, False
 """Parameters of a product: no transposition, nothing fused."""
 
 
-@matmul.fuse
-def _(part):
+def _fuse_matmul(part):
+    if prologue(part.nodes[1:], part.node):
+        return _make_operands(part)
     a, b = alike(part, part.input("A"), part.input("B"))
     chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
+
+
+matmul.fuse(_fuse_matmul, makes=("A", "B"))
+
+
+def _make_operands(part):
+    """The product of operands that its kernel makes."""
+    made = {uid for n in prologue(part.nodes[1:], part.node) for _, uid in n.outputs}
+    ports = {"a": "A", "b": "B"}
+    dtypes = [part.dtype(part.spec_of(port)) for port in ports.values()]
+    dtype = common_dtype(*dtypes) or dtypes[0]
+    if dtype not in MADE:
+        raise cudnnGraphNotSupportedError(f"{part}: a prologue makes {', '.join(dtypes)}; products take {', '.join(MADE)}")
+    chains, refs = {}, {}
+    for of, port in ports.items():
+        if part.node.input(port) in made:
+            chains[of] = prologue_of(part, OPERATIONS, port, dtype)
+            refs[of] = chains[of].main
+        else:
+            refs[of] = part.converted(part.input(port), dtype)
+    chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype])
+    written, out = (chain.main, None) if chain else target(part, "C", dtype)
+    part.problem(MatmulProblem, refs, {"y": written}, {"alpha": 1.0, "beta": 1.0}, chain=chain, prologues=chains, dtype=dtype)
+    if out is not None:
+        part.done(written, out)
+
+
+MADE = ("float16", "bfloat16", "float32", "int8")
 
 
 # ---- convolution
