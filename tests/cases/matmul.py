@@ -459,7 +459,8 @@ def _cases():
     case("tf32", 32, 32, 24, math="tf32")
     case("fast-32x32x24", 32, 32, 24, math="fast")
     case("fast", 32, 32, 24, "bfloat16", math="fast")
-    return found
+    from ._matmul_prologues import prologues
+    return found + list(prologues())
 
 
 CASES = _cases()
