@@ -15,9 +15,11 @@ state, a tuple that the kernel passes and only the loader reads:
 For a matrix the state is (p, row, last, stride_row, stride_k): pointer, the tile's first row, the matrix's last, strides in elements. Rows
 past the last are read from the last one: they only reach results that are not stored.
 """
+import functools
+
 from ..device import cp_async, device_function, i32, i64, u8, u32, u64
 from ..device.fastmath import minimum
-from ..device.vec import address, load1_nc_if, pin, store_shared_u32
+from ..device.vec import address, as_u32, load1_nc_if, pin, store_shared_u32
 from .ampere_fragments import make_phase
 from .loaders import ALONG_K, log2
 
@@ -61,6 +63,24 @@ class Share:
             # phase is linear in the bits of a line's number, and a thread's own lie below those of n * STEP
             return (base ^ (phase(n * STEP) << 4)) + u32(n * STEP * L + c * LANES * SIZE)
         return line, byte, offset, piece
+
+
+@functools.cache
+def single_element(item):
+    """Device function ``element(p, at, ok)``: the bits of one of `item` bytes, 4 at most, zero-extended; 0 where `ok` is zero."""
+    if item == 1:
+        def element(p, at, ok):
+            value = u32(0)
+            if ok:
+                value = u32(u8(p[at]))
+            return value
+    elif item == 2:
+        def element(p, at, ok):
+            return u32(load1_nc_if(p, at, ok))
+    else:
+        def element(p, at, ok):
+            return load1_nc_if(as_u32(p), at, ok)
+    return device_function(element)
 
 
 class CopyLoader:
@@ -136,8 +156,8 @@ class RegisterLoader:
     def functions(self):
         """The device functions start, part, whole, put, advance."""
         N, C, idle, lines = self.share.lines, self.share.pieces, self.share.idle, self.stored.lines
-        item, edge, along_k, bytes1 = self.stored.item, self.edge, self.stored.order == ALONG_K, self.stored.item == 1
-        E, BITS = 4 // item, 8 * item
+        item, edge, along_k = self.stored.item, self.edge, self.stored.order == ALONG_K
+        E, BITS, element = 4 // item, 8 * item, single_element(item)
         line, byte, offset, piece = self.share.functions()
         hide = pin(N * C)
 
@@ -152,16 +172,6 @@ class RegisterLoader:
                     if edge:
                         row = minimum(row, last - row0)
                     at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
-
-        @device_function
-        def element(p, at, ok):
-            """A byte or a half, zero-extended; 0 where `ok` is zero."""
-            if bytes1:
-                value = u32(0)
-                if ok:
-                    value = u32(u8(p[at]))
-                return value
-            return u32(load1_nc_if(p, at, ok))
 
         @device_function
         def load(at, hold, s, tid, left, ok):

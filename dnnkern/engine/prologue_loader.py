@@ -5,15 +5,16 @@ shared memory, so that the products hide the loads. Elements past the operand's 
 
 The state is (p, row, last, stride_row, stride_k, e): as a matrix's, and the program's operands.
 """
-from ..device import device_function, f32, i32, i64, u8, u16, u32
+from ..device import device_function, f32, i32, u32
 from ..device.convert import element
 from ..device.fastmath import minimum
 from ..device.program import element_of, make_cast, make_program
 from ..device.program_operands import loaded_type
 from ..device.unroll import unrolled
-from ..device.vec import (advance, as_u32, load1_nc_if, load2_nc_if, load4_nc_if, pin, store_shared_2u32, store_shared_4u32, store_shared_u32)
+from ..device.vec import (advance, as_u32, load1_nc_if, load2_nc_if, load4_nc_if, pin, store_shared_2u32, store_shared_4u32,
+                          store_shared_u32)
 from ..host.dtypes import numpy_dtype
-from .ampere_loaders import Share
+from .ampere_loaders import Share, single_element
 from .loaders import ALONG_K
 
 EVERYTHING = 0x7FFFFFFF
@@ -39,7 +40,7 @@ class ProgramLoader:
         """The device functions start, part, whole, put, advance."""
         N, C, idle, lines = self.share.lines, self.share.pieces, self.share.idle, self.stored.lines
         item, edge, along_k, COUNT, EACH = self.stored.item, self.edge, self.stored.order == ALONG_K, self.count, self.each
-        SINGLE, P, SIZE, PIECES = self.vector == 1, N * C, self.share.size, N * C
+        SINGLE, P, PIECES = self.vector == 1, N * C, N * C
         END = PIECES * EACH
         line, byte, offset, piece = self.share.functions()
         hide = pin(N * C)
@@ -58,13 +59,13 @@ class ProgramLoader:
                     if edge:
                         row = minimum(row, last - row0 - (0 if along_k or SINGLE else COUNT - 1))
                     at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
-            at[P] = i64(first)
+            at[P] = first
 
         @device_function
         def load(at, hold, s, tid, left, ok):
             p, row0, last, stride_row, stride_k, e = s
             if idle:
-                ok = ok if line(tid, 0) < lines else i32(0)
+                ok = ok if line(tid, 0) < lines else 0
             for n in range(N):
                 for c in range(C):
                     first = byte(tid, c) // item
@@ -73,20 +74,20 @@ class ProgramLoader:
                         if edge and not along_k:
                             most = last - row0 - first + 1  # beyond the last row the first one of the piece is read again
                         fetch(hold, (n * C + c) * EACH, p, at[n * C + c], stride_k if along_k else stride_row, most,
-                              left - first if along_k else COUNT, ok if along_k or line(tid, n) < left else i32(0))
+                              left - first if along_k else COUNT, ok if along_k or line(tid, n) < left else 0)
                     else:
-                        fetch(hold, (n * C + c) * EACH, p, at[n * C + c], i64(0), 0, 0,
-                              ok if (first if along_k else line(tid, n)) < left else i32(0))
+                        fetch(hold, (n * C + c) * EACH, p, at[n * C + c], 0, 0, 0,
+                              ok if (first if along_k else line(tid, n)) < left else 0)
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
             load(at, hold, s, tid, EVERYTHING, ok)
-            hold[END] = u32(EVERYTHING) if ok != 0 else u32(1)  # a stage behind the last: of column 0, which there is
+            hold[END] = EVERYTHING if ok != 0 else 1  # a stage behind the last: of column 0, which there is
 
         @device_function
         def part(at, hold, to, s, tid, left):
-            load(at, hold, s, tid, left, i32(1))
-            hold[END] = u32(i32(at[P]) + left)
+            load(at, hold, s, tid, left, 1)
+            hold[END] = at[P] + left
 
         @device_function
         def put_piece(i, state):
@@ -130,29 +131,17 @@ class ProgramLoader:
             words = as_u32(advance(p, at))
             for j in range(EACH // SIZE):
                 if SIZE == 1:
-                    hold[w] = load(words, i32(0), ok)
+                    hold[w] = load(words, 0, ok)
                 else:
-                    found = load(words, i32(j * SIZE), ok)
+                    found = load(words, j * SIZE, ok)
                     for v in range(SIZE):
                         hold[w + j * SIZE + v] = found[v]
         return fetch
 
     def _single(self):
         """The same, element by element; those from `most` on are the first one, those from `left` on zero."""
-        COUNT, EACH, ITEM = self.count, self.each, self.item
-        PER, BITS = max(4 // ITEM, 1), 8 * ITEM
-
-        @device_function
-        def one(p, at, ok):
-            value = u32(0)
-            if ok:
-                if ITEM == 1:
-                    value = u32(u8(p[at]))
-                elif ITEM == 2:
-                    value = u32(u16(p[at]))
-                else:
-                    value = as_u32(p)[at]
-            return value
+        COUNT, EACH, one = self.count, self.each, single_element(self.item)
+        PER, BITS = max(4 // self.item, 1), 8 * self.item
 
         @device_function
         def fetch(hold, w, p, at, stride, most, left, ok):
@@ -161,8 +150,8 @@ class ProgramLoader:
                 for v in range(PER):
                     n = j * PER + v
                     if n < COUNT:
-                        step = n * stride if n < most else i64(0)
-                        word = word | (one(p, at + step, ok if n < left else i32(0)) << u32(v * BITS))
+                        step = n * stride if n < most else 0
+                        word = word | (one(p, at + step, ok if n < left else 0) << u32(v * BITS))
                 hold[w + j] = word
         return fetch
 

@@ -1,8 +1,8 @@
 """Prologues: programs of pointwise functions that make an operand of a product as it is loaded (see `device.program`).
 
-A problem with `prologue_a` or `prologue_b` has in "a" or "b" what lies in memory, value 0 of the program, whose rows and columns are those of
-the operand: m and k of a, k and n of b. Its result is rounded once, to `Prologue.dtype`, which the products are of. Past the edges of an
-operand products take zeros, not the program of zeros.
+A problem with `prologue_a` or `prologue_b` has in "a" or "b" what lies in memory, value 0 of the program, whose rows and columns are those
+of the operand: m and k of a, k and n of b. Its result is rounded once, to `Prologue.dtype`, which the products are of. Past the edges of
+an operand products take zeros, not the program of zeros.
 
 The program's operands are the operands "a0" and on of the operation, or "b0" and on; a number that is given at each launch is a scalar of
 its name.
@@ -153,7 +153,7 @@ class WithPrologues(WithProgram):
         return super().of_tensors(tensors, **made)
 
     def operand(self, of) -> Tensor:
-        """Operand "a" or "b" as products take it: of its own place in memory, and the prologue's dtype."""
+        """Operand "a" or "b" as products take it: with its own address and strides, and the prologue's dtype."""
         t = getattr(self, of)
         return t if of not in self.prologues else replace(t, dtype=self.prologues[of].dtype)
 
@@ -196,4 +196,3 @@ class WithPrologues(WithProgram):
         before = len(self.extras) + (len(self.prologue_a.extras) if of == "b" and self.prologue_a is not None else 0)
         steps = [Steps(*matrix) for matrix, _ in self._prologue_strides[of]]
         return steps, [tuple(d.extras[before + k] for d in self.batch) for k in range(len(steps))]
-

@@ -151,7 +151,7 @@ def prologue_of(part, operations, port, dtype):
     known = {sources[0]: ("accumulator", 0)}
     _compute_nodes(part, operations, values, known, own)
     last = known[uid]
-    if part.dtype(t) != dtype:  # what reads the tensor sees it as it is
+    if part.dtype(t) != dtype:  # whatever reads the tensor reads this
         last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
     loads, reads, numbers, axes = _loads_of(values, ((-2,), -1))
     return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
@@ -253,8 +253,8 @@ def _program(part, values, loads, stored, result):
     number = values.number
     try:
         steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in values.steps]
-        return Program(loads, steps, [(number(value), dtype, "matrix") for value, dtype in stored], None if result is None else number(result),
-                       values.accumulators)
+        return Program(loads, steps, [(number(value), dtype, "matrix") for value, dtype in stored],
+                       None if result is None else number(result), values.accumulators)
     except TypeError as error:  # a dtype that no program has
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
 

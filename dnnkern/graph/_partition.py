@@ -1,6 +1,6 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
-order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone. Those that an anchor reads are its prologue: its kernel
-makes its operands by them as it loads these."""
+order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone. Those that an anchor reads are its prologue, by which
+its kernel makes its operands as it loads them."""
 from ._ir import prologue
 from ._views import views
 from .ops import OPERATIONS

@@ -44,7 +44,8 @@ class BatchDim:
 
 @dataclass(frozen=True)
 class MatmulProblem(WithPrologues):
-    """``y = program(activation(alpha * prologue_a(a) @ prologue_b(b) + beta * c + bias))``: everything but the addresses and the values of alpha and beta.
+    """``y = program(activation(alpha * prologue_a(a) @ prologue_b(b) + beta * c + bias))``: everything but the addresses and the values of
+    alpha and beta.
 
     Attributes
     ----------

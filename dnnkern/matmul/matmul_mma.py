@@ -1,9 +1,8 @@
 """Tensor cores by mma.sync: every dtype, every layout, from sm_80 on.
 
 The main loop is `engine.ampere`'s; this file has the tiles that fit a problem, their cost, and the tile of each block. Operands are read
-in place, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not; those that a prologue makes go
-through registers. float32 is rounded to tf32,
-which the problem has to allow; float64 is exact.
+where they lie, in copies of 16, 8 or 4 bytes as their alignment allows and element by element otherwise; what a prologue makes goes through
+registers. float32 is rounded to tf32, which the problem has to allow; float64 is exact.
 
 With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns waste nothing, and bytes
 of weights in flight are what counts. Where y has few tiles, blocks split k (split-K), and `engine.split_k` adds the partial sums.
@@ -260,8 +259,8 @@ def kernel(config):
             first = s * range_k
             row, column = row * BM, column * BN
             product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
-                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, min(first + range_k, k), m, row, column, shared_address(shared, 0),
-                    (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
+                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, min(first + range_k, k), m, row,
+                    column, shared_address(shared, 0), (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
     GROUP = config.store or RUN

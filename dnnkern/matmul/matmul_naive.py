@@ -111,7 +111,7 @@ def _dot_of(config):
     def dot(a, a_step, b, b_step, K, m, n, scale_a, scale_b, scale_stride, made_a, made_b):
         acc = Acc(0)
         for k in range(K):
-            acc += load_a(a, k * a_step, m, i32(k), made_a) * load_b(b, k * b_step, n, i32(k), made_b)
+            acc += load_a(a, k * a_step, m, k, made_a) * load_b(b, k * b_step, n, k, made_b)
         return acc
     return dot
 
@@ -126,12 +126,8 @@ def _made_load(dtype, accumulator, made):
     kind = loaded_type(made.source)
     load, run = element_of(made.source).load, make_program(made.program, kind)
     narrow = make_narrow(made.program.types(kind)[made.program.result], made.dtype)
-    widen = device_function(_as_integer) if accumulator == "int32" else element(made.dtype).widen
+    widen = (element_of if accumulator == "int32" else element)(made.dtype).widen
     return device_function(lambda p, i, row, k, operands: widen(narrow(run(load(p, i), row, k, operands))))
-
-
-def _as_integer(value):
-    return i32(value)
 
 
 @functools.cache
@@ -186,4 +182,5 @@ def build(problem, device, config):
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True, prologues=True)
+ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True,
+                      prologues=True)

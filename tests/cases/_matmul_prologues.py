@@ -23,7 +23,8 @@ class Made:
 
 def _scale_bias_relu(dtypes):
     loads = (dtypes[0], "column"), (dtypes[1], "column")
-    return _program(loads, (_step("mul", 0, 1, compute="float32"), _step("add", 3, 2, compute="float32"), _step("relu", 4, compute="float32")))
+    return _program(loads, (_step("mul", 0, 1, compute="float32"), _step("add", 3, 2, compute="float32"),
+                            _step("relu", 4, compute="float32")))
 
 
 def _matrix_rows(dtypes):
@@ -102,16 +103,18 @@ class MadeMatmul(Matmul):
         problem = self.problem()
         operation = OPERATION.of(problem)
         operands = tuple(arrays.get(name) if getattr(problem, name) is not None else None for name in operation.operands)
-        return operation.call(operands, out, (problem,), (self.alpha, self.beta), tail.pop("workspace", None), tail.pop("stream", None), tail)
+        numbers = self.alpha, self.beta, *(self.fused.numbers if self.fused else ())
+        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
 
     def _float_values(self, rng):
         values = super()._float_values(rng)
         for of, made in self.made.items():
             for name, (dtype, by) in zip(made.names(of), made.operands):
                 if not by.startswith("index"):
-                    place = self.inputs()[name]
-                    x = 2.0 ** rng.integers(-1, 2, place.shape) if by != "matrix" and name.endswith("0") else rng.standard_normal(place.shape)
-                    values[name] = coherent(rounded(x, dtype), place)
+                    lies = self.inputs()[name]
+                    is_factor = by != "matrix" and name.endswith("0")  # a power of two, so that only the addition rounds
+                    x = 2.0 ** rng.integers(-1, 2, lies.shape) if is_factor else rng.standard_normal(lies.shape)
+                    values[name] = coherent(rounded(x, dtype), lies)
             if made.source in RANGE:
                 values[of] = np.clip(values[of], -40, 40)
         return values

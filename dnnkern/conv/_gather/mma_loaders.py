@@ -2,10 +2,10 @@
 
 The local array of a loader has the offsets of the thread's rows, their masks, and the stage's number; `s` is a `table.Operand`.
 """
-from ...device import cp_async, cuda, device_function, i32, i64, u8, u32
+from ...device import cp_async, cuda, device_function, i32, i64, u32
 from ...device.unroll import unrolled
-from ...device.vec import address, load1_nc_if, load_shared_2u32, store_shared_u32
-from ...engine.ampere_loaders import Share
+from ...device.vec import address, load_shared_2u32, store_shared_u32
+from ...engine.ampere_loaders import Share, single_element
 from ...engine.loaders import ALONG_K, log2
 from .loaders import make_rows
 
@@ -131,17 +131,8 @@ class GatherRegisters(_Gather):
         start, advance, ahead, entry, exists, is_active = self.parts()
         _, _, offset_of, piece = self.share.functions()
         ROWS, STEPS, WORDS, along_k = self.rows, self.steps, self.words, self.along_k
-        SHIFT, BITS, bytes1 = log2(self.singles), 8 * self.stored.item, self.stored.item == 1
+        SHIFT, BITS, element = log2(self.singles), 8 * self.stored.item, single_element(self.stored.item)
         LINES, PIECES, LAST = self.share.lines, self.share.pieces, self.singles - 1
-
-        @device_function
-        def element(p, at, ok):
-            if bytes1:
-                value = u32(0)
-                if ok:
-                    value = u32(u8(p[at]))
-                return value
-            return u32(load1_nc_if(p, at, 1 if ok else 0))
 
         @device_function
         def part(at, hold, to, s, tid, left):
@@ -152,7 +143,7 @@ class GatherRegisters(_Gather):
                 offset, word = entry(at, s, tid, k)
                 for r in range(ROWS):
                     n, c = (r, k) if along_k else (k, r)  # line, and element of the thread in it
-                    value = element(p, at[r] + offset, active and exists(u32(at[ROWS + r]), word))
+                    value = element(p, at[r] + offset, 1 if active and exists(u32(at[ROWS + r]), word) else 0)
                     w = n * PIECES + (c >> SHIFT)
                     hold[w] = hold[w] | (value << u32((c & LAST) * BITS))
 

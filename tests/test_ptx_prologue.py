@@ -1,0 +1,49 @@
+"""What products that make their operands as they load them compile to, for sm_80 and sm_90a: no stack, no spill, no call."""
+import pytest
+from sass import assembled
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from test_ptx import device  # noqa: E402
+
+from dnnkern.device.pointwise import Function  # noqa: E402
+from dnnkern.device.program import Program, Step  # noqa: E402
+from dnnkern.engine.prologues import Prologue  # noqa: E402
+from dnnkern.host.tensor import Tensor  # noqa: E402
+from dnnkern.matmul import MatmulProblem  # noqa: E402
+
+CAST = Program((), (Step(Function.of("identity"), (0,)),))
+SCALE_BIAS_RELU = Program((("float32", "column"), ("float32", "column")), (
+    Step(Function.of("mul"), (0, 1)), Step(Function.of("add"), (3, 2)), Step(Function.of("relu"), (4,))))
+
+
+def problem(m, n, k, a="bfloat16", b="bfloat16", of_a=None, of_b=None):
+    """A product of bfloat16, both operands with k fastest."""
+    def prologue(program, along):
+        return program and Prologue(program, "bfloat16", [Tensor.packed(along, "float32")] * len(program.operands))
+    return MatmulProblem(Tensor.packed((m, k), a), Tensor.packed((n, k), b), Tensor.packed((m, n), "bfloat16"), transpose_b=True,
+                         prologue_a=prologue(of_a, (1, k)), prologue_b=prologue(of_b, (1, n)))
+
+
+PROBLEMS = {"int8-weights": (problem(32, 12288, 4096, b="int8", of_b=CAST), 255),
+            "int8": (problem(4096, 4096, 4096, "int8", of_a=CAST), 255),
+            "scale-bias-relu": (problem(4096, 4096, 4096, of_a=SCALE_BIAS_RELU), 255),
+            "float32": (problem(4096, 4096, 4096, "float32", of_a=SCALE_BIAS_RELU), 255)}
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_operands_are_made_in_registers(name, arch):
+    p, registers = PROBLEMS[name]
+    target = device(arch)
+    mma = next(a for a in dispatch.algorithms("matmul") if a.name == "mma").configured(p, target)
+    launch = mma.build(p, target, mma.config)[0]
+    code = assembled(launch.kernel, launch.signature, target.arch)
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    assert code.registers <= registers, code.registers
+    assert code.opcodes("LDGSTS"), "the operand that is not made comes by copies"
