@@ -300,10 +300,10 @@ def test_explanation():
     assert [part.bytes for part in found.parts] == [512, 1024, 288, 544]
     assert all(part.algorithm and part.seconds > 0 for part in found.parts) and found.seconds == sum(p.seconds for p in found.parts)
     reasons = {(a, b): why for a, b, why in found.apart}
-    assert reasons["hot", "mm"] == "matmul takes its operands from memory"
+    assert reasons["hot", "mm"] == "what a product makes of its operands is not stored"
     assert reasons["total", "scaled"] == "reduction runs no program"
     assert reasons["sum", "total"] == "reduction takes its operands from memory"
-    assert reasons["hot", "sum"] == "a product takes its operands from memory"
+    assert reasons["hot", "sum"] == "what a product makes of its operands is not stored"
     assert all(name for part in found.parts for name, _ in part.others) and found.workspace > 0
 
 

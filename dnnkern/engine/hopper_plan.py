@@ -1,4 +1,4 @@
-"""What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and how a tile number becomes a place."""
+"""What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and which tile a number is."""
 import functools
 from dataclasses import dataclass
 from math import inf

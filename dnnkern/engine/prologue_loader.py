@@ -146,13 +146,12 @@ class ProgramLoader:
         @device_function
         def fetch(hold, w, p, at, stride, most, left, ok):
             for j in range(EACH):
-                word = u32(0)
+                hold[w + j] = 0
                 for v in range(PER):
                     n = j * PER + v
                     if n < COUNT:
                         step = n * stride if n < most else 0
-                        word = word | (one(p, at + step, ok if n < left else 0) << u32(v * BITS))
-                hold[w + j] = word
+                        hold[w + j] |= one(p, at + step, ok if n < left else 0) << u32(v * BITS)
         return fetch
 
     def _words(self):

@@ -330,13 +330,13 @@ def build(problem, device, config):
     tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
-    place = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
+    tiles = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     if ranges > 1:
         arguments = (*parts.operand_arguments(), sums_argument(parts), *common, Argument("int32", each), Argument("int32", pitch_of(parts)),
-                     Argument("int32", parts.batch_size), *place, *parts.making_arguments())
+                     Argument("int32", parts.batch_size), *tiles, *parts.making_arguments())
     else:
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
-                     *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments(),
+                     *(Argument("int64", v) for v in parts.y_strides), *tiles, *parts.epilogue_arguments(),
                      program_argument(parts, len(parts.batch)), *parts.making_arguments())
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
