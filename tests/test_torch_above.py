@@ -179,6 +179,80 @@ def test_recurrent_networks():
     assert ran() >= {"lstm.input", "gru.input", "gru.input backward", "gru.data"}
 
 
+def networks_traced():
+    """A block in which Dynamo traces recurrent networks, which it leaves alone otherwise."""
+    import torch._dynamo
+    return torch._dynamo.config.patch(allow_rnn=True)
+
+
+def of_network(net, x):
+    """The results of a network, and gradients by x and the weights."""
+    y, states = net(x)
+    outs = y, *(states if isinstance(states, tuple) else (states,))
+    return *outs, *torch.autograd.grad(sum(t.square().sum() for t in outs), [x, *net.parameters()])
+
+
+@pytest.mark.parametrize("cell, how, dynamic", [
+    ("LSTM", {}, False), ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}, True), ("RNN", {"bias": False}, False),
+    ("LSTM", {"num_layers": 2, "proj_size": 3}, True)], ids=["lstm", "gru", "rnn", "projection"])
+def test_compiled_recurrent_networks(cell, how, dynamic):
+    """In one graph, each way: what is kept for the gradients has a size that follows from shapes, of a compiler's symbols too."""
+    net = getattr(torch.nn, cell)(4, 5, **how).to(DEVICE)
+    given = [made(*shape, 4) for shape in ((3, 2), (5, 6), (5, 4))[:1 + 2 * dynamic]]
+    theirs = [of_network(net, x) for x in given]
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    with dnnkern.torch.enabled("rnn", strict=True), networks_traced():
+        ours = [of_network(compiled, x) for x in given]
+        with torch.no_grad():
+            assert_same(compiled(given[0])[0], theirs[0][0], "inference")
+    rows = [row for row in dnnkern.torch.status(reset=True) if row.ours]
+    assert sorted(row.calls for row in rows) == [len(given), len(given) + 1] and len({row.op.partition(" ")[0] for row in rows}) == 1
+    for mine, other in zip(ours, theirs):
+        for i, (x, y) in enumerate(zip(mine, other, strict=True)):
+            assert_same(x, y, f"{cell} {i}")
+
+
+def test_a_compiled_network_drops_by_its_seed():
+    net, x = torch.nn.GRU(4, 5, num_layers=2, dropout=0.5).to(DEVICE), made(3, 2, 4)
+    with dnnkern.torch.enabled("rnn", strict=True), networks_traced():
+        compiled, found = torch.compile(net, backend="aot_eager", fullgraph=True), []
+        for _ in range(2):
+            torch.manual_seed(3)
+            found.append(of_network(compiled, x))
+        other = of_network(compiled, x)
+        torch.manual_seed(3)
+        eager = of_network(net, x)
+    for one, again, different, same in zip(*found, other, eager):
+        assert torch.equal(one, again) and torch.isfinite(one).all()
+        assert_same(one, same, "eager")
+    assert not torch.equal(found[0][0], other[0])
+
+
+def test_operators_of_networks_are_what_they_say():
+    """Schema, fake kernels and traced graphs."""
+    from dnnkern.torch.ops.rnn import backward, forward
+    network = "lstm", 4, 5, 2, True, 3, True, 0.0, "float32"
+    weights = made(dnnkern.RnnSpec("lstm", 4, 5, num_layers=2, bidirectional=True, proj_size=3).weight_size).detach()
+    x, h0, c0, dy = (made(*shape).detach() for shape in ((3, 2, 4), (4, 2, 3), (4, 2, 5), (3, 2, 6)))
+    given = "lstm.input", True, x, h0, c0, weights, None, None, *network
+    y, _, _, reserve = forward(*given)
+    packed = "lstm.data", False, x, h0, None, weights, labels(2, classes=3).int(), None, *network
+    gradients = "lstm.input", True, dy, None, c0, x, h0, c0, y, weights, reserve, None, *network
+    for function, args in ((forward, given), (forward, packed), (backward, gradients)):
+        assert set(torch.library.opcheck(function, args).values()) == {"SUCCESS"}
+
+
+def test_a_network_between_compiled_graphs():
+    """Dynamo leaves recurrent networks to the dispatcher unless it is told otherwise, and looks at the frames of what that calls."""
+    net, x = torch.nn.LSTM(4, 5).to(DEVICE), made(3, 2, 4).detach()
+    theirs = net(x)[0] * 2
+    compiled = torch.compile(lambda x: net(x)[0] * 2, backend="aot_eager")
+    with dnnkern.torch.enabled("rnn", strict=True):
+        for _ in range(2):
+            assert_same(compiled(x), theirs, "between")
+            assert ran() == {"lstm.input"}
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="of the CPU")
 def test_recurrent_networks_under_autocast():
     net, x = torch.nn.LSTM(2, 3), made(2, 1, 2)

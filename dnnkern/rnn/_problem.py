@@ -32,15 +32,9 @@ def regions(spec, steps, samples):
     All are 0 after a sequence's end.
     """
     found, first, rows = {}, 0, steps * samples
-    for layer in range(spec.num_layers):
-        sizes = {"gates": spec.slots * spec.hidden_size, "cells": spec.hidden_size * (spec.cell == "lstm"),
-                 "hidden": spec.hidden_size * bool(spec.proj_size), "projected": spec.proj_size}
-        whole = {"outputs": spec.output_size, "kept": spec.output_size * bool(spec.dropout)} if layer + 1 < spec.num_layers else {}
-        for name, direction, size in (*((n, d, s) for d in range(spec.directions) for n, s in sizes.items()),
-                                      *((n, 0, s) for n, s in whole.items())):
-            if size:
-                found[name, layer, direction] = first
-                first += rows * size
+    for part, size in spec.reserve_parts:
+        found[part] = first
+        first += rows * size
     return found, first
 
 

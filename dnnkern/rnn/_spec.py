@@ -155,6 +155,32 @@ class RnnSpec:
         """Size of a layer's input."""
         return self.output_size if layer else self.input_size
 
+    # ---- what training keeps
+
+    @functools.cached_property
+    def reserve_parts(self) -> tuple:
+        """((name, layer, direction), elements for each step and sequence) of the arrays in a reserve, in its order."""
+        found = []
+        sizes = {"gates": self.slots * self.hidden_size, "cells": self.hidden_size * (self.cell == "lstm"),
+                 "hidden": self.hidden_size * bool(self.proj_size), "projected": self.proj_size}
+        between = {"outputs": self.output_size, "kept": self.output_size * bool(self.dropout)}
+        for layer in range(self.num_layers):
+            found += [((name, layer, d), size) for d in range(self.directions) for name, size in sizes.items()]
+            if layer + 1 < self.num_layers:
+                found += [((name, layer, 0), size) for name, size in between.items()]
+        return tuple((part, size) for part, size in found if size)
+
+    def reserve_size(self, steps, samples) -> int:
+        """Elements of the reserve of so many steps and sequences; the numbers may be a compiler's symbols.
+
+        Examples
+        --------
+        >>> import dnnkern
+        >>> dnnkern.RnnSpec("lstm", 3, 2).reserve_size(5, 4)
+        200
+        """
+        return steps * samples * sum(size for _, size in self.reserve_parts)
+
     # ---- weights
 
     @functools.cached_property

@@ -3,14 +3,16 @@ import functools
 from typing import Callable, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 import dnnkern
 
-from .._above import counted, gradients, needs_gradient
+from .._above import counted, define, gradients, needs_gradient
 from .._table import Refused, aten
 from .._tensors import KEY, math_of, one_dtype
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_KNOWN = {torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor}
 OPS = {"lstm": "lstm", "gru": "gru", "tanh": "rnn_tanh", "relu": "rnn_relu"}
 _KINDS = [f"{name}.{kind}" for name in OPS.values() for kind in ("input", "data")]
 _run = {op: counted(lambda *args: _forward(*args), op) for op in _KINDS}
@@ -18,60 +20,91 @@ _derive = {op: counted(lambda *args: _backward(*args), f"{op} backward") for op 
 
 
 class _Fixed(NamedTuple):
-    """What of a call is no tensor that has a gradient: the operator, the network, the seed of its dropout, lengths of sequences that are
-    not all of the same, and PyTorch's own function of x, the states and the weights."""
+    """What of a call is no tensor that has a gradient: the operator, the network (`_spec`), the seed of its dropout, lengths of sequences
+    that are not all of the same, and PyTorch's own function of x, the states and the weights."""
     op: str
-    spec: object  # an RnnSpec
+    network: tuple
     seed: torch.Tensor | None
     lengths: torch.Tensor | None
     again: Callable
 
 
 @functools.lru_cache(256)
-def _spec(cell, x_size, hidden, layers, bidirectional, projection, biases, dropout, dtype, math):
+def _spec(cell, x_size, hidden, layers, bidirectional, projection, biases, dropout, dtype, math=None):
     return dnnkern.RnnSpec(cell, x_size, hidden, num_layers=layers, bidirectional=bidirectional, proj_size=projection,
                            bias="double" if biases else "none", dropout=dropout, dtype=dtype, math=math)
 
 
-def _forward(fixed, keep, x, h0, c0, params):
-    # In the order of `RnnSpec.matrices`, which is PyTorch's; of another dtype under autocast.
-    weights = torch.cat([p.reshape(-1) for p in params]).to(x.dtype)
-    y, hn, cn, reserve = dnnkern.rnn_fwd(fixed.spec, x, h0, c0, weights, lengths=fixed.lengths, training=keep,
-                                         seed=0 if fixed.seed is None else fixed.seed)
-    return y, hn, cn, weights, reserve
+def _forward(keep, x, h0, c0, weights, lengths, seed, *network):
+    spec = _spec(*network, math_of("rnn", x))
+    y, hn, cn, reserve = dnnkern.rnn_fwd(spec, x, h0, c0, weights, lengths=lengths, training=keep, seed=0 if seed is None else seed)
+    return [y, hn, *(t if t is not None else x.new_empty(0) for t in (cn, reserve))]
 
 
-def _backward(fixed, dy, dhn, dcn, x, h0, c0, y, weights, reserve, params, of_weights):
-    spec, lengths = fixed.spec, fixed.lengths
+def _fake(op, keep, x, h0, c0, weights, lengths, seed, *network):
+    spec, (steps, samples, _) = _spec(*network), x.shape
+    return [x.new_empty(shape) for shape in ((steps, samples, spec.output_size), h0.shape, _cells(spec, h0),
+                                             (spec.reserve_size(steps, samples) if keep else 0,))]
+
+
+def _cells(spec, h0):
+    """The shape of cell states, or of no elements."""
+    return (*h0.shape[:2], spec.hidden_size) if spec.cell == "lstm" else (0,)
+
+
+def _backward(of_weights, dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths, *network):
+    spec = _spec(*network, math_of("rnn", x))
     reserve = reserve.clone()  # it is written, and there may be another backward pass
     dx, dh0, dc0 = dnnkern.rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths=lengths)
-    if not of_weights:
-        return dx, dh0, dc0, [None] * len(spec.matrices)
-    parts = dnnkern.rnn_bwd_weights(spec, x, h0, y, reserve, lengths=lengths).to(params[0].dtype).split([m.size for m in spec.matrices])
-    return dx, dh0, dc0, [part.view(m.shape) for part, m in zip(parts, spec.matrices)]
+    dweights = dnnkern.rnn_bwd_weights(spec, x, h0, y, reserve, lengths=lengths) if of_weights else x.new_empty(0)
+    return [dx, dh0, x.new_empty(0) if dc0 is None else dc0, dweights]
+
+
+def _fake_gradients(op, of_weights, dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths, *network):
+    return [x.new_empty(shape) for shape in (x.shape, h0.shape, _cells(_spec(*network), h0), weights.shape if of_weights else (0,))]
+
+
+_NETWORK = "str cell, int x_size, int hidden, int layers, bool bidirectional, int projection, bool biases, float dropout, str dtype"
+_GIVEN = "Tensor x, Tensor h0, Tensor? c0"
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
+forward = define(f"rnn(str op, bool keep, {_GIVEN}, Tensor weights, Tensor? lengths, Tensor? seed, {_NETWORK}) -> {_FOUR}",
+                 lambda op, *args: tuple(_run[op](*args)), lambda *args: tuple(_fake(*args)), None)
+backward = define(f"rnn_backward(str op, bool of_weights, Tensor dy, Tensor? dhn, Tensor? dcn, {_GIVEN}, Tensor y, Tensor weights, "
+                  f"Tensor reserve, Tensor? lengths, {_NETWORK}) -> {_FOUR}",
+                  lambda op, *args: tuple(_derive[op](*args)), lambda *args: tuple(_fake_gradients(*args)), None)
+
+
+def _weights(x, params):
+    """In the order of `RnnSpec.matrices`, which is PyTorch's; of another dtype under autocast."""
+    return torch.cat([p.reshape(-1) for p in params]).to(x.dtype)
 
 
 class Rnn(torch.autograd.Function):
-    """(y, hn[, cn]) and gradients by x, the initial states and the weights."""
+    """(y, hn, cn) and gradients by x, the initial states and the weights."""
 
     @staticmethod
     def forward(ctx, fixed, x, h0, c0, *params):
-        y, hn, cn, weights, reserve = _run[fixed.op](fixed, True, x, h0, c0, params)
+        weights = _weights(x, params)
+        y, hn, cn, reserve = forward(fixed.op, True, x, h0, c0, weights, fixed.lengths, fixed.seed, *fixed.network)
         ctx.save_for_backward(x, h0, c0, y, weights, reserve, *params)
         ctx.fixed = fixed
         ctx.set_materialize_grads(False)
-        return (y, hn) if cn is None else (y, hn, cn)
+        return y, hn, cn
 
     @staticmethod
-    def backward(ctx, dy, dhn, dcn=None):
+    def backward(ctx, dy, dhn, dcn):
         x, h0, c0, y, weights, reserve, *params = ctx.saved_tensors
+        fixed = ctx.fixed
         if torch.is_grad_enabled():
-            return None, *_again(ctx.fixed, (x, h0, c0, *params), (dy, dhn, dcn))
-        if dy is None:
-            dy = torch.zeros_like(y)
+            return None, *_again(fixed, (x, h0, c0, *params), (dy, dhn, None if c0 is None else dcn))
         of_weights = any(ctx.needs_input_grad[4:])
-        dx, dh0, dc0, dparams = _derive[ctx.fixed.op](ctx.fixed, dy, dhn, dcn, x, h0, c0, y, weights, reserve, params, of_weights)
-        return None, dx, dh0, dc0, *dparams
+        dy, dcn = torch.zeros_like(y) if dy is None else dy, None if c0 is None else dcn
+        dx, dh0, dc0, dweights = backward(fixed.op, of_weights, dy, dhn, dcn, x, h0, c0, y, weights, reserve, fixed.lengths, *fixed.network)
+        dparams = [None] * len(params)
+        if of_weights:
+            parts = dweights.to(params[0].dtype).split([p.numel() for p in params])
+            dparams = [part.view(p.shape) for part, p in zip(parts, params)]
+        return None, dx, dh0, None if c0 is None else dc0, *dparams
 
 
 def _again(fixed, tensors, dys):
@@ -89,8 +122,8 @@ def _again(fixed, tensors, dys):
 
 def _network(cell, x, batch_sizes, states, params, biases, layers, dropout, train, bidirectional, batch_first=False):
     """The network of a call of PyTorch's. With `batch_sizes` x is a packed sequence, and so is the result."""
-    if not _PLAIN.issuperset(map(type, (x, *states, *params))):
-        raise Refused("tensors of other classes, or a compiler's")
+    if not _KNOWN.issuperset(map(type, (x, *states, *params))):
+        raise Refused("tensors of other classes")
     if KEY == "CPU" and torch.is_autocast_enabled("cpu"):
         raise Refused("autocast on the CPU, which rounds each step's products")
     if KEY == "CUDA" and torch.is_autocast_enabled("cuda"):  # where cuDNN's networks run in float16, whatever autocast's dtype
@@ -105,9 +138,11 @@ def _network(cell, x, batch_sizes, states, params, biases, layers, dropout, trai
     hidden, directions = params[1].shape[0] // {"lstm": 4, "gru": 3}.get(cell, 1), 1 + bidirectional
     projected = cell == "lstm" and h0.shape[2] != hidden
     drops = dropout if train and layers > 1 else 0.0
-    spec = _spec(cell, x.shape[-1], hidden, layers, bidirectional, h0.shape[2] if projected else 0, biases, drops,
-                 str(x.dtype).removeprefix("torch."), math_of("rnn", x))
-    if [m.shape for m in spec.matrices] != [tuple(p.shape) for p in params]:
+    network = (cell, params[0].shape[1], hidden, layers, bidirectional, h0.shape[2] if projected else 0, biases, drops,
+               str(x.dtype).removeprefix("torch."))
+    if not all(type(n) is int for p in params for n in p.shape):
+        raise Refused("weights of sizes that a compiler does not know yet")
+    if [m.shape for m in _spec(*network).matrices] != [tuple(p.shape) for p in params] or x.shape[-1] != network[1]:
         raise Refused("weights of other shapes")
     expected = (layers * directions, int(batch_sizes[0]) if batch_sizes is not None else x.shape[0 if batch_first else 1])
     if tuple(h0.shape[:2]) != expected or c0 is not None and tuple(c0.shape[:2]) != expected:
@@ -128,19 +163,18 @@ def _network(cell, x, batch_sizes, states, params, biases, layers, dropout, trai
             y, *last = function(*given, (h0, c0) if cell == "lstm" else h0, [p.to(x.dtype) for p in params], biases, layers, dropout, train,
                                 bidirectional, *([False] if lengths is None else []))
         return y if lengths is None else torch._pad_packed_sequence(y, batch_sizes, False, 0.0, len(batch_sizes))[0], *last
-    fixed = _Fixed(f"{OPS[cell]}.{'input' if lengths is None else 'data'}", spec, seed,
+    fixed = _Fixed(f"{OPS[cell]}.{'input' if lengths is None else 'data'}", network, seed,
                    None if lengths is None else lengths.to(x.device, torch.int32), again)
     if needs_gradient(x, h0, c0, *params):
-        y, *last = Rnn.apply(fixed, steps, h0, c0, *params)
+        y, hn, cn = Rnn.apply(fixed, steps, h0, c0, *params)
     else:
-        y, hn, cn, *_ = _run[fixed.op](fixed, bool(drops), steps, h0, c0, params)
-        last = [hn] if cn is None else [hn, cn]
-    return packed(y.transpose(0, 1) if batch_first else y), *last
+        y, hn, cn, _ = forward(fixed.op, bool(drops), steps, h0, c0, _weights(x, params), fixed.lengths, seed, *network)
+    return packed(y.transpose(0, 1) if batch_first else y), hn, *([] if c0 is None else [cn])
 
 
 def _packed(cell, data, batch_sizes, states, params, *options):
     if type(batch_sizes) is not torch.Tensor or batch_sizes.dim() != 1 or batch_sizes.is_cuda or not batch_sizes.numel():
-        raise Refused("batch_sizes of another kind")
+        raise Refused("batch_sizes of another kind, or a compiler's")
     sizes = batch_sizes.tolist()
     if data.dim() != 2 or sum(sizes) != data.shape[0] or min(sizes) < 1:
         raise Refused(f"data of shape {tuple(data.shape)}")  # PyTorch says what is wrong
