@@ -390,3 +390,61 @@ def test_a_node_of_several_types_is_one_kernel():
     got = np.empty((1, 4), np.float16)
     execute(graph, {t: a, number: np.array([[2.0]], np.float32), y: got})
     np.testing.assert_array_equal(got, (a / 2).astype(np.float16))
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("method", ["batchnorm", "groupnorm", "instancenorm"])
+def test_behind_a_normalization_by_channels(method, last):
+    """Its result as it is, then an addition, ReLU, a scale by channel and one by image: in the pass that writes, by every plan."""
+    arrange, phase = channels_last if last else np.asarray, cudnn.norm_forward_phase.TRAINING
+    x, other = (arrange(draw((2, 8, 5, 6), k)) for k in (1, 2))
+    scale, bias, gate, level = (draw(shape, k) for k, shape in enumerate(((1, 8, 1, 1), (1, 8, 1, 1), (1, 8, 1, 1), (2, 1, 1, 1)), 3))
+    graph = new_graph()
+    tx, to, ts, tb, tg, tl = (like(graph, array) for array in (x, other, scale, bias, gate, level))
+    epsilon = graph.tensor_scalar(1e-3, cudnn.scalar_type.COMPILE_TIME_CONST)
+    if method == "batchnorm":
+        y, *_ = graph.batchnorm(tx, ts, tb, epsilon=epsilon)
+    else:
+        y, *_ = getattr(graph, method)(phase, tx, ts, tb, epsilon, *(2,) * (method == "groupnorm"))
+    y.set_output(True)
+    z = graph.mul(graph.scale(graph.relu(graph.add(y, to)), tg), tl).set_output(True)
+    assert kernels(graph) == ["batch_norm_train_fwd" if method == "batchnorm" else "group_norm_fwd"]
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.build_plans(cudnn.build_plan_policy.ALL)
+    groups = x.astype(float).reshape({"batchnorm": (2, 8, 1, 30), "groupnorm": (2, 2, 4, 30), "instancenorm": (2, 8, 1, 30)}[method])
+    axes = (0, 2, 3) if method == "batchnorm" else (2, 3)
+    normal = (groups - groups.mean(axes, keepdims=True)) / np.sqrt(groups.var(axes, keepdims=True) + 1e-3)
+    plain = normal.reshape(x.shape) * scale + bias
+    for plan in range(graph.get_execution_plan_count()):
+        pack = {tx: x, to: other, ts: scale, tb: bias, tg: gate, tl: level, y: array_of(y), z: array_of(z)}
+        execute(graph, pack, plan)
+        close(pack[y], plain, factor=16, scale=4)
+        close(pack[z], np.maximum(plain + other, 0) * gate * level, factor=32, scale=10)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("method", ["batchnorm", "groupnorm"])
+def test_positions_behind_a_normalization_by_channels(method, last):
+    """Each axis' positions, and an operand of one element for each height, in the kernel that writes, by every plan."""
+    arrange, phase = channels_last if last else np.asarray, cudnn.norm_forward_phase.TRAINING
+    x, heights, ones = arrange(draw((2, 8, 5, 7), 1)), draw((1, 1, 5, 1), 2), np.ones((1, 8, 1, 1), np.float32)
+    graph = new_graph()
+    tx, th, ts = (like(graph, array) for array in (x, heights, ones))
+    epsilon = graph.tensor_scalar(1e-3, cudnn.scalar_type.COMPILE_TIME_CONST)
+    c = graph.batchnorm(tx, ts, ts, epsilon=epsilon)[0] if method == "batchnorm" else graph.groupnorm(phase, tx, ts, ts, epsilon, 4)[0]
+    y = graph.mul(c, th)
+    for axis, scale in enumerate((1.0, 10.0, 100.0, 1000.0)):
+        number = graph.tensor_scalar(scale, cudnn.scalar_type.COMPILE_TIME_CONST)
+        y = graph.add(y, graph.mul(graph.gen_index(c, axis=axis).set_data_type(T.INT32), number))
+    y.set_output(True)
+    assert kernels(graph) == ["batch_norm_train_fwd" if method == "batchnorm" else "group_norm_fwd"]
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.build_plans(cudnn.build_plan_policy.ALL)
+    v = x.astype(float).reshape((2, 8, 1, 35) if method == "batchnorm" else (2, 4, 2, 35))
+    axes = (0, 2, 3) if method == "batchnorm" else (2, 3)
+    normal = ((v - v.mean(axes, keepdims=True)) / np.sqrt(v.var(axes, keepdims=True) + 1e-3)).reshape(x.shape) + 1
+    n, k, h, w = np.indices(x.shape)
+    for plan in range(graph.get_execution_plan_count()):
+        got = array_of(y)
+        execute(graph, {tx: x, th: heights, ts: ones, y: got}, plan)
+        close(got, normal * heights + n + 10 * k + 100 * h + 1000 * w, factor=16, scale=7000)

@@ -47,7 +47,7 @@ def batchnorm_add_of_planes(b):
     b.output(b.binary("add", image(b, np.asarray), y))
 
 
-@pattern("batch_norm_train_fwd", "fused_pointwise", launches=4)
+@pattern("batch_norm_train_fwd", launches=3)
 def batchnorm_whose_result_is_an_output_too(b):
     y, *_ = b.batchnorm(image(b), b.weight(8), b.weight(8))
     b.output(y)
@@ -58,6 +58,41 @@ def batchnorm_whose_result_is_an_output_too(b):
 def batchnorm_of_floats_to_half(b):
     y, *_ = b.batchnorm(image(b), b.weight(8), b.weight(8))
     b.output(b.swish(y), dtype=T.HALF)
+
+
+@pattern("batch_norm_train_fwd", launches=3)
+def batchnorm_add_relu_scale_gate(b):
+    """The kernel's own addition and activation, and a program after them, with a side output that is rounded before it goes on."""
+    y, *statistics = b.batchnorm(image(b), b.weight(8), b.weight(8))
+    hot = b.relu(b.binary("add", y, image(b)))
+    scaled = b.rounded(b.binary("scale", hot, b.weight(8)))
+    b.output(scaled)
+    b.output(b.binary("mul", b.swish(scaled), image(b)))
+    b.output(*statistics[:2], dtype=T.FLOAT)
+
+
+@pattern("batch_norm_train_fwd", launches=3)
+def batchnorm_of_planes_scaled_by_images(b):
+    """An operand of one element for each image, one of one for each pixel, and a number of each execution; no addition of its own."""
+    y, *_ = b.batchnorm(image(b, np.asarray), b.weight(8), b.weight(8))
+    y = b.binary("mul", b.binary("mul", b.swish(y), b.input((3, 1, 1, 1))), b.number(0.5))
+    b.output(b.binary("add", y, b.input((1, 1, 4, 5), T.FLOAT)), dtype=T.FLOAT)
+
+
+@pattern("batch_norm_train_fwd", launches=3)
+def batchnorm_add_relu_with_a_mask(b):
+    """What is added is the kernel's own, relu and the mask are a program's."""
+    y, *_ = b.batchnorm(image(b), b.weight(8), b.weight(8))
+    total = b.binary("add", y, image(b))
+    b.output(b.relu(total))
+    b.output(b.node("cmp_gt", lambda v, w: v > w, total, b.number(0.0)), dtype=T.BOOLEAN)
+
+
+@pattern("batch_norm_train_fwd", "fused_pointwise", launches=4)
+def batchnorm_whose_statistic_goes_on(b):
+    x = image(b)
+    y, mean, *_ = b.batchnorm(x, b.weight(8), b.weight(8))
+    b.output(b.relu(b.binary("add", y, b.binary("mul", x, mean))))
 
 
 @pattern("fused_pointwise", launches=1)
@@ -75,6 +110,28 @@ def instancenorm_swish(b):
     y, *_ = b.known(b.graph.instancenorm(TRAINING, x, scale, bias, epsilon),
                     ((v - mean) / np.sqrt(var + b.values[epsilon]) * b.values[scale] + b.values[bias], mean, var))
     b.output(b.swish(y))
+
+
+@pattern("group_norm_fwd", launches=1)
+def groupnorm_add_swish_mul(b):
+    """Planes: a group is read once, whatever comes after it."""
+    x, scale, bias, epsilon = image(b, np.asarray), b.weight(8), b.weight(8), b.number(EPSILON)
+    v = b.values[x].reshape(3, 2, -1)
+    n = ((v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + b.values[epsilon])).reshape(3, 8, 4, 5)
+    y, *_ = b.known(b.graph.groupnorm(TRAINING, x, scale, bias, epsilon, 2), (n * b.values[scale] + b.values[bias],) * 3)
+    total = b.binary("add", y, image(b, np.asarray))
+    b.output(total, dtype=T.FLOAT)
+    b.output(b.binary("mul", b.swish(total), b.weight(8)))
+
+
+@pattern("group_norm_fwd", launches=3)
+def instancenorm_add_relu_of_channels_last(b):
+    x, scale, bias, epsilon = image(b), b.weight(8), b.weight(8), b.number(EPSILON)
+    v = b.values[x]
+    mean, var = v.mean((2, 3), keepdims=True), v.var((2, 3), keepdims=True)
+    y, *_ = b.known(b.graph.instancenorm(TRAINING, x, scale, bias, epsilon),
+                    ((v - mean) / np.sqrt(var + b.values[epsilon]) * b.values[scale] + b.values[bias], mean, var))
+    b.output(b.relu(b.binary("add", y, image(b))))
 
 
 @pattern("rms_norm_fwd", launches=1)

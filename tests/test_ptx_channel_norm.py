@@ -7,6 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
+import sass  # noqa: E402
 from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
@@ -110,3 +111,32 @@ def test_windows_of_channels_are_loaded_once(layout, loads, stores):
     for size in (5, 9):
         _, ((_, code),) = launches("lrn_bwd", f"64x96x56x56 f32 {layout} {size}", "window")
         assert code.registers <= 168
+
+
+TEN = "mul@256x1x1 gelu mul@0.5 add@64x256x56x56 relu mul@256x1x1 swish add@64x256x56x56 tanh mul@0.5"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("op, words, algo", [
+    ("batch_norm_infer", f"64x256x56x56 f16 nhwc relu --program {TEN}", "columns"),
+    ("batch_norm_infer", f"64x256x56x56 bf16 relu residual --program {TEN}", "planes"),
+    ("batch_norm_infer", f"64x256x56x56 f32 --program {TEN}", "naive"),
+    ("batch_norm_train_fwd", f"64x256x56x56 f32 nhwc residual --program {TEN}", "columns"),
+    ("batch_norm_train_fwd", f"64x256x56x56 f16 --program {TEN}", "planes"),
+    ("batch_norm_train_fwd", f"64x256x56x56 bf16 --program {TEN}", "naive"),
+    ("batch_norm_train_fwd", "64x256x7x7 bf16 --program add@64x256x7x7 gelu", "planes"),
+    ("group_norm_fwd", "64x256x28x28 f32 g32 --program " + TEN.replace("x56x56", "x28x28"), "block"),
+    ("group_norm_fwd", f"64x256x56x56 f16 --program {TEN}", "block"),
+    ("group_norm_fwd", "64x1024x14x14 f16 g32 --program add@64x1024x14x14 relu mul@1024x1x1", "block"),
+    ("group_norm_fwd", f"64x256x56x56 f32 g32 --program {TEN}", "shared"),
+    ("group_norm_fwd", f"64x256x56x56 bf16 nhwc g32 swish --program {TEN}", "columns")])
+def test_programs_are_registers(op, words, algo, arch):
+    """Whatever their length: no local memory, no call, nothing spilled, in the configuration that is chosen; results by 16 bytes."""
+    problem = parse_problem(words.split(), op)
+    variant = next(a for a in dispatch.algorithms(op) if a.name == algo).configured(problem, device(arch))
+    launch = variant.build(problem, device(arch), variant.config)[-1]
+    code = sass.assembled(launch.kernel, launch.signature, arch)  # whose shuffles are calls on sm_80
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    if algo != "naive":
+        threads = launch.block[0]
+        assert -(-code.registers // 8) * 8 * threads <= 65536 and accesses(code, "STG")[128] >= 1, variant.config

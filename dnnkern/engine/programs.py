@@ -42,14 +42,19 @@ def _named(program, accesses, stored=False):
 IN_MEMORY = tuple(access for access, members in MEMBERS.items() if "pointer" in members)
 
 
+@functools.cache
+def names_beside(program):
+    """(operands, outputs, scalars) that an operation has more for a program."""
+    return ((),) * 3 if program is None else (_named(program, IN_MEMORY), _named(program, IN_MEMORY, True), _named(program, ("value",)))
+
+
 class WithProgram:
     """What a problem with the fields `program` and `extras` is to its operation; a mixin."""
 
     @functools.cached_property
     def extra_names(self):
         """(operands, outputs, scalars) that its operation has more for the program."""
-        p = self.program
-        return () if p is None else (_named(p, IN_MEMORY), _named(p, IN_MEMORY, True), _named(p, ("value",)))
+        return () if self.program is None else names_beside(self.program)
 
     @functools.cached_property
     def scalar_types(self):
@@ -137,20 +142,22 @@ class WithRowProgram(WithProgram):
             return f"rows along {len(dims)} dimensions beside a program; expected one that all its operands step evenly through"
         return None
 
-    def _extra_steps(self, strides_of):
-        count = len(self.joint_form.row[0].strides)
+    def _extra_steps(self, form, strides_of):
+        count = len(form.row[0].strides)
         return [strides_of(k) for k in range(count - len(self.extras), count)]
 
     def operands_argument(self):
         """The kernel parameter with the program's operands, where rows and their elements step evenly through each."""
         form = self.joint_form
-        steps = self._extra_steps(lambda k: Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k]))
+        steps = self._extra_steps(form, lambda k: Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k]))
         return operands_argument(self, steps, form.rows, form.length)
 
-    def element_arguments(self):
-        """Kernel parameters: the sizes of all dimensions, those of a row last, and the operands, moved by `make_placed` to an element."""
-        dims = self.joint_form.outer + self.joint_form.row
-        steps = self._extra_steps(lambda k: Steps(0, 0, tuple(d.strides[k] for d in dims)))
+    def element_arguments(self, form=None):
+        """Kernel parameters: the sizes of all dimensions, those of a row last, and the operands, moved by `make_placed` to an element; of
+        `joint_form`, or of another form with the operands' strides at its end."""
+        form = form or self.joint_form
+        dims = form.outer + form.row
+        steps = self._extra_steps(form, lambda k: Steps(0, 0, tuple(d.strides[k] for d in dims)))
         sizes = Argument(f"int64x{len(dims)}", tuple(d.size for d in dims)) if self.program else NOTHING
         return sizes, operands_argument(self, steps, 1, 1, len(dims))
 

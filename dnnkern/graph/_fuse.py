@@ -97,8 +97,8 @@ class _Values:
         return k + {"accumulator": 0, "load": self.accumulators, "step": self.accumulators + len(self.loads)}[kind]
 
 
-def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1)):
-    """The `Chain` of a part's pointwise nodes, but for those of a prologue; None where there are no others.
+def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1), nodes=None):
+    """The `Chain` of a part's pointwise nodes, or of these `nodes` of them, but for those of a prologue; None where there are no others.
 
     Parameters
     ----------
@@ -107,6 +107,8 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         dtypes `allowed`.
     axes : (tuple of int, int or tuple of int)
         The axes of the result that are the rows of the anchor's kernel, and its columns; the others are a batch.
+    nodes : list of Node, optional
+        Those that are left where `anchor` is a result of others, which the kernel has anyhow.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         There is no such program.
     """
     values, known = _Values(int(anchor is not None)), {}
-    nodes = [node for node in part.nodes if operations[node.op].formula]
+    nodes = nodes or [node for node in part.nodes if operations[node.op].formula]
     if anchor is not None:
         made = prologue(nodes, part.node)
         nodes = [node for node in nodes if all(node is not m for m in made)]
@@ -212,7 +214,7 @@ def _rounded(part, values, value, kind, t, nodes):
 
 def _finished(part, values, known, anchor, allowed, of_anchor, nodes):
     stored = []
-    for node in part.nodes if anchor is None else (part.node, *nodes):
+    for node in part.nodes if anchor is None else (next(n for n in part.nodes if anchor in dict(n.outputs).values()), *nodes):
         for _, uid in node.outputs:
             t = part.spec.tensor(uid)
             if uid in known and (not t.virtual or uid in part.needed):

@@ -1,15 +1,21 @@
 """Batch normalisation's problems: training, inference, gradients."""
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device.epilogue import Activation
+from ..engine.programs import names_beside
 from ..host.choices import activation_of
 from ..host.last import of_images
 from ..host.tensor import Tensor
 from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, check_given, for_activation, results_of
+from ._channel_program import WithChannelProgram
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 
 @dataclass(frozen=True)
-class BatchNormProblem(ChannelNorm):
+class BatchNormProblem(WithChannelProgram, ChannelNorm):
     """``y = activation((x - mean) * rstd * gamma + beta + residual)`` with the mean and ``rstd = 1 / sqrt(var + eps)`` of each channel.
 
     Attributes
@@ -27,6 +33,10 @@ class BatchNormProblem(ChannelNorm):
     activation : Activation
     next_mean, next_var : Tensor or None
         Where the running statistics are written instead.
+    program : Program or None
+        What becomes of each element of y before it is rounded, see `device.program`: images and pixels are rows, channels columns.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to x, see `engine.programs`.
     """
     x: Tensor
     gamma: Tensor | None
@@ -42,6 +52,8 @@ class BatchNormProblem(ChannelNorm):
     activation: Activation = Activation()
     next_mean: Tensor | None = None
     next_var: Tensor | None = None
+    program: "Program | None" = None
+    extras: tuple = ()
     op, result_names = "batch_norm_train_fwd", ("y", "mean", "rstd", "next_mean", "next_var")
 
     def __post_init__(self):
@@ -52,13 +64,19 @@ class BatchNormProblem(ChannelNorm):
 
     @property
     def extra_names(self):
-        """(operands, outputs, scalars) that its operation has more."""
-        return (), tuple(name for name in ("next_mean", "next_var") if self.tensor(name) is not None), ()
+        """(operands, outputs, scalars) that its operation has more: running statistics that are not updated in place, the program's."""
+        operands, outputs, scalars = names_beside(self.program)
+        return operands, (*self.moved_names, *outputs), scalars
+
+    @property
+    def moved_names(self):
+        """Of the running statistics that are not updated in place."""
+        return tuple(name for name in ("next_mean", "next_var") if self.tensor(name) is not None)
 
     @property
     def over(self):
         """{operand that may be exactly a result: that one}, of those that are not updated in place."""
-        return {name.replace("next", "running"): name for name in self.extra_names[1]}
+        return {name.replace("next", "running"): name for name in self.moved_names}
 
     def moved(self, end):
         """The name of the array that the running mean or var is written to."""
@@ -73,8 +91,8 @@ class BatchNormProblem(ChannelNorm):
 
 
 @dataclass(frozen=True)
-class BatchNormInferProblem(ChannelNorm):
-    """``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``; attributes as `BatchNormProblem`'s."""
+class BatchNormInferProblem(WithChannelProgram, ChannelNorm):
+    """``y = program(activation((x - mean) / sqrt(var + eps) * gamma + beta + residual))``; attributes as `BatchNormProblem`'s."""
     x: Tensor
     gamma: Tensor | None
     beta: Tensor | None
@@ -85,6 +103,8 @@ class BatchNormInferProblem(ChannelNorm):
     mode: str = "spatial"
     layout: str = "NCHW"
     activation: Activation = Activation()
+    program: "Program | None" = None
+    extras: tuple = ()
     op, result_names, averages = "batch_norm_infer", ("y",), False
 
     def __post_init__(self):

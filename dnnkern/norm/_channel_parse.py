@@ -4,13 +4,14 @@ import functools
 
 from ..device.activation import MODES as ACTIVATIONS
 from ..device.epilogue import Activation
+from ..engine.program_words import add_program_argument, with_program
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS
 from ..host.words import dtype_word, problem_from_record
 from ..host.words import sizes_word
 from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, BatchNormProblem, make_batch_backward,
                              make_batch_backward_frozen, make_batch_infer, make_batch_train)
-from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
+from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, channel_axis, gradient_source, shape_of
 from ._group_problem import GroupNormGradientProblem, GroupNormProblem, make_group_backward, make_group_forward
 from ._parts_problem import BatchNormGradientApplyProblem, BatchNormMergeProblem, make_apply, make_merge
 
@@ -53,6 +54,8 @@ def add_arguments(op, parser):
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
     parser.add_argument("terms", nargs="*", type=_term, help="nhwc, relu, weights=float32 (gamma, beta and given statistics; default: x's "
                         f"dtype), {groups if op.startswith('group') else 'residual, running (statistics), frozen, per_activation'}")
+    if op.endswith(("fwd", "infer")):
+        add_program_argument(parser)
 
 
 def make(op, arguments):
@@ -83,7 +86,9 @@ def make(op, arguments):
     if op.startswith("batch_norm_bwd"):
         more += ("residual" in given,)
         make_it = make_batch_backward_frozen if "frozen" in given else make_it
-    return make_it(tensors, None, *more, frozenset())
+    problem, channel = make_it(tensors, None, *more, frozenset()), channel_axis(x, layout)
+    others = tuple(k for k in range(x.ndim) if k != channel)
+    return with_program(problem, getattr(arguments, "program", ()), others, channel, (0, *range(2, x.ndim), 1) if channel > 1 else None)
 
 
 def from_record(op, record):
@@ -114,6 +119,7 @@ FAMILY["batch_norm_merge"] = (add_merge_arguments, make_merge_of,
 
 _BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
 _GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
-SMALL = {op: _GROUP if op.startswith("group") else _BATCH for op in _KINDS}
+_PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
+SMALL = {op: (_GROUP if op.startswith("group") else _BATCH) + _PROGRAMS * op.endswith(("fwd", "infer")) for op in _KINDS}
 SMALL["batch_norm_merge"] = ("2x64 f32", "3x20 f64", "5x33 f32 --running bf16")
 """Problems that ``python -m dnnkern check`` tries."""

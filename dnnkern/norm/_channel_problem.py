@@ -48,6 +48,7 @@ class ChannelNorm:
     groups = None
     mode = "spatial"
     frozen = False
+    program, extra_strides = None, ()
 
     def _check(self):
         op, x = self.op, self.x
@@ -62,7 +63,7 @@ class ChannelNorm:
             raise ValueError(f"{op}: groups={self.groups}; expected a divisor of the {self.channels} channels of x {x.shape}")
         if self.averages and self.row_count and not self.row_length:
             raise ValueError(f"{op}: x has shape {x.shape}; expected one value at least for each mean")
-        if op != "batch_norm_infer" and self.has_residual and gradient_source(self.activation) == "x":
+        if op != "batch_norm_infer" and self.has_residual and not self.follows_residual(self.activation):
             raise ValueError(f"{op}: activation {self.activation} with a residual; expected relu or leaky_relu of a slope that is not "
                              "negative, whose gradients follow from y: backward has no residual to compute its argument from")
         dtypes = {WHOLE: (x.dtype,), WEIGHT: alike(x.dtype), STATISTIC: (self.compute,), RUNNING: alike(x.dtype)}
@@ -78,6 +79,11 @@ class ChannelNorm:
                                  f"layout {self.layout}{'' if self.groups is None else f', {self.groups} groups'})")
             if self.is_result(name) or name.startswith("running"):
                 t.check_addresses(op, label)
+
+    @staticmethod
+    def follows_residual(activation):
+        """Whether an activation may come after an addition: its gradient follows from y."""
+        return gradient_source(activation) != "x"
 
     # ---- dimensions
 
@@ -120,12 +126,19 @@ class ChannelNorm:
 
     def form(self, kind, names) -> RowForm:
         """Rows of all values that belong to one statistic, or to one weight; strides are those of the arrays named, 0 where an array is
-        missing or has not the dimension."""
-        row, outer = [], []
+        missing or has not the dimension, then those of the program's operands."""
+        row, outer, extras = [], [], len(self.extra_strides)
         for role, size, axis, steps in self.roles:
-            strides = tuple(self.stride(name, role, axis, steps) for name in names)
+            # the last array says which dimension is the innermost
+            strides = (*self.steps_of_extras(axis, steps), *(self.stride(name, role, axis, steps) for name in names))
             (outer if role in self.kept(kind) else row).append(Dim(size, strides))
-        return RowForm(merged(row) or (Dim(1, (0,) * len(names)),), merged(outer) or (Dim(1, (0,) * len(names)),))
+        nothing = (Dim(1, (0,) * (extras + len(names))),)
+        row, outer = ([Dim(d.size, d.strides[extras:] + d.strides[:extras]) for d in merged(some) or nothing] for some in (row, outer))
+        return RowForm(tuple(row), tuple(outer))
+
+    def steps_of_extras(self, axis, steps):
+        """Element strides of the program's operands along a canonical dimension."""
+        return tuple(strides[axis] * steps for strides in self.extra_strides)
 
     @property
     def row_length(self):
@@ -221,6 +234,7 @@ class ChannelNorm:
         words += [self.activation.mode] * (self.activation.mode != "identity")
         words += [f"to {self.result}"] * bool(self.result)
         words += [f"{name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed]
+        words += [f"program {self.program}"] * (self.program is not None)
         return " ".join(words)
 
 

@@ -1,5 +1,6 @@
 """Group normalisation's problems, forward and backward; instance normalisation is the one with a channel a group."""
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device.epilogue import Activation
 from ..host.choices import activation_of, one_of
@@ -8,10 +9,14 @@ from ..host.tensor import Tensor
 from ..host.window import integer
 from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, channel_axis, check_given, for_activation,
                                results_of)
+from ._channel_program import WithChannelProgram
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 
 @dataclass(frozen=True)
-class GroupNormProblem(ChannelNorm):
+class GroupNormProblem(WithChannelProgram, ChannelNorm):
     """``y = activation((x - mean) * rstd * gamma + beta)`` with the mean and ``rstd = 1 / sqrt(var + eps)`` of each image and group of
     neighbouring channels.
 
@@ -24,6 +29,8 @@ class GroupNormProblem(ChannelNorm):
     groups : int
     layout : "NCHW" or "NHWC"
     activation : Activation
+    program, extras
+        As `BatchNormProblem`'s.
     """
     x: Tensor
     gamma: Tensor | None
@@ -34,6 +41,8 @@ class GroupNormProblem(ChannelNorm):
     groups: int
     layout: str = "NCHW"
     activation: Activation = Activation()
+    program: "Program | None" = None
+    extras: tuple = ()
     op, result_names = "group_norm_fwd", ("y", "mean", "rstd")
 
     def __post_init__(self):

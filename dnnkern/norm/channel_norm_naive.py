@@ -6,17 +6,23 @@ elements; each element costs divisions of 64-bit integers. Sums keep what roundi
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, f32, f64, i64, jit
 from ..device.activation import Activation, activation_function, activation_gradient
 from ..device.convert import element
 from ..device.fastmath import sqrt
+from ..device.program_batches import make_placed
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, SECTOR, issue_seconds, memory_seconds, overlap
+from ..engine.row_program import make_functions
 from ..host.launch import Argument, Launch
 from ._channel_problem import STATISTIC, WEIGHT, gradient_source
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("norm/channel_naive")
 
@@ -34,7 +40,7 @@ WEIGHTS = "dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta"
 class Config:
     """dtypes of the arrays that may differ from x's, "" where there is none; the activation; dimensions of rows and of what there are rows
     of; dtypes of y, "" where it is x's, and of what the running statistics are written to; whether
-    there is a y; whether the statistics are constants."""
+    there is a y; whether the statistics are constants; the program, and whether its operands have 64-bit strides."""
     dtype: str
     gamma: str
     beta: str
@@ -49,6 +55,8 @@ class Config:
     next_var: str = ""
     written: bool = True
     frozen: bool = False
+    program: "Program | None" = None
+    wide: bool = False
 
     @property
     def real(self):
@@ -85,6 +93,12 @@ def make_offsets(config, of_row, of_element):
     return make_row_offsets64(config.outer_dims, of_row), make_row_offsets64(config.row_dims, of_element)
 
 
+def _program_of(config):
+    """(whether there is a program, device functions: the operands moved to an element, and what becomes of its value)."""
+    function, _ = make_functions(config.program, config.compute, config.result or config.dtype, 1)
+    return config.program is not None, make_placed(config.program, config.outer_dims + config.row_dims), function
+
+
 def _load(dtype):
     return element(dtype or "float32").load
 
@@ -116,10 +130,11 @@ def forward_kernel(config):
     row_offsets, element_offsets = make_offsets(config, FORWARD, FORWARD[:5])
     act = activation_function(config.activation, config.compute)
     add, WRITTEN = make_sum(Real), config.written
+    PROGRAM, placed, function = _program_of(config)
 
     @jit(launch_bounds=THREADS)
     def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, next_mean, next_var, eps, momentum,
-                               rows, length, sizes, strides, row_sizes, row_strides):
+                               rows, length, sizes, strides, row_sizes, row_strides, shape, operands):
         thread = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if thread < rows:
             row = row_offsets(thread, sizes, strides)
@@ -151,7 +166,10 @@ def forward_kernel(config):
                     value += load_beta(beta, row.beta + at.beta)
                 if RESIDUAL:
                     value += load(residual, row.residual + at.residual)
-                store(y, row.y + at.y, act(value))
+                if PROGRAM:
+                    store(y, row.y + at.y, function(act(value), 0, 0, placed(operands, thread * length + i, shape)))
+                else:
+                    store(y, row.y + at.y, act(value))
     return channel_norm_fwd_naive
 
 
@@ -163,9 +181,11 @@ def inference_kernel(config):
     SCALED, SHIFTED, RESIDUAL = config.gamma != "", config.beta != "", config.residual
     row_offsets, element_offsets = make_offsets(config, INFERENCE, INFERENCE)
     act = activation_function(config.activation, config.compute)
+    PROGRAM, placed, function = _program_of(config)
 
     @jit(launch_bounds=THREADS)
-    def batch_norm_infer_naive(x, gamma, beta, mean, var, residual, y, eps, rows, length, sizes, strides, row_sizes, row_strides):
+    def batch_norm_infer_naive(x, gamma, beta, mean, var, residual, y, eps, rows, length, sizes, strides, row_sizes, row_strides, shape,
+                               operands):
         k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if k < rows * length:
             n = k // length
@@ -179,7 +199,10 @@ def inference_kernel(config):
                 value += load_beta(beta, row.beta)
             if RESIDUAL:
                 value += load(residual, row.residual + at.residual)
-            store(y, row.y + at.y, act(value))
+            if PROGRAM:
+                store(y, row.y + at.y, function(act(value), 0, 0, placed(operands, k, shape)))
+            else:
+                store(y, row.y + at.y, act(value))
     return batch_norm_infer_naive
 
 
@@ -298,14 +321,15 @@ def build(problem, device, config):
 
     def rows(kind, names, within, differ, residual="", moved=()):
         form = p.form(kind, names)
-        row = [type(d)(d.size, d.strides[:within]) for d in form.row]
         offsets = []
-        for dims, arrays in ((form.outer, len(names)), (row, within)):
-            sizes, strides = row_arguments64(dims, arrays)
+        for dims, arrays in ((form.outer, len(names)), (form.row, within)):
+            sizes, strides = row_arguments64([type(d)(d.size, d.strides[:arrays]) for d in dims], arrays)
             offsets += [Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)]
         types = [p.dtype_of(name) for name in differ] + [""] * (4 - len(differ))
+        program = {"program": p.program, "wide": p.wide} if p.program else {}
         known = Config(p.dtype, *types, residual != "" and p.tensor(residual) is not None, p.activation, len(form.row), len(form.outer),
-                       p.result, *(p.dtype_of(name) for name in moved or ("", "")), p.dtype_of("y") != "" or not moved, p.frozen)
+                       p.result, *(p.dtype_of(name) for name in moved or ("", "")), p.dtype_of("y") != "" or not moved, p.frozen,
+                       **program)
         return known, form, (Argument("int64", form.rows), Argument("int64", form.length), *offsets)
 
     def launch(kernel, threads, *arguments):
@@ -315,7 +339,7 @@ def build(problem, device, config):
     if p.op == "batch_norm_infer":
         known, form, offsets = rows(WEIGHT, INFERENCE, 7, INFERENCE[3:], "residual")
         arrays = [p.pointer(name) for name in ("x", "gamma", "beta", "mean", "var", "residual", "y")]
-        return (launch(inference_kernel(known), form.rows * form.length, *arrays, eps, *offsets),)
+        return (launch(inference_kernel(known), form.rows * form.length, *arrays, eps, *offsets, *p.element_arguments(form)),)
     if p.op.endswith("fwd"):
         is_batch = p.op.startswith("batch")
         moved = (p.moved("mean"), p.moved("var")) if is_batch else FORWARD[-2:]
@@ -324,7 +348,7 @@ def build(problem, device, config):
         arrays = [p.pointer(name) for name in (
             "x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd", *moved)]
         momentum = Argument(p.compute, "momentum" if is_batch else 0.0)
-        return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *offsets),)
+        return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *offsets, *p.element_arguments(form)),)
     if p.op == "batch_norm_bwd_apply":
         known, form, offsets = rows(WEIGHT, APPLIED, 11, ("gamma", "beta"), "dresidual")
         arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dx", "dresidual", "dgamma", "dbeta")]
@@ -341,4 +365,5 @@ def build(problem, device, config):
     return (*launches, launch(weights_kernel(known), form.rows, *arrays, *offsets))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=op.endswith(("fwd", "infer"))) for op in OPS)

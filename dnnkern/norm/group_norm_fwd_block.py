@@ -7,20 +7,26 @@ or to `planes`, which reads them twice.
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, i32, jit, u32
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function
-from ..device.index import ceil_div, divide, divide_remainder, divisor
+from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Dim, RowLayout, RowForm, make_row, row_vector
+from ..device.unroll import unrolled
 from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ..host.launch import Argument, Launch
-from ._channel_view import MOST, View, array_strides, statistic_strides, view_of
+from ._channel_program import make_functions
+from ._channel_view import MOST, View, array_strides, program_arguments, statistic_strides, view_of
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from .planes.kernel import Planes, make_position
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("norm/group")
 
@@ -33,7 +39,8 @@ SHARED_BYTES = 90 * 1024  # of it that every device from sm_80 on has for a bloc
 @dataclass(frozen=True)
 class Config:
     """How a row is held; dtypes of gamma and beta, "" where there is none; whether a vector has elements of two channels; vectors in shared
-    memory, per thread; bytes of it that a multiprocessor has."""
+    memory, per thread; bytes of it that a multiprocessor has; what becomes of each element after the activation, and along how
+    many dimensions of values its operands have strides."""
     planes: Planes
     gamma: str
     beta: str
@@ -41,6 +48,8 @@ class Config:
     split: bool
     shared: int = 0
     shared_per_sm: int = 0
+    program: "Program | None" = None
+    pixels: int = 0
 
     @property
     def layout(self):
@@ -54,8 +63,9 @@ class Config:
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor should hold: 64 registers per thread hold seven vectors, and the weights of one channel besides."""
-        threads = RESIDENT * 5 // 8 if self.split else RESIDENT
+        """Blocks that a multiprocessor should hold: 64 registers per thread hold seven vectors, and the weights of one channel besides;
+        no program."""
+        threads = RESIDENT // 2 if self.program else RESIDENT * 5 // 8 if self.split else RESIDENT
         return max(1, min(threads // self.planes.threads, self.shared_per_sm // (self.shared_bytes + 2048) if self.shared else RESIDENT))
 
     def __str__(self):
@@ -85,7 +95,8 @@ def _split(problem):
 
 
 def _most(problem, lanes=LANES[-1]):
-    return REGISTERS // 2 if problem.compute == "float64" or lanes == LANES[-1] and _split(problem) else REGISTERS
+    narrow = lanes == LANES[-1] and (problem.program is not None or _split(problem))  # 64 registers
+    return REGISTERS // 2 if problem.compute == "float64" or narrow else REGISTERS
 
 
 def refusal(problem):
@@ -114,7 +125,8 @@ def supports(problem):
 def _config(problem, lanes, registers, shared=0, shared_per_sm=0):
     (_, vector_bytes, unaligned), dtypes = _row(problem), [problem.dtype_of(name) for name in ("gamma", "beta")]
     planes = Planes(problem.dtype, vector_bytes, unaligned, lanes, registers, result=problem.result)
-    return Config(planes, *dtypes, problem.activation, _split(problem), shared, shared_per_sm)
+    return Config(planes, *dtypes, problem.activation, _split(problem), shared, shared_per_sm, problem.program,
+                  len(view_of(problem).pixels))
 
 
 def configs(problem, device):
@@ -182,13 +194,23 @@ def kernel(config):
     hold, BLOCK, BLOCKS, SPLIT = pin(WORDS), planes.threads, config.blocks, config.split
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+    PROGRAM = config.program is not None
+    function, _, of_values = make_functions(config.program, element(planes.dtype).compute, planes.result or planes.dtype, E, config.pixels)
 
     @device_function
-    def finish(some, i, a, r, first, values, gamma, beta, gamma_step, beta_step):
-        """The results of the elements from number i of the row on, in their place."""
-        channel, place = divide_remainder(i, values)
+    def of_two(e, s):
+        """What becomes of an element of a vector that may have some of two channels."""
+        some, image, pixel, left, channel, other, operands, extents = s
+        mine = e < left
+        some[e] = function(some[e], image, pixel + e if mine else e - left, channel if mine else other, operands, extents)
+    of_both = unrolled(E, of_two)
+
+    @device_function
+    def finish(some, i, a, r, image, first, values, gamma, beta, gamma_step, beta_step, operands, extents):
+        """The results of the elements from number i of the row on, in the same array."""
+        channel, pixel = divide_remainder(i, values)
         channel = first + channel
-        left = i32(values[0]) - place
+        left = i32(values[0]) - pixel
         scale, shift, scale2, shift2 = r, Real(0), r, Real(0)
         if SPLIT:
             other = channel + 1 if left < E else channel
@@ -206,10 +228,26 @@ def kernel(config):
                 some[e] = act((some[e] - a) * (scale if mine else scale2) + (shift if mine else shift2))
             else:
                 some[e] = act((some[e] - a) * scale + shift)
+        if PROGRAM:
+            if SPLIT:
+                of_both(0, (some, image, pixel, left, channel, channel + 1 if left < E else channel, operands, extents))
+            else:
+                of_values(0, (some, image, pixel, channel, operands, extents))
+
+    @device_function
+    def write(c, s):
+        """y of a thread's vector c."""
+        y, words, some, prologue, vectors, lane, a, r, image, first, values, gamma, beta, gamma_step, beta_step, operands, extents = s
+        i = lane + c * LANES
+        if i < vectors:
+            vec.unpack(some, words, c)
+            finish(some, prologue + i * E, a, r, image, first, values, gamma, beta, gamma_step, beta_step, operands, extents)
+            vec.write(y, words, c, some, prologue, vectors, lane, 1)
+    write_all = unrolled(REGISTERS, write)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, image_strides,
-                             channel_strides, gamma_step, beta_step, mean_strides, rstd_strides):
+                             channel_strides, gamma_step, beta_step, mean_strides, rstd_strides, operands, extents):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), 0
@@ -248,30 +286,33 @@ def kernel(config):
             rstd[image * rstd_strides.image + group * rstd_strides.group] = r
         hold(words)
         first = group * per
-        for c in range(REGISTERS):
-            i = lane + c * LANES
-            if i < vectors:
-                vec.unpack(some, words, c)
-                finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
-                vec.write(y, words, c, some, prologue, vectors, lane, 1)
+        s = y, words, some, prologue, vectors, lane, a, r, image, first, values, gamma, beta, gamma_step, beta_step, operands, extents
+        if PROGRAM:
+            write_all(0, s)
+        else:
+            for c in range(REGISTERS):
+                write(c, s)
         if SHARED:
             for c in range(count):
                 vec.load_overflow(part, base, c)
                 vec.unpack(some, part, 0)
                 i = lane + (c + REGISTERS) * LANES
-                finish(some, prologue + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
+                finish(some, prologue + i * E, a, r, image, first, values, gamma, beta, gamma_step, beta_step, operands, extents)
                 vec.write_overflow(y, part, c, some, prologue, vectors, lane)
         for k in range(EDGES):
             j = lane + k * LANES
             i = j if j < prologue else j + vectors * E
             if i < size:
-                channel = first + divide(i, values)
+                channel, pixel = divide_remainder(i, values)
+                channel = first + channel
                 value = (edges[k] - a) * r
                 if SCALED:
                     value = value * load_gamma(gamma, channel * gamma_step)
                 if SHIFTED:
                     value += load_beta(beta, channel * beta_step)
                 edges[k] = act(value)
+                if PROGRAM:
+                    edges[k] = function(edges[k], image, pixel, channel, operands, extents)
         vec.write_edges(y, edges, prologue, vectors, size, lane)
     return group_norm_fwd_block
 
@@ -287,10 +328,10 @@ def build(problem, device, config):
                  Argument("int32", view.per), array_strides(("x", "y"), (s[0] for s in wholes)),
                  array_strides(("x", "y"), (s[1] * view.per for s in wholes)),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *statistic_strides(view, "mean", "rstd"))
+                 *statistic_strides(view, "mean", "rstd"), *program_arguments(problem, view))
     return (Launch(kernel(config), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments,
                    shared=config.shared_bytes),)
 
 
 ALGORITHM = Algorithm(op="group_norm_fwd", name="block", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs)
+                      configs=configs, programs=True)

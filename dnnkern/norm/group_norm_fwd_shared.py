@@ -7,4 +7,4 @@ from ..dispatch import Algorithm
 from .group_norm_fwd_block import build, estimate, shared_configs, shared_supports, workspace
 
 ALGORITHM = Algorithm(op="group_norm_fwd", name="shared", supports=shared_supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=shared_configs, arch="sm_80+")
+                      configs=shared_configs, arch="sm_80+", programs=True)

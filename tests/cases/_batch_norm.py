@@ -21,6 +21,8 @@ class BatchNorm(ChannelNorm):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
+        if self.fused:
+            return self.call_fused(arrays, out, (self.eps, self.momentum)[:1 + (self.op == "batch_norm_train_fwd")], tail)
         split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta"),
                  "batch_norm_bwd_apply": ("y", "beta")}[self.op]
         operands = [arrays[name] for name in self.names if name not in split]
@@ -43,7 +45,7 @@ class Train(BatchNorm):
     def reference(self, values, tensor_cores=False):
         if not self.size:
             return self.nothing()
-        return self.bounded(self.forward(values))
+        return self.bounded(self.forward(values), values)
 
 
 class Infer(BatchNorm):
@@ -57,7 +59,8 @@ class Infer(BatchNorm):
         x, mean, var = self.canon(values["x"]), self.canon(values["mean"], "statistic"), self.canon(values["var"], "statistic")
         gamma, beta = self.given(values, "gamma", 1.0), self.given(values, "beta", 0.0)
         rstd = 1 / (var + self.eps) ** 0.5
-        return self.bounded({"y": self.result(x, mean, rstd, gamma, beta, self.given(values, "residual", 0.0), 0.0, 4 * self.unit)})
+        y = self.result(x, mean, rstd, gamma, beta, self.given(values, "residual", 0.0), 0.0, 4 * self.unit)
+        return self.bounded({"y": y}, values)
 
 
 class Backward(BatchNorm):
@@ -126,6 +129,11 @@ def table(kind):
     case("tiny", (2, 2, 3, 2), "float64", activation="leaky_relu", residual=True)
     case("tiny-last", (2, 3, 4), "float64", layout="NHWC", activation="relu")
     case("tiny-activations", (4, 3, 2), "float64", mode="per_activation")
+    if "y" in kind.results:
+        case("program-chain-activations", (5, 4, 3, 2), mode="per_activation", program="chain")
+        case("program-bias-gelu-empty", (2, 0, 3, 3), program="bias-gelu")
+        case("program-two-inputs-matrix", (12, 24), "bfloat16", program="two-inputs")
+        case("program-chain-nothing-runs", (3, 4, 5), running=False, program="chain")
     case("tiny-swish", (2, 2, 3, 2), "float64", activation="swish")
     case("tiny-gelu-activations", (4, 3, 2), "float64", mode="per_activation", activation="gelu")
     if kind is Backward:

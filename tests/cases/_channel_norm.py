@@ -1,12 +1,13 @@
 """What the cases of batch, group and instance normalisation share."""
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from activations import ACTIVATIONS, SLOPES
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from ._programs import PROGRAMS
 from ._softmax import OTHERS, SHORT
 
 BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
@@ -16,7 +17,7 @@ BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
 @dataclass(frozen=True)
 class ChannelNorm(Case):
     """One call; layouts are keywords of `lay` by array. `missing` names operands that are left out, `dresidual` too; `to`: dtype
-    of a result y, if not x's."""
+    of a result y, if not x's; `program`: one of `PROGRAMS`, of y, whose rows are images and pixels, its columns channels."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -33,6 +34,7 @@ class ChannelNorm(Case):
     instance: bool = False
     to: str | None = None
     frozen: bool = False
+    program: str | None = None
     exact = False
 
     @property
@@ -128,11 +130,31 @@ class ChannelNorm(Case):
             dtype = self.to or dtype
         return lay(self.place_shape(self.kind(name)), dtype, **self.places.get(name, {}))
 
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    def extra_places(self):
+        """Of the program's operands."""
+        if not self.fused:
+            return {}
+        shapes = {"scalar": (1,), "matrix": self.shape, "column": [n if k == self.channel else 1 for k, n in enumerate(self.shape)],
+                  "row": [1 if k == self.channel else n for k, n in enumerate(self.shape)]}
+        places = self.fused.places(self.to or self.dtype, shapes.get)
+        return {name: lay(tuple(shape), dtype, **self.places.get(name, {})) for name, (dtype, shape) in places.items()}
+
+    def side_places(self):
+        """Of what the program stores."""
+        sides = range(1, self.fused.sides + 1 if self.fused else 1)
+        return {f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **self.places.get(f"y{k}", {})) for k in sides}
+
     def inputs(self):
-        return {name: self.place(name) for name in self.names}
+        return {name: self.place(name) for name in self.names} | self.extra_places()
 
     def outputs(self):
-        return {name: p for name in (*self.results, *self.in_place()) if (p := self.place(name)) is not None}
+        there = {name: p for name in (*self.results, *self.in_place()) if (p := self.place(name)) is not None}
+        moved = {name: there.pop(name) for name in self.in_place()}
+        return there | self.side_places() | moved
 
     def in_place(self):
         names = [name for name in self.names if name.startswith("running") and name not in self.missing]
@@ -144,7 +166,24 @@ class ChannelNorm(Case):
         def tensor(p):
             return None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment)
         outs = tuple(tensor(p) for name, p in self.outputs().items() if name in self.results)
-        return self.make(tuple(map(tensor, self.inputs().values())), outs)
+        plain = self.make(tuple(tensor(self.place(name)) for name in self.names), outs)
+        if not self.fused:
+            return plain
+        extras = {name: tensor(p) for name, p in self.extra_places().items()}
+        sides = list(map(tensor, self.side_places().values()))
+        program, extras = self.fused.problem_parts(self.wide, self.to or self.dtype, extras, sides, self.shape)
+        return replace(plain, program=program, extras=extras)
+
+    def call_fused(self, arrays, out, scalars, tail):
+        """Run the problem with its program as what makes such problems does."""
+        from dnnkern.registry import operation_of
+        problem = self.problem()
+        operation = operation_of(self.op).of(problem)
+        operands = tuple(arrays.get(name) for name in operation.operands)
+        if isinstance(out, tuple):
+            out = out[:len(out) - len(self.in_place())]
+        return operation.call(operands, out, (problem,), (*scalars, *self.fused.numbers), tail.pop("workspace", None),
+                              tail.pop("stream", None), tail)
 
     def values(self, mode):
         """Statistics and y that backward operations get are those of x."""
@@ -172,6 +211,8 @@ class ChannelNorm(Case):
                     z = z * self.canon(found["gamma"], "weight")
                 y = self.plain(np.rint(self.activated(z)) if mode == "exact" else self.activated(z + 0.1))
                 found["y"] = coherent(rounded(y, self.dtype), self.place("y"))
+        if self.fused:
+            found |= (self.fused.exact_values if mode == "exact" else self.fused.float_values)(rng, self.extra_places())
         return found
 
     # ---- definitions
@@ -213,12 +254,17 @@ class ChannelNorm(Case):
         """An operand as (n, g, c, s)."""
         return self.canon(values[name], self.kind(name)) if name in values else default
 
-    def bounded(self, found):
-        """`found` {name: (value, error)} as a reference and its bounds, rounded to what the outputs hold."""
+    def bounded(self, found, values=None):
+        """`found` {name: (value, error)} as a reference and its bounds, rounded to what the outputs hold; y past the program, whose
+        operands are in `values`."""
         found = {name: pair for name, pair in found.items() if name in self.outputs()}
         kinds = {name: self.kind(name.removeprefix("next_")) for name in found}
         one = {name: self.plain(np.broadcast_to(v, self._full(kinds[name])), kinds[name]) for name, (v, _) in found.items()}
         two = {name: self.plain(np.broadcast_to(e, self._full(kinds[name])), kinds[name]) for name, (_, e) in found.items()}
+        if self.fused:
+            (one["y"], two["y"]), sides = self.fused.reference(one["y"], two["y"], values, self.unit)
+            for k, side in enumerate(sides, 1):
+                one[f"y{k}"], two[f"y{k}"] = side
         return one, {name: e + rounding_error(one[name], self.outputs()[name].dtype) for name, e in two.items()}
 
     def _full(self, kind):
@@ -380,6 +426,31 @@ def results(case):
     case("to-f32-misaligned", (2, 8, 3, 8), "float16", to="float32", layout="NHWC", places={"y": {"misaligned": 1}})
 
 
+def programs(case):
+    """The same with programs; operands and side outputs are "x0" and so on, "y1"."""
+    for program in PROGRAMS:
+        case(f"program-{program}", (2, 4, 4, 6), "bfloat16", weights="float32", program=program)
+        case(f"program-{program}-last", (3, 16, 3, 5), "float32", layout="NHWC", program=program)
+        case(f"program-{program}-odd", (3, 6, 5, 7), "float32", program=program)
+        case(f"program-{program}-odd-last", (2, 22, 7), "float16", layout="NHWC", program=program)
+        case(f"program-{program}-one-dimension", (2, 3, 40), "float16", program=program)
+    case("program-chain-after", (2, 4, 4, 6), "float16", activation="relu", residual=True, program="chain")
+    case("program-chain-after-last", (3, 16, 3, 5), "bfloat16", layout="NHWC", activation="relu", residual=True, program="chain")
+    case("program-chain-to-f32", (2, 4, 4, 6), "bfloat16", to="float32", program="chain")
+    case("program-chain-to-f32-last", (3, 16, 3, 5), "float16", to="float32", layout="NHWC", program="chain", activation="swish")
+    case("program-chain-long", (2, 2, 1031), "bfloat16", program="chain")
+    case("program-chain-long-last", (2, 8, 517), "float16", layout="NHWC", program="chain")
+    case("program-two-inputs", (3, 4, 5, 6), "float64", program="two-inputs")
+    case("program-chain-last", (2, 6, 3, 4), "float64", layout="NHWC", program="chain")
+    case("program-two-inputs-missing", (3, 8, 4, 4), "float32", missing=("gamma", "beta"), program="two-inputs")
+    case("program-chain-apart", (3, 8, 3, 4), "float32", program="chain",
+         places={"x1": {"gap": 3}, "y1": {"order": (0, 2, 3, 1)}, "x0": {"step": 2}})
+    case("program-chain-apart-last", (3, 8, 3, 4), "bfloat16", layout="NHWC", program="chain",
+         places={"x1": {"order": (0, 3, 1, 2)}, "y1": {"gap": 1}})
+    case("program-two-inputs-images", (3, 4, 3, 8), "float16", program="two-inputs", places={"x0": {"expand": (0,)}})
+    case("program-two-inputs-image-means", (3, 4, 3, 8), "float16", program="two-inputs", places={"x0": {"expand": (2, 3)}})
+
+
 WHOLES = ("x", "y", "dy", "dx", "residual", "dresidual")
 WEIGHTS = ("gamma", "beta", "dgamma", "dbeta", "mean", "rstd", "var", "running_mean", "running_var")
 
@@ -408,4 +479,5 @@ def cases_of(kind, optional, common=True, **always):
             case(f"weights-{SHORT[to]}-last", (3, 16, 3, 5), dtype, layout="NHWC", weights=to)
         if "y" in kind.results:
             results(case)
+            programs(case)
     return found, case

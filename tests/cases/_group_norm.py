@@ -12,6 +12,8 @@ class GroupNorm(ChannelNorm):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
+        if self.fused:
+            return self.call_fused(arrays, out, (self.eps,), tail)
         function = getattr(dnnkern, self.op.replace("group", "instance") if self.instance else self.op)
         split = ("y", "beta") if self.op.endswith("bwd") else ()
         operands = [arrays[name] for name in self.names if name not in split]
@@ -30,7 +32,7 @@ class Forward(GroupNorm):
     def reference(self, values, tensor_cores=False):
         if not self.size:
             return self.nothing()
-        return self.bounded(self.forward(values))
+        return self.bounded(self.forward(values), values)
 
 
 class Backward(GroupNorm):
@@ -76,6 +78,10 @@ def table(kind):
         case("long", (2, 2, 61, 67), "bfloat16", groups=2)
         case("long", (1, 4, 46, 45), "float16", groups=2)
         case("long", (1, 2, 25, 33), "float64", groups=2)
+        case("program-chain-long", (1, 4, 45, 40), "float32", groups=2, activation="relu", program="chain")
+        case("program-two-inputs-long", (2, 2, 61, 67), "bfloat16", groups=2, program="two-inputs")
+        case("program-bias-gelu-instances", (3, 4, 5, 6), "float16", groups=4, instance=True, program="bias-gelu")
+        case("program-chain-instances-last", (2, 8, 3, 5), "bfloat16", layout="NHWC", groups=8, instance=True, program="chain")
     return found
 
 

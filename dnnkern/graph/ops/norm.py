@@ -3,9 +3,7 @@
 Layer and RMS normalization run over the dims in which the scale is not 1; adaptive layer normalization has a scale for each sample.
 Statistics have 1 there, INV_VARIANCE is 1 / sqrt(variance + epsilon). Variances are of all n values, the running one of n - 1.
 """
-import functools
-
-from .._enums import DTYPE, member, norm_forward_phase
+from .._enums import member, norm_forward_phase
 from .._errors import InvalidValue
 from .._fuse import Arithmetic, chain_of
 from .._infer import channels_last, ordered_like, row_major
@@ -110,55 +108,57 @@ def as_rows(ref, kept, axes):
 # ---- pointwise neighbours
 
 
-def _functions(others):
-    """The formulas of pointwise nodes."""
-    return [OPERATIONS[node.op].formula(node) for node in others]
-
-
-def takes(residual, spec, node, others, outside):
-    """What `Operation.takes` tells of normalizations whose kernel adds an array of x's type, where `residual`, and runs an activation."""
-    x, value, kinds = spec.tensor(node.input("X")), node.output("Y"), []
-    dtype = DTYPE.get(x.dtype)
-    if dtype not in FLOATS:
-        return f"{node.op} of {x.dtype} runs no function"
-    compute = "DOUBLE" if dtype == "float64" else "FLOAT"
-    for other in others:
-        read, y = [uid for _, uid in other.inputs], spec.tensor(value)
-        if read.count(value) != 1 or outside(value):
-            return f"what {node.op} goes on with is needed elsewhere"
-        if y.dtype != compute or other.compute != compute:
-            return f"{node.op} is rounded to {y.dtype} before {other.op} of {other.compute}"
-        (f, _), *more = _functions([other])[0]
-        added = [spec.tensor(uid) for uid in read if uid != value]
-        if not more and f.op == "activation_fwd":
-            kinds.append("activation")
-        elif not more and (f.op, f.mode) == ("binary", "add") and residual and all(
-                t.dim == x.dim and t.dtype == x.dtype and not t.by_value for t in added):
-            kinds.append("add")
-        else:
-            kinds.append(None)
-        value = other.outputs[0][1]
-    if kinds not in (["activation"], ["add"], ["add", "activation"]) or "add" in kinds and not residual:
-        return f"{node.op} runs an activation" + f", and before it an addition of {x.dtype}" * residual
-    if DTYPE.get(spec.tensor(value).dtype) not in alike(dtype):
-        return f"{node.op} of {x.dtype} has no result of {spec.tensor(value).dtype}"
+def _takes(spec, node, others, outside):
+    """What `Operation.takes` tells: kernels run any program of y; their statistics are in memory when they are done."""
+    results = {uid for port, uid in node.outputs if port != "Y"}
+    if any(uid in results for other in others for _, uid in other.inputs):
+        return f"statistics of {node.op} are read from memory"
     return None
 
 
 class After:
-    """The pointwise nodes of a part after a normalization: where its result goes, [what is added before the activation], and that."""
+    """The pointwise nodes of a part after a normalization by channels. Its kernels have an addition of an array of x's type (`addition`)
+    and an activation, in this order, of their own: `residual` (of one or none) and `activation`; the nodes that are left are `chain`, or
+    None. `y` is where the result goes."""
 
-    def __init__(self, part, arrays):
-        _, *others = part.nodes
-        self.residual, self.activation, value = [], None, part.node.output("Y")
-        for other, formula in zip(others, _functions(others)):
-            if formula[0][0].op == "activation_fwd":
-                self.activation = formula[0][0].activation
-            else:
-                (uid,) = (uid for _, uid in other.inputs if uid != value)
-                self.residual = [part.memory(part.spec.tensor(uid))]
-            value = other.outputs[0][1]
-        self.y = arrays.result_of(value, arrays.results)
+    def __init__(self, part, arrays, addition=False):
+        self.part, self.compute, self.residual, self.activation = part, arrays.compute, [], None
+        _, *self.left = part.nodes
+        value = part.node.output("Y")
+        while self.activation is None and (node := self._next(value, arrays.dtype, addition)) is not None:
+            self.left.remove(node)
+            value = node.outputs[0][1]
+        rank, self.chain = len(part.spec.tensor(value).dim), None
+        if self.left:
+            self.chain = chain_of(part, OPERATIONS, value, arrays.compute, arrays.results, ((0, *range(2, rank)), 1), self.left)
+        self.y = self.chain.main if self.left else arrays.result_of(value, arrays.results)
+
+    def _next(self, value, dtype, addition):
+        """The node that is the kernel's own, of what nothing but it reads, in the type that the kernel computes in."""
+        spec, kind = self.part.spec, {"float32": "FLOAT", "float64": "DOUBLE"}[self.compute]
+        t, readers = spec.tensor(value), [node for node in self.left if value in dict(node.inputs).values()]
+        if len(readers) != 1 or not t.virtual or value in self.part.needed or t.dtype != kind or readers[0].compute != kind:
+            return None
+        node, = readers
+        (f, _), *more = OPERATIONS[node.op].formula(node)
+        added = [other for _, uid in node.inputs if uid != value and (other := spec.tensor(uid))]
+        if more or len(added) + 1 != f.inputs:
+            return None
+        if f.op == "activation_fwd" and (not self.residual or BatchNormProblem.follows_residual(f.activation)):
+            self.activation = f.activation
+        elif (f.op, f.mode) == ("binary", "add") and addition and not self.residual and all(
+                o.dim == t.dim and not o.by_value and self.part.dtype(o) == dtype for o in added):
+            self.residual = [self.part.memory(o) for o in added]
+        else:
+            return None
+        return node
+
+    def images(self, x):
+        """(layout, arrays like x: x, y and what is added, the chain), as `images` has them."""
+        layout, arrays = images(x, self.y, *self.residual)
+        rank = len(x.shape)
+        chain = self.chain and self.chain.permuted((0, *range(2, rank), 1) if layout == "NHWC" else range(rank))
+        return layout, arrays, chain
 
 
 # ---- forward
@@ -236,14 +236,6 @@ def _(part):
     _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",))
 
 
-def _takes_rows(spec, node, others, outside):
-    """The kernel runs any program of y; its statistics are in memory when it is done."""
-    results = {uid for port, uid in node.outputs if port != "Y"}
-    if any(uid in results for other in others for _, uid in other.inputs):
-        return f"statistics of {node.op} are read from memory"
-    return None
-
-
 def _lower_rows(part, kind, statistics, fused=False):
     arrays = Arrays(part, ("X",), () if fused else ("Y",))
     x, gamma, beta = arrays.whole("X"), arrays.weight("SCALE"), arrays.weight("BIAS")
@@ -260,8 +252,8 @@ def _lower_rows(part, kind, statistics, fused=False):
     arrays.done()
 
 
-layernorm.fuse(lambda part: _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"), True), takes=_takes_rows)
-rmsnorm.fuse(lambda part: _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",), True), takes=_takes_rows)
+layernorm.fuse(lambda part: _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"), True), takes=_takes)
+rmsnorm.fuse(lambda part: _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",), True), takes=_takes)
 
 
 @operation(outputs="Y MEAN INV_VARIANCE", tag="ADALAYERNORM")
@@ -346,16 +338,17 @@ def _lower_groups(part):
     after = After(part, arrays)
     small = (x.shape[0], groups, *(1,) * (len(x.shape) - 2))
     mean, rstd = (squeezed(arrays.result(port, (arrays.compute,), small), (0, 1)) for port in ("MEAN", "INV_VARIANCE"))
-    layout, (x, y) = images(x, after.y)
+    layout, (x, y), chain = after.images(x)
     gamma, beta = (squeezed(arrays.weight(port), (1,)) for port in ("SCALE", "BIAS"))
-    part.call("group_norm_fwd", (x, gamma, beta), (y, mean, rstd), groups, layout, after.activation, scalars=(part.number("EPSILON"),))
+    part.call("group_norm_fwd", (x, gamma, beta), (y, mean, rstd), groups, layout, after.activation, scalars=(part.number("EPSILON"),),
+              chain=chain)
     arrays.done()
 
 
 instancenorm.lower(_lower_groups)
 groupnorm.lower(_lower_groups)
 for _operation in (instancenorm, groupnorm):
-    _operation.fuse(_lower_groups, takes=functools.partial(takes, False))
+    _operation.fuse(_lower_groups, takes=_takes)
 
 
 @operation(outputs="Y MEAN INV_VARIANCE NEXT_RUNNING_MEAN NEXT_RUNNING_VAR", tag="BATCHNORM")
@@ -393,7 +386,7 @@ def _lower_batch(part):
     arrays = Arrays(part, ("X",), ())
     x = arrays.whole("X")
     small = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
-    after = After(part, arrays)
+    after = After(part, arrays, addition=True)
     mean, rstd = (squeezed(arrays.result(port, (arrays.compute,), small), (1,)) for port in ("MEAN", "INV_VARIANCE"))
     running, moved = [], {}
     for end in ("MEAN", "VAR"):
@@ -402,17 +395,17 @@ def _lower_batch(part):
         if before is not None:
             moved[f"next_{end.lower()}"] = squeezed(arrays.result(f"NEXT_RUNNING_{end}", arrays.weights, small), (1,))
     gamma, beta = (squeezed(arrays.weight(port), (1,)) for port in ("SCALE", "BIAS"))
-    layout, (x, y, *residual) = images(x, after.y, *after.residual)
+    layout, (x, y, *residual), chain = after.images(x)
     kind = {"mode": "spatial", "layout": layout, "activation": activation_of("batchnorm", after.activation)}
     part.problem(BatchNormProblem, dict(zip(("x", "gamma", "beta", "running_mean", "running_var", "residual"),
                                             (x, gamma, beta, *running, *residual, None))),
                  {"y": y, "mean": mean, "rstd": rstd, **moved},
-                 {"eps": part.number("EPSILON"), "momentum": part.number("MOMENTUM", default=0.0)}, **kind)
+                 {"eps": part.number("EPSILON"), "momentum": part.number("MOMENTUM", default=0.0)}, chain=chain, **kind)
     arrays.done()
 
 
 batchnorm.lower(_lower_batch)
-batchnorm.fuse(_lower_batch, takes=functools.partial(takes, True))
+batchnorm.fuse(_lower_batch, takes=_takes)
 
 
 @operation(outputs="Y", tag="BATCHNORM_INFERENCE")

@@ -15,7 +15,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, given_averages_launch, slabs_of, statistics_launch
-from .._channel_view import View, array_strides, statistic_strides, view_of
+from .._channel_view import View, array_strides, program_arguments, statistic_strides, view_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
@@ -122,7 +122,7 @@ def apply_launch(problem, view, columns):
     deviation = "var" if variance else "rstd"
     config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
                    problem.tensor("residual") is not None, problem.activation, BATCHES, problem.result,
-                   _words(problem, view, columns.vector, "y") if problem.result else 0)
+                   _words(problem, view, columns.vector, "y") if problem.result else 0, problem.program, len(view.pixels))
     strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
     names = ("x", "residual", "y")
     images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))
@@ -131,7 +131,7 @@ def apply_launch(problem, view, columns):
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  array_strides(names, images), array_strides(names, values),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *statistic_strides(view, "mean", deviation))
+                 *statistic_strides(view, "mean", deviation), *program_arguments(problem, view))
     return Launch(apply_kernel(config), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
                   dependent=columns.dependent and not variance)
 
@@ -186,6 +186,7 @@ def build(problem, device, config):
     return launches if problem.y is None else (*launches, apply_launch(problem, view, config))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                             programs=op.endswith(("fwd", "infer")))
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))

@@ -5,6 +5,7 @@ A block has `across` threads along channels, each with 16 bytes of them, and `he
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...device import cuda, device_function, i32, i64, jit
 from ...device.convert import element
@@ -12,8 +13,13 @@ from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import Activation, activation_function
 from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
+from ...device.unroll import unrolled
 from ...device.vec import advance
+from .._channel_program import make_functions
 from .._moments import make_inverses, make_merge
+
+if TYPE_CHECKING:
+    from ...device.program import Program
 
 THREADS = 256
 BLOCKS = 3  # on a multiprocessor, of those that take moments
@@ -69,7 +75,8 @@ class Columns:
 @dataclass(frozen=True)
 class Apply:
     """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none; y's,
-    and 32-bit words of an access to it, where it is another than x's."""
+    and 32-bit words of an access to it, where it is another than x's; what becomes of each element after the activation, and
+    along how many dimensions of values its operands have strides."""
     columns: Columns
     gamma: str
     beta: str
@@ -81,6 +88,13 @@ class Apply:
     batches: int
     result: str = ""
     result_words: int = 0
+    program: "Program | None" = None
+    pixels: int = 0
+
+    @property
+    def blocks(self):
+        """Blocks that a multiprocessor should hold."""
+        return 1 if self.residual else 2 if self.program else 4
 
     @property
     def flight(self):
@@ -214,7 +228,9 @@ def apply_kernel(config):
     DEPENDENT = c.dependent and not VARIANCE
     load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
-    COLUMNS, TABLE, E_LOG = -(-SPAN // THREADS), 3 * SPAN, E.bit_length() - 1
+    COLUMNS, TABLE, E_LOG, BLOCKS_APPLY = -(-SPAN // THREADS), 3 * SPAN, E.bit_length() - 1, config.blocks
+    PROGRAM = config.program is not None
+    _, of_channels, _ = make_functions(config.program, element(c.dtype).compute, config.result or c.dtype, E, config.pixels)
 
     @device_function
     def read(raw, more, x, residual, row, rows, inside, step, residual_step):
@@ -225,9 +241,26 @@ def apply_kernel(config):
             for u in range(UNITS):
                 fetch(more, u * LENGTH, advance(q, u * HEIGHT * residual_step), 0, inside and row + u * HEIGHT < rows)
 
-    @jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
+    @device_function
+    def write(u, s):
+        """y of row u in flight, past the program: what the kernel does without one, where a loop is unrolled as it is."""
+        y, step, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands, extents = s
+        if row + u * HEIGHT < rows:
+            unpack(values, 0, raw, u * LENGTH)
+            if RESIDUAL:
+                unpack(others, 0, more, u * LENGTH)
+            for e in range(E):
+                value = (values[e] - means[e]) * scales[e] + shifts[e]
+                if RESIDUAL:
+                    value += others[e]
+                values[e] = act(value)
+            of_channels(0, (values, image, row + u * HEIGHT, channel, operands, extents))
+            put(advance(y, u * HEIGHT * step), 0, values, 0)
+    write_all = unrolled(UNITS, write) if PROGRAM else None
+
+    @jit(launch_bounds=(THREADS, BLOCKS_APPLY))
     def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, image_strides,
-                           row_strides, gamma_step, beta_step, mean_strides, deviation_strides):
+                           row_strides, gamma_step, beta_step, mean_strides, deviation_strides, operands, extents):
         table = cuda.shared.array(TABLE, Real)
         raw, more, values = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR), cuda.local.array(E, Real)
         others = cuda.local.array(E, Real)
@@ -271,15 +304,19 @@ def apply_kernel(config):
                     row = row + UNITS * HEIGHT
                     read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
                 q = advance(y, row * row_strides.y)
-                for u in range(UNITS):
-                    if row + u * HEIGHT < rows:
-                        unpack(values, 0, raw, u * LENGTH)
-                        if RESIDUAL:
-                            unpack(others, 0, more, u * LENGTH)
-                        for e in range(E):
-                            value = (values[e] - means[e]) * scales[e] + shifts[e]
+                if PROGRAM:
+                    write_all(0, (q, row_strides.y, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands,
+                                  extents))
+                else:
+                    for u in range(UNITS):
+                        if row + u * HEIGHT < rows:
+                            unpack(values, 0, raw, u * LENGTH)
                             if RESIDUAL:
-                                value += others[e]
-                            values[e] = act(value)
-                        put(advance(q, u * HEIGHT * row_strides.y), 0, values, 0)
+                                unpack(others, 0, more, u * LENGTH)
+                            for e in range(E):
+                                value = (values[e] - means[e]) * scales[e] + shifts[e]
+                                if RESIDUAL:
+                                    value += others[e]
+                                values[e] = act(value)
+                            put(advance(q, u * HEIGHT * row_strides.y), 0, values, 0)
     return channel_norm_apply

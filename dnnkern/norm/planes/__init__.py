@@ -12,7 +12,7 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, given_averages_launch, statistics_launch
-from .._channel_view import MOST, View, array_strides, statistic_strides, view_of
+from .._channel_view import MOST, View, array_strides, program_arguments, statistic_strides, view_of
 from .kernel import Apply, Gradient, Planes, apply_kernel, gradient_kernel, moments_kernel, sums_kernel
 
 COST = constants("norm/planes")
@@ -139,11 +139,11 @@ def apply_launch(problem, view, config):
     deviation = "var" if problem.op == INFER else "rstd"
     grid, extents = _extents(problem, config)
     compiled = Apply(config, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), problem.op == INFER,
-                     problem.tensor("residual") is not None, problem.activation)
+                     problem.tensor("residual") is not None, problem.activation, problem.program, len(view.pixels))
     arguments = (*(problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)),
                  Argument(problem.compute, "eps"), *extents, Argument("uint32x3", divisor(view.per)),
                  *_strides(view, ("x", "residual", "y")), *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
-                 *statistic_strides(view, "mean", deviation))
+                 *statistic_strides(view, "mean", deviation), *program_arguments(problem, view))
     return Launch(apply_kernel(compiled), grid, (config.threads, 1, 1), arguments, dependent=config.dependent and problem.op != INFER)
 
 
@@ -187,6 +187,7 @@ def build(problem, device, config):
     return launches if problem.y is None else (*launches, apply_launch(problem, view, config))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                             programs=op.endswith(("fwd", "infer")))
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))

@@ -4,6 +4,7 @@ See `channel_norm_planes`; how rows are held, and their unaligned edges, is `dev
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...device import cuda, device_function, i64, jit, u32
 from ...device.activation import Activation, activation_function, activation_gradient
@@ -11,9 +12,14 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import divide_remainder
 from ...device.rows import RowLayout, make_row
+from ...device.unroll import unrolled
 from ...device.vec import advance, pin
 from .._channel_problem import gradient_source
+from .._channel_program import make_functions
 from .._moments import make_inverses, make_meeting, make_merge, make_sum
+
+if TYPE_CHECKING:
+    from ...device.program import Program
 
 WARPS4 = 128  # threads of a block whose groups are parts of warps
 
@@ -55,7 +61,8 @@ class Planes:
 
 @dataclass(frozen=True)
 class Apply:
-    """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none."""
+    """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none; what
+    becomes of each element after the activation, and along how many dimensions of values its operands have strides."""
     planes: Planes
     gamma: str
     beta: str
@@ -64,6 +71,13 @@ class Apply:
     variance: bool
     residual: bool
     activation: Activation
+    program: "Program | None" = None
+    pixels: int = 0
+
+    @property
+    def blocks(self):
+        """Blocks that a multiprocessor should hold: fewer with a residual or a program, which take registers."""
+        return max(1, self.planes.blocks // (1 + (self.residual or self.program is not None)))
 
 
 @dataclass(frozen=True)
@@ -163,14 +177,36 @@ def apply_kernel(config):
     Real, E, WORDS, EDGE_SLOTS, EDGES = layout.real, layout.elements, layout.words, layout.edge_slots, layout.edges
     REGISTERS = planes.registers
     RESIDUAL, SCALED, SHIFTED, VARIANCE = config.residual, config.gamma != "", config.beta != "", config.variance
-    DEPENDENT, BLOCK, BLOCKS = planes.dependent and not VARIANCE, planes.threads, max(1, planes.blocks // (1 + config.residual))
+    DEPENDENT, BLOCK, BLOCKS, LANES = planes.dependent and not VARIANCE, planes.threads, config.blocks, planes.lanes
     MORE, MORE_EDGES = WORDS if RESIDUAL else 1, EDGE_SLOTS if RESIDUAL else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
+    PROGRAM = config.program is not None
+    function, _, of_values = make_functions(config.program, element(planes.dtype).compute, planes.result or planes.dtype, E, config.pixels)
+
+    @device_function
+    def write(c, s):
+        """y of a thread's vector c."""
+        words, more, some, others, y, prologue, vectors, lane, m, scale, shift, image, first, channel, operands, extents = s
+        vec.unpack(some, words, c)
+        if RESIDUAL:
+            vec.unpack(others, more, c)
+        for e in range(E):
+            value = (some[e] - m) * scale + shift
+            if RESIDUAL:
+                value += others[e]
+            some[e] = act(value)
+        if PROGRAM:
+            i = lane + c * LANES
+            if i < vectors:
+                of_values(0, (some, image, first + prologue + i * E, channel, operands, extents))
+        vec.write(y, words, c, some, prologue, vectors, lane, 1)
+    write_all = unrolled(REGISTERS, write)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per,
-                                 image_strides, channel_strides, gamma_step, beta_step, mean_strides, deviation_strides):
+                                 image_strides, channel_strides, gamma_step, beta_step, mean_strides, deviation_strides, operands,
+                                 extents):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, y_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(MORE_EDGES, Real)
         some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -198,21 +234,22 @@ def apply_kernel(config):
         if VARIANCE:
             r = inverse_root(r + eps)
         scale = scale * r
-        for c in range(REGISTERS):
-            vec.unpack(some, words, c)
-            if RESIDUAL:
-                vec.unpack(others, more, c)
-            for e in range(E):
-                value = (some[e] - m) * scale + shift
-                if RESIDUAL:
-                    value += others[e]
-                some[e] = act(value)
-            vec.write(y, words, c, some, prologue, vectors, lane, 1)
+        s = words, more, some, others, y, prologue, vectors, lane, m, scale, shift, image, piece * length, channel, operands, extents
+        if PROGRAM:
+            write_all(0, s)
+        else:
+            for c in range(REGISTERS):
+                write(c, s)
         for k in range(EDGES):
             value = (edges[k] - m) * scale + shift
             if RESIDUAL:
                 value += y_edges[k]
             edges[k] = act(value)
+            if PROGRAM:
+                j = lane + k * LANES
+                i = j if j < prologue else j + vectors * E
+                if i < size:
+                    edges[k] = function(edges[k], image, piece * length + i, channel, operands, extents)
         vec.write_edges(y, edges, prologue, vectors, size, lane)
     return channel_norm_plane_apply
 

@@ -1,0 +1,89 @@
+"""Programs of normalisations by channels, forward: what becomes of each element of y before it is rounded to y's dtype.
+
+Images and pixels are a program's rows, channels its columns. Kernels that see images of channels of values (`_channel_view`) take the
+images as a batch: they move the operands to an image, whose values are the rows. Where operands do not step evenly through the values, as
+positions of a height or one row of an image, they are moved to each value; the naive kernels move them to each element.
+"""
+import functools
+
+from ..device import device_function
+from ..device.index import divide_remainder
+from ..device.program_batches import make_moved
+from ..device.unroll import unrolled
+from ..engine.programs import WithRowProgram
+from ..engine.row_program import make_functions as make_row_functions
+from ._channel_problem import channel_axis
+
+
+class WithChannelProgram(WithRowProgram):
+    """What the fields `program` and `extras` are to a problem; a mixin before `ChannelNorm`."""
+
+    def _check(self):
+        super()._check()
+        if self.program is not None and self.y is None:
+            raise ValueError(f"{self.op}: a program without y")
+        self.check_row_program((channel_axis(self.x, self.layout),))
+
+    @property
+    def outputs(self):
+        return (*super().outputs, *self.side_outputs)
+
+    @property
+    def bytes(self):
+        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
+
+
+@functools.cache
+def make_functions(program, compute, result, elements, pixels):
+    """Device functions of a program, for a result that is rounded to the dtype `result`; None without one. `pixels`: how many dimensions of
+    values the operands have strides along, 0 where they step evenly through all. What all take last are the parameters of
+    `_channel_view.program_arguments`.
+
+    ``function(value, image, m, n, operands, extents)``
+        What becomes of value m of channel n of an image, of the type that is computed in.
+    ``of_channels(0, (values, image, m, n, operands, extents))``
+        The same of an array of so many neighbouring channels, in place, each by a constant index.
+    ``of_values(0, (values, image, m, n, operands, extents))``
+        The same of an array of neighbouring values.
+    """
+    if program is None:
+        return None, None, None
+    (run, _), moved, coordinates = make_row_functions(program, compute, result, 1), make_moved(program, 1 + pixels), _coordinates(pixels)
+    EVEN = not pixels
+
+    @device_function
+    def function(value, image, m, n, operands, extents):
+        if EVEN:
+            return run(value, m, n, moved(operands, (image,)))
+        return run(value, 0, n, moved(operands, (image,) + coordinates(m, extents)))
+
+    @device_function
+    def of_channel(k, s):
+        values, image, m, n, operands, extents = s
+        values[k] = function(values[k], image, m, n + k, operands, extents)
+
+    @device_function
+    def of_value(k, s):
+        values, image, m, n, operands, extents = s
+        values[k] = function(values[k], image, m + k, n, operands, extents)
+    return function, unrolled(elements, of_channel), unrolled(elements, of_value)
+
+
+def _coordinates(dims):
+    """Device function: the indices of a value along each dimension; `extents` has divisors of all but the first."""
+    @device_function
+    def coordinates(m, extents):
+        return (m,)
+    for d in range(1, dims):
+        coordinates = _with_coordinate(coordinates, 3 * (d - 1))
+    return coordinates
+
+
+def _with_coordinate(outer, D):
+    E, F = D + 1, D + 2
+
+    @device_function
+    def coordinates(m, extents):
+        rest, i = divide_remainder(m, (extents[D], extents[E], extents[F]))
+        return outer(rest, extents) + (i,)
+    return coordinates
