@@ -25,6 +25,8 @@ def add_arguments(add):
 
 def main(arguments) -> int:
     """Run the program; its exit code."""
+    if not arguments.module and not os.path.exists(arguments.program):
+        raise ValueError(f"run: there is no file {arguments.program!r}; expected a program, or -m and the name of a module")
     if arguments.simulate:
         simulate()
     need_pytorch("run")
