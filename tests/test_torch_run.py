@@ -153,7 +153,7 @@ def test_a_program_is_warmed(tmp_path):
 
 
 @pytest.mark.parametrize("words, text", [
-    (["--ops", "convolutin", "x.py"], "enable: ops has 'convolutin', which is no operator"),
+    (["--ops", "convolutin", __file__], "enable: ops has 'convolutin', which is no operator"),
     (["--ops", "mm"], "arguments are required: program"),
     (["nowhere.py"], "run: there is no file 'nowhere.py'; expected a program, or -m and the name of a module")])
 def test_bad_words(words, text):
