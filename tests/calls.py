@@ -153,7 +153,8 @@ WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 
 NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "high", "k", "label_smoothing", "low", "lr", "lr_decay",
            "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
-INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows", "seed", "step")
+INTEGERS = ("axis", "blank", "block", "divisor", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows", "seed",
+            "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "frozen", "has_beta",
          "interleaved", "keepdims", "log", "maximize", "nesterov", "normalized", "return_index", "return_lse", "scale_grad_by_freq",
          "sink_gradient", "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")

@@ -48,5 +48,6 @@ class Shapes:
             for text in texts:
                 words, _, label = (part.strip() for part in text.partition("#"))
                 for layout in layouts or self.layouts or ("",):
-                    found.append(self.case(self.op, f"{words.format(dtype)} {layout}".strip(), label))
+                    before, option, after = words.format(dtype).partition(" --")  # an option takes all words after it
+                    found.append(self.case(self.op, f"{before} {layout}".strip() + option + after, label))
         return list(dict.fromkeys(found))
