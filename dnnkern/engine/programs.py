@@ -111,6 +111,97 @@ class WithProgram:
                 raise ValueError(f"{op}: {name} has shape {t.shape}, which does not broadcast to the result's {shape}")
 
 
+class WithPrologues(WithProgram):
+    """What a problem with the fields `prologue_a` and `prologue_b` as well is to its operation, see `engine.prologues`; a mixin."""
+
+    @functools.cached_property
+    def prologues(self):
+        """{"a" or "b": Prologue} of the operands that have one."""
+        return {of: p for of in ("a", "b") if (p := getattr(self, f"prologue_{of}")) is not None}
+
+    @functools.cached_property
+    def dtype_a(self):
+        """What products take of a."""
+        return self.a.dtype if self.prologue_a is None else self.prologue_a.dtype
+
+    @functools.cached_property
+    def dtype_b(self):
+        """What products take of b."""
+        return self.b.dtype if self.prologue_b is None else self.prologue_b.dtype
+
+    def _made(self, accesses):
+        """{name: (dtype, tensor)} of the prologues' operands that are read by these accesses."""
+        return {name: (dtype, t) for of, p in self.prologues.items()
+                for name, (dtype, by), t in zip(p.names(of), p.program.operands, p.extras) if by in accesses}
+
+    @functools.cached_property
+    def extra_names(self):
+        """As `WithProgram`'s, the prologues' after the program's."""
+        operands, outputs, scalars = WithProgram.extra_names.func(self) or ((), (), ())
+        return (*operands, *self._made(IN_MEMORY)), outputs, (*scalars, *self._made(("value",)))
+
+    @functools.cached_property
+    def scalar_types(self):
+        """{scalar: type} of the program's and the prologues'."""
+        return {**WithProgram.scalar_types.func(self), **{name: loaded_type(dtype) for name, (dtype, _) in self._made(("value",)).items()}}
+
+    @functools.cached_property
+    def extra_tensors(self):
+        """{name: tensor} of all their operands that are in memory."""
+        return {**WithProgram.extra_tensors.func(self), **{name: t for name, (_, t) in self._made(IN_MEMORY).items()}}
+
+    def of_tensors(self, tensors):
+        """The same problem with other tensors, {name: tensor}: those of a call's arrays."""
+        made = {f"prologue_{of}": replace(p, extras=tuple(tensors.get(name, t) for name, t in zip(p.names(of), p.extras)))
+                for of, p in self.prologues.items()}
+        return super().of_tensors(tensors, **made)
+
+    def operand(self, of):
+        """Operand "a" or "b" as products take it: with its own address and strides, and the prologue's dtype."""
+        t = getattr(self, of)
+        return t if of not in self.prologues else replace(t, dtype=self.prologues[of].dtype)
+
+    def check_prologues(self, op):
+        """Raise unless the prologues are some."""
+        for of, p in self.prologues.items():
+            if not hasattr(p, "check"):
+                raise TypeError(f"{op}: prologue_{of}: got {type(p).__name__}; expected a Prologue")
+            t = getattr(self, of)
+            if getattr(self, f"scale_{of}") is not None:
+                raise ValueError(f"{op}: scale_{of} beside prologue_{of}; the program has to scale")
+            strides = [self._along(of, broadcast_strides(e, t.shape)) if e.ndim <= t.ndim else ((0, 0), ()) for e in p.extras]
+            p.check(op, of, t, [Steps(*matrix, batch) for matrix, batch in strides])
+
+    def _along(self, of, strides):
+        """((along the operand's rows, columns), along its batch dimensions) of strides along its dimensions."""
+        t, transposed = getattr(self, of), getattr(self, f"transpose_{of}")
+        if t.ndim == 1:
+            return ((0, strides[0]) if of == "a" else (strides[0], 0)), ()
+        matrix = strides[-2:][::-1] if transposed else strides[-2:]
+        return tuple(matrix), tuple(strides[:-2])
+
+    @functools.cached_property
+    def _prologue_strides(self):
+        """{"a" or "b": [((rows, columns), batch dimensions of y)]} of their operands."""
+        rank = len(self.batch_shape)
+
+        def along(of, t):
+            matrix, batch = self._along(of, broadcast_strides(t, getattr(self, of).shape))
+            return matrix, (0,) * (rank - len(batch)) + batch
+        return {of: [along(of, t) for t in p.extras] for of, p in self.prologues.items()}
+
+    @functools.cached_property
+    def prologue_batches(self):
+        """Strides of all prologues' operands along each batch dimension of y, a's first."""
+        return tuple(batch for of in self._prologue_strides for _, batch in self._prologue_strides[of])
+
+    def prologue_steps(self, of):
+        """(`Steps` of each of its prologue's operands, their strides along the dimensions of `batch`)."""
+        before = len(self.extras) + (len(self.prologue_a.extras) if of == "b" and self.prologue_a is not None else 0)
+        steps = [Steps(*matrix) for matrix, _ in self._prologue_strides[of]]
+        return steps, [tuple(d.extras[before + k] for d in self.batch) for k in range(len(steps))]
+
+
 class WithRowProgram(WithProgram):
     """The same of an operation on rows of x, for each element of the result of x's shape; a mixin. `joint_form` is the `RowForm` of the
     arrays and, after these, of the program's operands."""

@@ -11,7 +11,6 @@ from ..host.launch import Argument
 from ..host.memo import remembered
 from .loaders import ALONG_K, ALONG_ROWS, STRIDED
 from .programs import NOTHING
-from .prologues import making_of
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,16 @@ class Roles:
         return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend)
 
 
+def _making(problem):
+    from .prologues import making_of
+    return making_of(problem, "a"), making_of(problem, "b")
+
+
 @remembered
 def roles(problem, swap=False) -> Roles:
     """The problem's parts; with `swap` those of the transposed product."""
     batch = tuple((d.size, (d.b, d.a, d.c, d.y) if swap else (d.a, d.b, d.c, d.y)) for d in problem.batch)
-    making = (making_of(problem, "a"), making_of(problem, "b")) if getattr(problem, "prologues", None) else (None, None)
+    making = _making(problem) if getattr(problem, "prologues", None) else (None, None)
     common = dict(making=making[::-1] if swap else making,
                   k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride, addend=problem.addend_name)
     if not swap:

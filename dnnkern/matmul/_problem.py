@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..device.epilogue import Activation, EpilogueSpec
-from ..engine.programs import Steps, check_access, operand_names
-from ..engine.prologues import WithPrologues
+from ..engine.programs import Steps, WithPrologues, check_access, operand_names
 from ..engine.roles import epilogue_arguments
 from ..engine.scales import Scales, scales_of
 from ..host.choices import activation_of, dtype_of, one_of

@@ -12,6 +12,7 @@ wgmma, and for few rows or columns. Large products of 16-bit elements on sm_90a 
 """
 import functools
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
@@ -30,7 +31,6 @@ from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.programs import program_argument
-from ..engine.prologues import Made
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
@@ -39,6 +39,9 @@ from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, su
 from ..engine.stores import make_group_store
 from ..host.dtypes import ITEMSIZE as BYTES
 from ..host.launch import Argument, Launch
+
+if TYPE_CHECKING:
+    from ..engine.prologues import Made
 
 SKINNY = 16
 MOST_WORKSPACE = 1 << 29
@@ -73,7 +76,7 @@ class Operand:
     of by a prologue."""
     order: int
     vector: int
-    made: Made | None = None
+    made: "Made | None" = None
 
 
 @dataclass(frozen=True)

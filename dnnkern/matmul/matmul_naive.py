@@ -9,6 +9,7 @@ check. Best for products of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
@@ -20,10 +21,13 @@ from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..engine.programs import NOTHING, program_argument
-from ..engine.prologues import Made, making_of
+from ..engine.roles import roles
 from ..engine.scales import BLOCK, make_block_factor
 from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
+
+if TYPE_CHECKING:
+    from ..engine.prologues import Made
 
 COST = constants("matmul/naive")
 
@@ -37,8 +41,8 @@ class Config:
     scale_b: str | None
     batch_dims: int
     epilogue: EpilogueSpec
-    made_a: Made | None = None
-    made_b: Made | None = None
+    made_a: "Made | None" = None
+    made_b: "Made | None" = None
     threads: int = 256
 
 
@@ -164,7 +168,7 @@ def kernel(config):
 def build(problem, device, config):
     """One launch, 256 outputs per block."""
     scales = problem.scales
-    making = [making_of(problem, of) for of in ("a", "b")]
+    making = roles(problem).making
     config = Config(problem.dtype_a, problem.dtype_b, scales.a, scales.b, len(problem.batch), problem.epilogue,
                     *(of and of.made for of in making))
     outputs = problem.batch_size * problem.m * problem.n
