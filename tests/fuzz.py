@@ -141,7 +141,8 @@ def calls_of(module):
     small = []
     for case in module.CASES:
         places = [p for p in case.inputs().values() if p is not None]
-        if case.work <= LARGEST and all(p.size for p in places) and not case.in_place() and not (getattr(case, "fused", None) or getattr(case, "made", None)):
+        if case.work <= LARGEST and all(p.size for p in places) and not case.in_place() and not (
+                    getattr(case, "fused", None) or getattr(case, "made", None)):  # no function takes a program
             small.append((case.id.split("-")[-1], case.work, case.id, case))
     small.sort(key=lambda row: row[:3])
     random.Random(module.__name__).shuffle(small)
