@@ -64,6 +64,22 @@ class Share:
             return (base ^ (phase(n * STEP) << 4)) + u32(n * STEP * L + c * LANES * SIZE)
         return line, byte, offset, piece
 
+    def corner(self, line, byte, edge, vector):
+        """Device function ``corner(row0, last, tid, n, c)``: row and k of a piece's first element in the tile. With `edge` a piece of
+        `vector` neighbours begins so that the matrix has all of them."""
+        item, along_k = self.stored.item, self.stored.order == ALONG_K
+        BEFORE = 0 if along_k else vector - 1
+
+        @device_function
+        def corner(row0, last, tid, n, c):
+            row, k = line(tid, n), byte(tid, c) // item
+            if not along_k:
+                row, k = k, row
+            if edge:
+                row = minimum(row, last - row0 - BEFORE)
+            return row, k
+        return corner
+
 
 @functools.cache
 def single_element(item):
@@ -96,9 +112,10 @@ class CopyLoader:
     def functions(self):
         """The device functions start, part, whole, put, advance."""
         N, C, idle, lines = self.share.lines, self.share.pieces, self.share.idle, self.stored.lines
-        item, size, vector, edge, along_k = self.stored.item, self.share.size, self.vector, self.edge, self.stored.order == ALONG_K
+        item, size, along_k = self.stored.item, self.share.size, self.stored.order == ALONG_K
         copy, copy_if = getattr(cp_async, f"copy_async{size}"), getattr(cp_async, f"copy_async{size}_if")
         line, byte, offset, piece = self.share.functions()
+        corner = self.share.corner(line, byte, self.edge, self.vector)
 
         @device_function
         def start(at, s, first, tid):
@@ -106,11 +123,7 @@ class CopyLoader:
             base = address(p, row0 * stride_row + first * stride_k)
             for n in range(N):
                 for c in range(C):
-                    row, k = line(tid, n), byte(tid, c) // item
-                    if not along_k:
-                        row, k = k, row
-                    if edge:
-                        row = minimum(row, last - row0 - (0 if along_k else vector - 1))
+                    row, k = corner(row0, last, tid, n, c)
                     at[n * C + c] = base + u64((row * stride_row + k * stride_k) * item)
 
         @device_function
@@ -159,6 +172,7 @@ class RegisterLoader:
         item, edge, along_k = self.stored.item, self.edge, self.stored.order == ALONG_K
         E, BITS, element = 4 // item, 8 * item, single_element(item)
         line, byte, offset, piece = self.share.functions()
+        corner = self.share.corner(line, byte, self.edge, 1)
         hide = pin(N * C)
 
         @device_function
@@ -166,11 +180,7 @@ class RegisterLoader:
             p, row0, last, stride_row, stride_k = s
             for n in range(N):
                 for c in range(C):
-                    row, k = line(tid, n), byte(tid, c) // item
-                    if not along_k:
-                        row, k = k, row
-                    if edge:
-                        row = minimum(row, last - row0)
+                    row, k = corner(row0, last, tid, n, c)
                     at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
 
         @device_function

@@ -215,6 +215,14 @@ class WithRowProgram(WithProgram):
             of_rows, of_columns = (max((abs(v) for d, v in enumerate(s) if (d in row) == inside), default=0) for inside in (False, True))
             check_access(self.op, name, access, Steps(of_rows, of_columns))
 
+    @property
+    def outputs(self):
+        return (*super().outputs, *self.side_outputs)
+
+    @property
+    def bytes(self):
+        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
+
     @functools.cached_property
     def extra_strides(self):
         """Element strides of the program's operands along x's dimensions."""

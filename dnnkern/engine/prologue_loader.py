@@ -11,8 +11,8 @@ from ..device.fastmath import minimum
 from ..device.program import element_of, make_cast, make_program
 from ..device.program_operands import loaded_type
 from ..device.unroll import unrolled
-from ..device.vec import (advance, as_u32, load1_nc_if, load2_nc_if, load4_nc_if, pin, store_shared_2u32, store_shared_4u32,
-                          store_shared_u32)
+from ..device.vec import (advance, as_u32, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into, pin, store_shared_2u32,
+                          store_shared_4u32, store_shared_u32)
 from ..host.dtypes import numpy_dtype
 from .ampere_loaders import Share, single_element
 from .loaders import ALONG_K
@@ -25,8 +25,8 @@ class ProgramLoader:
 
     def __init__(self, stored, threads, vector, edge, made):
         self.item = numpy_dtype(made.source).itemsize
-        self.vector = vector if vector * self.item >= 4 else 1
-        self.count = max(self.vector, 4 // stored.item)  # elements of a piece
+        self.vector = vector if vector * min(self.item, stored.item) >= 4 else 1
+        self.count = self.vector if self.vector > 1 else max(4 // stored.item, 1)  # elements of a piece
         self.share = Share(stored, threads, self.count * stored.item)
         self.stored, self.edge, self.made = stored, edge, made
         pieces = self.share.lines * self.share.pieces
@@ -40,10 +40,9 @@ class ProgramLoader:
         """The device functions start, part, whole, put, advance."""
         N, C, idle, lines = self.share.lines, self.share.pieces, self.share.idle, self.stored.lines
         item, edge, along_k, COUNT, EACH = self.stored.item, self.edge, self.stored.order == ALONG_K, self.count, self.each
-        SINGLE, P, PIECES = self.vector == 1, N * C, N * C
-        END = PIECES * EACH
+        SINGLE, PIECES, END = self.vector == 1, N * C, N * C * EACH
         line, byte, offset, piece = self.share.functions()
-        hide = pin(N * C)
+        corner, hide = self.share.corner(line, byte, edge, self.vector), pin(PIECES)
         fetch = self._single() if SINGLE else self._vector()
         words = self._words()
         WORDS, (first_word, second_word, third_word, fourth_word) = len(words), (words * 4)[:4]
@@ -53,13 +52,9 @@ class ProgramLoader:
             p, row0, last, stride_row, stride_k, e = s
             for n in range(N):
                 for c in range(C):
-                    row, k = line(tid, n), byte(tid, c) // item
-                    if not along_k:
-                        row, k = k, row
-                    if edge:
-                        row = minimum(row, last - row0 - (0 if along_k or SINGLE else COUNT - 1))
+                    row, k = corner(row0, last, tid, n, c)
                     at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
-            at[P] = first
+            at[PIECES] = first
 
         @device_function
         def load(at, hold, s, tid, left, ok):
@@ -87,7 +82,7 @@ class ProgramLoader:
         @device_function
         def part(at, hold, to, s, tid, left):
             load(at, hold, s, tid, left, 1)
-            hold[END] = at[P] + left
+            hold[END] = at[PIECES] + left
 
         @device_function
         def put_piece(i, state):
@@ -96,7 +91,7 @@ class ProgramLoader:
             n, c = i // C, i % C
             across, first = line(tid, n), byte(tid, c) // item
             row, k = (across, first) if along_k else (first, across)
-            given = hold, i * EACH, row0 + row, last, i32(at[P]) + k, i32(hold[END]), e
+            given = hold, i * EACH, row0 + row, last, i32(at[PIECES]) + k, i32(hold[END]), e
             to = piece(base, n, c)
             if WORDS == 4:
                 store_shared_4u32(to, first_word(given), second_word(given), third_word(given), fourth_word(given))
@@ -116,26 +111,17 @@ class ProgramLoader:
             p, row0, last, stride_row, stride_k, e = s
             for n in range(N * C):
                 at[n] = at[n] + count * stride_k
-            at[P] = at[P] + count
+            at[PIECES] = at[PIECES] + count
             hide(at)
         return start, part, whole, put, step
 
     def _vector(self):
-        """Device function ``fetch(hold, w, p, at, ...)``: the words of a piece, one load of each 16 bytes."""
-        EACH = self.each
-        load = {1: load1_nc_if, 2: load2_nc_if}.get(EACH, load4_nc_if)
-        SIZE = min(EACH, 4)
+        """Device function ``fetch(hold, w, p, at, ...)``: the words of a piece, by one load."""
+        load = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[self.each]
 
         @device_function
         def fetch(hold, w, p, at, stride, most, left, ok):
-            words = as_u32(advance(p, at))
-            for j in range(EACH // SIZE):
-                if SIZE == 1:
-                    hold[w] = load(words, 0, ok)
-                else:
-                    found = load(words, j * SIZE, ok)
-                    for v in range(SIZE):
-                        hold[w + j * SIZE + v] = found[v]
+            load(hold, w, as_u32(advance(p, at)), 0, ok)
         return fetch
 
     def _single(self):

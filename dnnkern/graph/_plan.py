@@ -6,6 +6,7 @@ at other times.
 """
 import threading
 from dataclasses import replace
+from functools import cached_property
 
 from .. import dispatch
 from ..algorithm import Note
@@ -50,7 +51,7 @@ class Plan:
     bits : frozenset of int
         uids of BOOLEAN tensors whose buffers have one bit per element.
     """
-    bits, _promised = frozenset(), None
+    bits = frozenset()
 
     def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False, cut=0):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
@@ -136,14 +137,11 @@ class Plan:
         """Bytes of workspace for calls in which the buffers of BOOLEAN tensors have one bit per element: those tensors' bytes."""
         return sum(lines_of(t) for t in map(self.spec.tensor, self.uids[0]) if t.may_be_bits and t.uid not in self.bits)
 
-    @property
+    @cached_property
     def promised(self):
-        """Bytes that a workspace has which is given as an address: `get_workspace_size()`."""
-        return self.workspace + self.room if self._promised is None else self._promised
-
-    @promised.setter
-    def promised(self, size):
-        self._promised = size
+        """Bytes that a workspace has which is given as an address: `get_workspace_size()`, of a plan for other shapes that of the plan
+        that was built."""
+        return self.workspace + self.room
 
     # ---- launches
 

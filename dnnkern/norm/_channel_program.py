@@ -24,14 +24,6 @@ class WithChannelProgram(WithRowProgram):
             raise ValueError(f"{self.op}: a program without y")
         self.check_row_program((channel_axis(self.x, self.layout),))
 
-    @property
-    def outputs(self):
-        return (*super().outputs, *self.side_outputs)
-
-    @property
-    def bytes(self):
-        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
-
 
 @functools.cache
 def make_functions(program, compute, result, elements, pixels):

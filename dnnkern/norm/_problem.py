@@ -141,14 +141,6 @@ class _Forward(WithRowProgram, _RowNorm):
         """Of the results that there are, as the operation calls them."""
         return (*(name for name, _, _ in self.arrays[-self.results:]), *(self.extra_names[1] if self.program else ()))
 
-    @property
-    def outputs(self):
-        return (*super().outputs, *self.side_outputs)
-
-    @property
-    def bytes(self):
-        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
-
     def __str__(self):
         return super().__str__() + f" program {self.program}" * (self.program is not None)
 

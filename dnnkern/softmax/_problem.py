@@ -130,14 +130,6 @@ class SoftmaxProblem(WithRowProgram, _Softmax):
     def arrays(self):
         return self.x, self.y
 
-    @property
-    def outputs(self):
-        return (self.y, *self.side_outputs)
-
-    @property
-    def bytes(self):
-        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
-
     def __str__(self):
         return super().__str__() + f" program {self.program}" * (self.program is not None)
 

@@ -39,7 +39,12 @@ def _below_the_diagonal(dtypes):
                     (_step("cmp_ge", 1, 2, compute="int32"), _step("binary_select", 0, 3, 4, compute="float32")))
 
 
+def _rounded(dtypes):
+    return _program((("float32", "scalar"),), (_step("mul", 0, 1, compute="float32"),))
+
+
 PROLOGUES = {
+    "rounded": Made("bfloat16", (("float32", "scalar"),), _rounded, lambda x, of: np.clip(np.rint(x * of[0]), -128, 127)),
     "cast": Made("int8", (), lambda dtypes: _program((), (_step("identity", 0, compute="float32"),)), lambda x, of: x),
     "cast8": Made("float8_e4m3fn", (), lambda dtypes: _program((), (_step("identity", 0, compute="float32"),)), lambda x, of: x),
     "scale-bias-relu": Made("bfloat16", (("float32", "column"), ("float32", "column")), _scale_bias_relu,
@@ -72,7 +77,7 @@ class MadeMatmul(Matmul):
             places[of] = self._lay(of, shape, made.source)
             for name, (dtype, by) in zip(made.names(of), made.operands):
                 lead, (m, n) = (1,) * (len(shape) - 2) if by != "matrix" else shape[:-2], shape[-2:][::-1] if swapped else shape[-2:]
-                matrix = {"row": (m, 1), "column": (1, n), "matrix": (m, n)}.get(by)
+                matrix = {"scalar": (1, 1), "row": (m, 1), "column": (1, n), "matrix": (m, n)}.get(by)
                 if matrix is not None:
                     places[name] = self._lay(name, (*lead, *(matrix[::-1] if swapped else matrix)), dtype)
         return places
@@ -117,6 +122,8 @@ class MadeMatmul(Matmul):
                     values[name] = coherent(rounded(x, dtype), lies)
             if made.source in RANGE:
                 values[of] = np.clip(values[of], -40, 40)
+            elif self.dtype in RANGE:
+                values[of] = coherent(rounded(rng.integers(-40, 41, values[of].shape) + 0.25, made.source), self.inputs()[of])
         return values
 
     def _matrices(self, values):
@@ -150,4 +157,8 @@ def prologues():
     yield case("cast-b-skinny", 4, 130, 520, made_b="cast", tb=True)
     yield case("scale-bias-relu-tf32", 34, 24, 40, "float32", made_a="scale-bias-relu", math="tf32")
     yield case("scale-bias-relu-program", 24, 40, 32, made_a="scale-bias-relu", program="chain", out_dtype="bfloat16", tb=True)
+    # pairs of aligned elements, where a word of the stage takes four
+    yield case("rounded-nt", 20, 18, 34, "int8", made_a="rounded", tb=True, out_dtype="int32")
+    yield case("rounded-tn", 34, 18, 20, "int8", made_a="rounded", ta=True, out_dtype="int32")
+    yield case("rounded-odd", 9, 10, 33, "int8", made_a="rounded", out_dtype="int32")
     yield case("strided", 18, 22, 26, made_a="matrix-rows", layout={"a": {"gap": 5}, "a1": {"order": (1, 0)}, "b": {"step": 2}})

@@ -243,7 +243,7 @@ def apply_kernel(config):
 
     @device_function
     def write(u, s):
-        """y of row u in flight, past the program: what the kernel does without one, where a loop is unrolled as it is."""
+        """y of row u in flight."""
         y, step, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands, extents = s
         if row + u * HEIGHT < rows:
             unpack(values, 0, raw, u * LENGTH)
@@ -254,9 +254,10 @@ def apply_kernel(config):
                 if RESIDUAL:
                     value += others[e]
                 values[e] = act(value)
-            of_channels(0, (values, image, row + u * HEIGHT, channel, operands, extents))
+            if PROGRAM:
+                of_channels(0, (values, image, row + u * HEIGHT, channel, operands, extents))
             put(advance(y, u * HEIGHT * step), 0, values, 0)
-    write_all = unrolled(UNITS, write) if PROGRAM else None
+    write_all = unrolled(UNITS, write)
 
     @jit(launch_bounds=(THREADS, BLOCKS_APPLY))
     def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, image_strides,
@@ -304,19 +305,6 @@ def apply_kernel(config):
                     row = row + UNITS * HEIGHT
                     read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
                 q = advance(y, row * row_strides.y)
-                if PROGRAM:
-                    write_all(0, (q, row_strides.y, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands,
-                                  extents))
-                else:
-                    for u in range(UNITS):
-                        if row + u * HEIGHT < rows:
-                            unpack(values, 0, raw, u * LENGTH)
-                            if RESIDUAL:
-                                unpack(others, 0, more, u * LENGTH)
-                            for e in range(E):
-                                value = (values[e] - means[e]) * scales[e] + shifts[e]
-                                if RESIDUAL:
-                                    value += others[e]
-                                values[e] = act(value)
-                            put(advance(q, u * HEIGHT * row_strides.y), 0, values, 0)
+                write_all(0, (q, row_strides.y, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands,
+                              extents))
     return channel_norm_apply
