@@ -1,6 +1,6 @@
 """Graphs that are built beside the same arithmetic in float64."""
 import numpy as np
-from graphs import DTYPE, T, array_of, execute, like, new_graph
+from graphs import DTYPE, T, array_of, channels_last, execute, like, new_graph
 
 import dnnkern.graph as cudnn
 from dnnkern.host.dtypes import ROUNDOFF, numpy_dtype
@@ -116,3 +116,25 @@ def count_launches(graph):
     """Kernels of the plan that runs."""
     plan = graph._engines.first()
     return sum(len(a.build(step.problem, plan.device, a.config)) for step, a in zip(plan.steps, plan.algorithms) if a)
+
+
+def image(both, order=channels_last, **more):
+    return both.input((3, 8, 4, 5), order=order, **more)
+
+
+class Patterns(dict):
+    """Name -> (function that makes the pattern of a `Both`, operations of the steps, launches of all of them, type in memory)."""
+
+    def __call__(self, *steps, launches=None, io=T.HALF):
+        """Decorate a function that makes a pattern."""
+        def define(function):
+            self[function.__name__] = function, list(steps), launches, io
+            return function
+        return define
+
+    def check(self, name):
+        """Values against float64, and the steps."""
+        function, steps, launches, io = self[name]
+        both = Both(io)
+        function(both)
+        both.check(steps, launches)

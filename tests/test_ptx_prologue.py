@@ -29,10 +29,10 @@ def problem(m, n, k, a="bfloat16", b="bfloat16", of_a=None, of_b=None):
                          prologue_a=prologue(of_a, (1, k)), prologue_b=prologue(of_b, (1, n)))
 
 
-PROBLEMS = {"int8-weights": (problem(32, 12288, 4096, b="int8", of_b=CAST), 255),
-            "int8": (problem(4096, 4096, 4096, "int8", of_a=CAST), 255),
-            "scale-bias-relu": (problem(4096, 4096, 4096, of_a=SCALE_BIAS_RELU), 255),
-            "float32": (problem(4096, 4096, 4096, "float32", of_a=SCALE_BIAS_RELU), 255)}
+PROBLEMS = {"int8-weights": (problem(32, 12288, 4096, b="int8", of_b=CAST), 168),
+            "int8": (problem(4096, 4096, 4096, "int8", of_a=CAST), 250),
+            "scale-bias-relu": (problem(4096, 4096, 4096, of_a=SCALE_BIAS_RELU), None),  # as many as there are, and none is spilled
+            "float32": (problem(4096, 4096, 4096, "float32", of_a=SCALE_BIAS_RELU), 176)}
 
 
 @pytest.mark.ptx
@@ -45,5 +45,5 @@ def test_operands_are_made_in_registers(name, arch):
     launch = mma.build(p, target, mma.config)[0]
     code = assembled(launch.kernel, launch.signature, target.arch)
     assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
-    assert code.registers <= registers, code.registers
+    assert registers is None or code.registers <= registers, code.registers
     assert code.opcodes("LDGSTS"), "the operand that is not made comes by copies"

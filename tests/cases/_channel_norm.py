@@ -7,7 +7,7 @@ import numpy as np
 from activations import ACTIVATIONS, SLOPES
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
-from ._programs import PROGRAMS
+from ._programs import PROGRAMS, Programmed
 from ._softmax import OTHERS, SHORT
 
 BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
@@ -15,7 +15,7 @@ BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
 
 
 @dataclass(frozen=True)
-class ChannelNorm(Case):
+class ChannelNorm(Programmed, Case):
     """One call; layouts are keywords of `lay` by array. `missing` names operands that are left out, `dresidual` too; `to`: dtype
     of a result y, if not x's; `program`: one of `PROGRAMS`, of y, whose rows are images and pixels, its columns channels."""
     id: str
@@ -130,23 +130,15 @@ class ChannelNorm(Case):
             dtype = self.to or dtype
         return lay(self.place_shape(self.kind(name)), dtype, **self.places.get(name, {}))
 
-    @property
-    def fused(self):
-        return PROGRAMS.get(self.program)
-
     def extra_places(self):
         """Of the program's operands."""
-        if not self.fused:
-            return {}
         shapes = {"scalar": (1,), "matrix": self.shape, "column": [n if k == self.channel else 1 for k, n in enumerate(self.shape)],
                   "row": [1 if k == self.channel else n for k, n in enumerate(self.shape)]}
-        places = self.fused.places(self.to or self.dtype, shapes.get)
-        return {name: lay(tuple(shape), dtype, **self.places.get(name, {})) for name, (dtype, shape) in places.items()}
+        return self.lay_operands(shapes, self.places)
 
     def side_places(self):
         """Of what the program stores."""
-        sides = range(1, self.fused.sides + 1 if self.fused else 1)
-        return {f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **self.places.get(f"y{k}", {})) for k in sides}
+        return self.lay_sides(self.places)
 
     def inputs(self):
         return {name: self.place(name) for name in self.names} | self.extra_places()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
-from ._programs import PROGRAMS
+from ._programs import PROGRAMS, Programmed
 from ._softmax import OTHERS, SHORT
 
 
@@ -17,7 +17,7 @@ def normalised(x, axes, eps, layer):
 
 
 @dataclass(frozen=True)
-class Norm(Case):
+class Norm(Programmed, Case):
     """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out; `extra`: with what is optional, a
     residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum; `to`: y's dtype, if not x's;
     `program`: one of `PROGRAMS`, of y."""
@@ -89,26 +89,17 @@ class Norm(Case):
             dtype = self.to or dtype
         return lay(shape, dtype, **self.layout.get(name, {}))
 
-    @property
-    def fused(self):
-        return PROGRAMS.get(self.program)
-
     def extra_places(self):
         """Of the program's operands."""
-        if not self.fused:
-            return {}
         shapes = {"scalar": (1,), "column": self.shape[self.start:], "matrix": self.shape,
                   "row": (*self.shape[:self.start], *(1,) * len(self.axes))}
-        places = self.fused.places(self.to or self.dtype, shapes.get)
-        return {name: lay(shape, dtype, **self.layout.get(name, {})) for name, (dtype, shape) in places.items()}
+        return self.lay_operands(shapes, self.layout)
 
     def inputs(self):
         return {name: self.place(name) for name in self.names} | self.extra_places()
 
     def outputs(self):
-        sides = range(1, self.fused.sides + 1 if self.fused else 1)
-        return ({name: self.place(name) for name in self.results}
-                | {f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **self.layout.get(f"y{k}", {})) for k in sides})
+        return {name: self.place(name) for name in self.results} | self.lay_sides(self.layout)
 
     def problem(self):
         from dnnkern.host.tensor import Tensor

@@ -5,7 +5,7 @@ from typing import Callable
 import numpy as np
 from activations import ACTIVATIONS
 
-from . import RANGE, coherent, rounded
+from . import RANGE, coherent, lay, rounded
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,26 @@ class Fused:
         sizes = 8 * roundoff * (2 + np.abs(acc) + sum(map(np.abs, x)) + np.abs(y)) * (1 + self.slope(x))
         bound = self.slope(x) * bound + (0 if self.exact and not bound.any() else sizes)
         return (y, bound), [(s, np.broadcast_to(bound, s.shape)) for s in sides]
+
+
+class Programmed:
+    """What cases of normalisations with a program share: `program` is a name of `PROGRAMS`, `wide` the type that is computed in."""
+
+    @property
+    def fused(self):
+        return PROGRAMS.get(self.program)
+
+    def lay_operands(self, shapes, layout):
+        """{name: Place} of the program's operands, whose shapes are by what they vary along."""
+        if not self.fused:
+            return {}
+        places = self.fused.places(self.to or self.dtype, shapes.get)
+        return {name: lay(tuple(shape), dtype, **layout.get(name, {})) for name, (dtype, shape) in places.items()}
+
+    def lay_sides(self, layout):
+        """{name: Place} of what the program stores."""
+        sides = range(1, self.fused.sides + 1 if self.fused else 1)
+        return {f"y{k}": lay(self.shape, self.fused.side_dtype(self.wide), **layout.get(f"y{k}", {})) for k in sides}
 
 
 def _step(mode, *inputs, compute, **parameters):
