@@ -250,8 +250,9 @@ def promoted_fits(tile):
 
 
 @functools.cache
-def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None):
-    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out, addend_map)`` that a kernel's every thread calls once.
+def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None, made=None):
+    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out, addend_map, operands)`` that a kernel's every thread calls
+    once.
 
     Parameters
     ----------
@@ -274,6 +275,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     ahead : (int, device function (words, tile, thread, out)), optional
         So many words, which a thread loads to the local array `words` while the tile's last products are computed; the sink gets them as
         `columns`.
+    made : hopper_made.MadeRows, optional
+        How a is made in registers, with `operands`.
 
     Notes
     -----
@@ -288,6 +291,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
     A_SHARE, A_GROUP = tile.a_steps
+    MADE, FIRST_ROW = made is not None, 0 if PING_PONG else 64 * GROUPS
+    READERS = 31 if MADE else 127  # of the threads that free a stage: each warp reads the rows that it makes
+    if MADE:
+        A_SHARE = A_SHARE // ROW * made.pitch
     schedule = make_static(CLUSTER)
     by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
     A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
@@ -295,15 +302,16 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
                           a_step=2 if loader.a_major == "k" else 128, b_step=2 if loader.b_major == "k" else 2 * width,
                           a_tile=A_GROUP // 16)
-    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
+    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(4 if MADE else 1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
-    drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=SHARING, cluster=CLUSTER)
+    drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=128 // (READERS + 1) * SHARING, cluster=CLUSTER)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
     first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
     WORDS, load_ahead = ahead or (0, None)
+    first_made, multiply_made = made[:2] if MADE else (None, None)
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
@@ -351,11 +359,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
-    def consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out):
+    def consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out, operands):
         acc = cuda.local.array(SUMS, scalar)
         state, t, turn = pipe.consumer_start(), first, i32(1)
         handed = group > 0
-        top = 0 if PING_PONG else group * 64
+        top = group * FIRST_ROW
         mine = ring + u32(group) * A_SHARE
         staging = ring + STAGING + u32(group) * STAGING_SHARE
         if PROMOTED:
@@ -382,6 +390,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     total[i] = f32(0)
             if FACTORS:
                 scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+            if MADE:
+                rows = first_made(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands)
             for k in range(begin, end):
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
@@ -403,10 +413,15 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                             for j in range(4):
                                 total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
                     continue
-                multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
+                if MADE:
+                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), k, i32(k != begin), thread, rows)
+                else:
+                    multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
                 if k > begin:
                     wait_older(acc)
-                    pipe.consumer_release(bars, before, thread)
+                    if MADE:
+                        cuda.syncwarp()
+                    pipe.consumer_release(bars, before, thread & READERS)
                 before, state = state, pipe.next(state)
             if PING_PONG and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
@@ -416,13 +431,15 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 sink_all(0, (total, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
             elif end > begin:
                 wait_all(acc)
-                pipe.consumer_release(bars, before, thread)
+                if MADE:
+                    cuda.syncwarp()
+                pipe.consumer_release(bars, before, thread & READERS)
                 sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
             if FURTHER and end > begin:
                 state = pipe.advance(state, FURTHER)
 
     @device_function
-    def product(a_map, b_map, y_map, shared, tiles, place, out, addend_map=None):
+    def product(a_map, b_map, y_map, shared, tiles, place, out, addend_map=None, operands=None):
         ring = (shared + 1023) & 0xFFFFFC00
         bars = pipe.barriers(ring + BARS)
         tid = cuda.threadIdx.x
@@ -449,7 +466,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         else:
             claim_registers()
             thread = tid & 127
-            consume(y_map, ring, bars, tiles, first, rank, place, role - 1, thread, out)
+            consume(y_map, ring, bars, tiles, first, rank, place, role - 1, thread, out, operands)
             if thread == 0:
                 drain()
     return product

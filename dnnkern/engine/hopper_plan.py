@@ -119,11 +119,11 @@ class Operand:
         """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
         return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset),) if self.packed else ()
 
-    def argument(self, rows, offset):
-        """The tensor map of boxes of `rows` rows and 128 bytes along k, or of 64 rows and the same k."""
+    def argument(self, rows, offset, depth=None):
+        """The tensor map of boxes of `rows` rows and 128 bytes along k, or `depth` elements, or of 64 rows and the same k."""
         batch, across, along = self.strides
         itemsize, extent, k = self.tensor.itemsize, self.extent, self.k
-        bk, line = ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
+        bk, line = depth or ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
         if self.packed:
             lines, length, _ = self.lines
             across = along = pitch_of(length, itemsize)  # of which the other is 1, and not asked for
@@ -134,7 +134,8 @@ class Operand:
             shape, strides, box = (self.matrices, extent, k), (batch, across if extent > 1 else line, 1), (1, rows, bk)
         else:
             shape, strides, box = (self.matrices, k, extent), (batch, along if k > 1 else line, 1), (1, bk, 64)
-        spec = TensorMap(self.tensor.dtype, shape, strides, box, 128)
+        spec = TensorMap("uint8" if self.tensor.dtype == "bool" else self.tensor.dtype, shape, strides, box,
+                         bk * itemsize if self.major == "k" else ROW)
         return Argument("tensormap", "workspace" if self.packed else self.name, offset=offset if self.packed else 0, spec=spec)
 
 
@@ -358,7 +359,7 @@ def tile_count(parts, tile):
 def locate_arguments(parts, tile, a, b, ranges=1):
     """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
     super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
-    per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, a.tensor.itemsize)
+    per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, b.tensor.itemsize)
     arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)), *band_arguments(super_rows, tiles_n),
                  Argument("int32", int(a.matrices > 1)),
                  Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))

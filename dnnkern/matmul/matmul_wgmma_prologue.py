@@ -1,0 +1,137 @@
+"""Tensor cores of Hopper, one operand made by a program on its way from shared memory to the registers in which wgmma takes it.
+
+The main loop is `engine.hopper`'s, the operand `engine.hopper_made`'s: its bytes are loaded as they lie, int8 as such, and its results
+never leave the multiprocessor. It is the left operand of the product; a problem that makes b is solved as yT = bT aT.
+
+It wins against `mma` wherever `wgmma` does. Against a kernel that makes the operand in front of `wgmma` it saves that one's bytes, and
+costs the program for each column of tiles anew.
+"""
+import functools
+from typing import NamedTuple
+
+from ..device import cuda, jit, u32
+from ..device.index import ceil_div
+from ..device.tma import tensor_map_address
+from ..device.vec import shared_address
+from ..dispatch import Algorithm, Note
+from ..engine.hopper import ROW, make_matrix_loader, make_product
+from ..engine.hopper_made import DEPTH, make_made_rows
+from ..engine.hopper_plan import (TILES, Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_operand,
+                                  make_sink, most_sums, output_arguments, pack_seconds, product_seconds, stored_by_tma, tile_count,
+                                  y_argument)
+from ..engine.roles import operand_strides, roles, store_width
+from ..engine.simt_plan import addends_refusal
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..host.memo import remembered
+
+WORDS = 40  # registers that a thread needs beside its sums for each 64 rows: 4 steps of 4 words, and what they are made of
+
+
+class _Sizes(NamedTuple):
+    """What `product_seconds` asks of a problem."""
+    a: object
+    bytes: int
+
+
+def supports(problem):
+    """One operand of up to 16 bits with a prologue that makes it float16 or bfloat16."""
+    if len(problem.prologues) != 1:
+        return f"{len(problem.prologues)} operands with a prologue; one is made in registers"
+    source = getattr(problem, next(iter(problem.prologues))).dtype
+    if problem.dtype_a not in ("float16", "bfloat16"):
+        return f"products of {problem.dtype_a}; expected 16 bits"
+    if ITEMSIZE[source] > 2:
+        return f"a prologue of {source}; expected 16 bits at most"
+    if problem.k == 0:
+        return "K=0: there is nothing to multiply"
+    if problem.scales.by_block:
+        return "scales by block"
+    if len(problem.batch) > 1:
+        return f"{len(problem.batch)} batch dimensions that do not merge, one is the most"
+    if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 256:
+        return f"a size of {max(problem.m, problem.n, problem.k)}; the most is 2**31 - 257"
+    return addends_refusal(problem)
+
+
+@remembered
+def parts_of(problem):
+    """The problem's parts, the operand that is made on the left."""
+    return roles(problem, problem.prologue_a is None)
+
+
+@remembered
+def operands_of(parts):
+    """The two `Operand`: what is made lies along k in shared memory."""
+    made = []
+    for which, name, tensor in zip("ab", parts.names, (parts.a, parts.b)):
+        extent, across, along, batch = operand_strides(parts, which)
+        stride = batch[0] if batch else 0
+        made.append(make_operand(name, tensor, extent, parts.k, (stride, across, along), parts.batch_size if stride else 1, None,
+                                 anywhere=which == "a"))
+    return tuple(made)
+
+
+def configs(problem, device):
+    """The tiles that read b as it lies, with registers for the words of a."""
+    major = operands_of(parts_of(problem))[1].major
+    return [Config(tile) for tile in TILES if (major == "k" or tile.cluster == 1 or tile.bn // tile.cluster % 64 == 0)
+            and tile.sums + tile.groups * WORDS <= tile.registers[1] and tile.sums <= most_sums(problem.program)]
+
+
+def workspace(problem, device, config):
+    """Copies of operands that TMA cannot address, or of one to be made that does not lie along k."""
+    return sum(x.bytes for x in operands_of(parts_of(problem)))
+
+
+def estimate(problem, device, config):
+    """As `wgmma`'s."""
+    parts, tile = parts_of(problem), config.tile
+    columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts)
+    tiles, steps = tile_count(parts, tile) * tile.cluster, ceil_div(parts.k, DEPTH)
+    return pack_seconds(operands, device) + product_seconds(
+        _Sizes(problem.operand("a"), problem.bytes), tile, device, tiles, steps, parts.m, (columns - 1) * parts.a.nbytes,
+        all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
+
+
+@functools.cache
+def kernel(special, made, edge):
+    """The whole product, one persistent launch."""
+    tile = special.tile
+    loader = make_matrix_loader(tile, *special.operands)
+    rows = make_made_rows(tile, loader, made, edge)
+    loader = loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch))
+    product = make_product(tile, loader, make_locate(tile), make_sink(special), special.epilogue.accumulator, made=rows)
+
+    @jit(launch_bounds=(tile.threads, tile.blocks))
+    def matmul_wgmma_prologue(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
+                              k, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
+                              bias_stride, c, c_row_stride, c_column_stride, extras, operands):
+        shared = cuda.shared.array(0, u32)
+        y_map = tensor_map_address(y_map)
+        product(tensor_map_address(a), tensor_map_address(b), y_map, shared_address(shared, 0), tiles,
+                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
+                MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                             c_row_stride, c_column_stride, extras), y_map, (operands, m, k))
+    return matmul_wgmma_prologue
+
+
+def build(problem, device, config):
+    """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
+    parts, tile = parts_of(problem), config.tile
+    a, b = operands_of(parts)
+    by_tma, making = stored_by_tma(parts), parts.making[0]
+    tiles, place = locate_arguments(parts, tile, a, b)
+    special = Specialisation(tile, (making.made.dtype, b.tensor.dtype, a.major, b.major), parts.epilogue, by_tma,
+                             not by_tma and store_width(parts, 2) == 2)
+    a_map = a.argument(tile.bm, 0, DEPTH)
+    arguments = (a_map, b.argument(tile.bn // tile.cluster, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles),
+                 *place, Argument("int32", parts.k), *output_arguments(parts), making.argument(1))
+    blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
+    return (*a.pack(0), *b.pack(a.bytes),
+            Launch(kernel(special, making.made, parts.k % DEPTH != 0), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
+                   cluster=(tile.cluster, 1, 1), dependent=True))
+
+
+ALGORITHM = Algorithm(op="matmul", name="wgmma_prologue", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True, prologues=True)
