@@ -85,8 +85,8 @@ def test_no_module_imports_itself():
         pytest.fail(" -> ".join(str(path.relative_to(sources.PACKAGE)) for path in reversed(error.args[1])))
 
 
-# What a reader of a kernel has to hold in mind (readable.py, docs/notes/readable.md): lower a number where a change makes it fall; new kernels
-# may bring casts, up to the 2,000 of that page.
+# What a reader of a kernel has to hold in mind (readable.py, docs/notes/readable.md): lower a number where a change makes it fall; new
+# kernels may bring casts, up to the 2,000 of that page.
 MOST = {"casts": 1580, "subscripts": 28, "captured": 39, "files": 6, "private": 0, "lines": 500}
 
 
