@@ -2,7 +2,7 @@
 from ..device.pointwise import WITH_SLOPE
 from .constants import constants
 
-COST = constants("act/elements")
+COST, PROGRAM = constants("act/elements"), constants("fused/program")
 
 OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
                              "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
@@ -20,3 +20,8 @@ def instructions_of(function):
     if function.is_condition:
         return COST.light
     return getattr(COST, OF_MODES.get(function.mode, "other"))
+
+
+def steps_instructions(program):
+    """Of an element, the program's functions alone."""
+    return sum(instructions_of(step.function) - PROGRAM.apart for step in program.steps)

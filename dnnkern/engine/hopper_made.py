@@ -7,14 +7,14 @@ left alone until they have read it: they are at most three steps behind.
 import functools
 from typing import NamedTuple
 
-from ..device import cuda, device_function, f32, u32, u64
+from ..device import cuda, device_function, u32, u64
 from ..device.convert import element
 from ..device.fastmath import minimum
-from ..device.program import element_of, make_cast, make_program
+from ..device.program import element_of, make_cast, make_program, positions_of
 from ..device.program_batches import make_placed
 from ..device.program_operands import loaded_type
 from ..device.unroll import unrolled
-from ..device.vec import load_shared_u32
+from ..device.vec import as_u32, load2, load_shared_u32
 from ..device.wgmma import make_wgmma, make_wgmma_wait
 from ..host.dtypes import numpy_dtype
 
@@ -40,10 +40,12 @@ class MadeRows(NamedTuple):
 
 
 @functools.cache
-def make_made_rows(tile, loader, made, edge):
-    """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `edge`: k is no multiple of a stage's."""
-    GROUPS, B_STEP = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width
-    fill, placed, pitch = _make_fill(made, GROUPS, edge), make_placed(made.program, 1), DEPTH * numpy_dtype(made.source).itemsize
+def make_made_rows(tile, loader, made, pairs, edge):
+    """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: k is no multiple
+    of a stage's."""
+    GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
+    fill, word, columns = _make_fill(item, GROUPS), _make_word(made, pairs, edge), _make_columns(made.program, pairs, edge)
+    placed, pitch = make_placed(made.program, 1), DEPTH * item
     multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
     wait = make_wgmma_wait(STEPS - 1, 0)
 
@@ -54,57 +56,111 @@ def make_made_rows(tile, loader, made, edge):
 
     @device_function
     def step(i, s):
-        acc, at, b, k, accumulate, thread, state = s
-        words = cuda.local.array(4 * GROUPS, u32)
+        acc, found, b, k, accumulate, thread, state = s
+        row, last, end, e = state
+        words, pair = cuda.local.array(4 * GROUPS, u32), thread & 3
+        column = k * DEPTH + STEP * i + 2 * pair
+        early, late = columns(column, end, e), columns(column + STEP // 2, end, e)
         wait(acc)
-        fill(words, at, i, k * DEPTH, thread, state)
+        for n in range(2 * GROUPS):
+            place, below = n // 2 * 4 + n % 2, minimum(row + n // 2 * 64 + n % 2 * 8, last)
+            at = i * 4 * GROUPS + place
+            words[place] = word(found[at], early, below, column, end, e)
+            words[place + 2] = word(found[at + 2], late, below, column + STEP // 2, end, e)
         multiply_step(acc, words, b + u64(i * B_STEP), accumulate if i == 0 else 1)
     steps = unrolled(STEPS, step)
 
     @device_function
     def multiply(acc, at, b, k, accumulate, thread, state):
-        steps(0, (acc, at, b, k, accumulate, thread, state))
+        found = cuda.local.array(4 * STEPS * GROUPS, u32)
+        fill(found, at, thread)
+        steps(0, (acc, found, b, k, accumulate, thread, state))
     return MadeRows(first, multiply, pitch)
 
 
-def _make_fill(made, groups, edge):
-    """Device function ``fill(words, at, i, k, thread, state)``: step i of a stage whose first k is `k`, four words for each 64 rows."""
-    item, word = numpy_dtype(made.source).itemsize, make_word(made, edge)
+def _make_fill(item, groups):
+    """Device function ``fill(words, at, thread)``: the stage at `at` as it lies, four pairs for each step and 64 rows; all at once, since
+    the products of a step wait for its loads."""
     PITCH = DEPTH * item
 
     @device_function
-    def fill(words, at, i, k, thread, state):
-        row, last, end, e = state
+    def fill(words, at, thread):
         eighth, pair = (thread & 31) >> 2, thread & 3
         first = ((thread >> 5) * 16 + eighth) * PITCH
-        for half in range(2):
+        for half in range(2 * STEPS):
             if item == 2:  # the swizzle of 128 bytes
-                place = (((2 * i + half) ^ eighth) << 4) + 4 * pair
+                place = ((half ^ eighth) << 4) + 4 * pair
             else:  # of 64, and two pairs are a word
-                place = ((i ^ (eighth >> 1 & 3)) << 4) + 8 * half + 4 * (pair >> 1)
+                place = ((half // 2 ^ (eighth >> 1 & 3)) << 4) + 8 * (half % 2) + 4 * (pair >> 1)
             for n in range(2 * groups):
                 found = load_shared_u32(at + u32(first + (n // 2 * 64 + n % 2 * 8) * PITCH + place))
-                words[n // 2 * 4 + 2 * half + n % 2] = found if item == 2 else found >> u32((pair & 1) * 16)
-        for half in range(2):
-            column = k + STEP * i + 8 * half + 2 * pair
-            for n in range(2 * groups):
-                w = n // 2 * 4 + 2 * half + n % 2
-                words[w] = word(words[w], minimum(row + n // 2 * 64 + n % 2 * 8, last), column, end, e)
+                words[(half // 2 * groups + n // 2) * 4 + half % 2 * 2 + n % 2] = found if item == 2 else found >> u32((pair & 1) * 16)
     return fill
 
 
-def make_word(made, edge):
-    """Device function ``word(pair, row, k, end, e)``: two neighbours along k, made of two in memory; 0 from `end` on. Host function."""
-    source = loaded_type(made.source)
-    run, unpack, pack = make_program(made.program, source), element_of(made.source).unpack, element(made.dtype).pack
-    cast = make_cast(made.program.types(source)[made.program.result], "float32")
+def paired(making):
+    """Numbers of a program's operands that a thread can load two neighbours of at a time: by column, every second one aligned. Host
+    function."""
+    def fits(tensor, steps):
+        return (tensor.dtype in ("float16", "bfloat16", "float32") and steps.column == 1 and tensor.alignment % (2 * tensor.itemsize) == 0
+                and all(s % 2 == 0 for s in steps.batch))
+    return tuple(k for k, ((_, access), tensor, steps) in enumerate(zip(making.made.program.operands, making.extras, making.steps))
+                 if access == "column" and fits(tensor, steps))
+
+
+def _make_columns(program, pairs, edge):
+    """Device function ``columns(k, end, e)``: the values of those operands at column k, and of the next column; k is even, as is `end`."""
+    if not pairs:
+        return device_function(lambda k, end, e: (0, 0))
+    values = None
+    for number in pairs:
+        values = _with_pair(values, element(program.operands[number][0]), positions_of(program)[number])
 
     @device_function
-    def word(pair, row, k, end, e):
+    def columns(k, end, e):
+        return values(minimum(k, end - 2) if edge else k, e)
+    return columns
+
+
+def _with_pair(before, kind, AT):
+    unpack = kind.unpack
+    if kind.per_word == 2:
+        pair = device_function(lambda k, e: unpack(as_u32(e[AT])[k >> 1]))
+    else:
+        pair = device_function(lambda k, e: load2(e[AT], k))
+    if before is None:
+        @device_function
+        def values(k, e):
+            low, high = pair(k, e)
+            return (low,), (high,)
+        return values
+
+    @device_function
+    def more_values(k, e):
+        lows, highs = before(k, e)
+        low, high = pair(k, e)
+        return lows + (low,), highs + (high,)
+    return more_values
+
+
+def _make_word(made, pairs, edge):
+    """Device function ``word(pair, given, row, k, end, e)``: two neighbours along k, made of two in memory, and of the values of `pairs`; 0
+    from `end` on."""
+    source = loaded_type(made.source)
+    run, unpack, pack = make_program(made.program, source, given=pairs), element_of(made.source).unpack, element(made.dtype).pack
+    cast = make_cast(made.program.types(source)[made.program.result], "float32")
+    if pairs:
+        value = device_function(lambda x, given, row, k, e: cast(run((x,) + given, row, k, e)))
+    else:
+        value = device_function(lambda x, given, row, k, e: cast(run(x, row, k, e)))
+
+    @device_function
+    def word(pair, given, row, k, end, e):
         x = unpack(pair)
-        if edge:
-            low = cast(run(x[0], row, minimum(k, end - 1), e)) if k < end else f32(0)
-            high = cast(run(x[1], row, minimum(k + 1, end - 1), e)) if k + 1 < end else f32(0)
-            return pack(low, high)
-        return pack(cast(run(x[0], row, k, e)), cast(run(x[1], row, k + 1, e)))
+        if not edge:
+            return pack(value(x[0], given[0], row, k, e), value(x[1], given[1], row, k + 1, e))
+        found = pack(value(x[0], given[0], row, minimum(k, end - 1), e), value(x[1], given[1], row, minimum(k + 1, end - 1), e))
+        if k + 1 >= end:  # NOTE: of the words alone: a branch around the program would end the products under way
+            found = found & 0xFFFF if k < end else u32(0)
+        return found
     return word

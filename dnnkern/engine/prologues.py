@@ -83,10 +83,11 @@ class Made(NamedTuple):
 
 
 class Making(NamedTuple):
-    """A `Made`, and what its kernel parameter is of: the prologue's operand names and their `Steps` in the loader's rows and k."""
+    """A `Made`, and what its kernel parameter is of: the prologue's operands, their names and their `Steps` in the loader's rows and k."""
     made: Made
     names: tuple
     steps: tuple
+    extras: tuple
 
     def argument(self, dims):
         """The kernel parameter with the program's operands, moved along `dims` dimensions of a batch."""
@@ -101,4 +102,4 @@ def making_of(problem, of):
     program, steps = prologue.program, tuple(s._replace(batch=batch) for s, batch in zip(*problem.prologue_steps(of)))
     if of == "b":  # loaders have k last
         program, steps = program.transposed(), tuple(s.transposed() for s in steps)
-    return Making(Made(program, getattr(problem, of).dtype, prologue.dtype, problem.is_wide), prologue.names(of), steps)
+    return Making(Made(program, getattr(problem, of).dtype, prologue.dtype, problem.is_wide), prologue.names(of), steps, prologue.extras)

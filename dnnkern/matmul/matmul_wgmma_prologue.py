@@ -14,8 +14,10 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.constants import constants
+from ..engine.functions import steps_instructions
 from ..engine.hopper import ROW, make_matrix_loader, make_product
-from ..engine.hopper_made import DEPTH, make_made_rows
+from ..engine.hopper_made import DEPTH, make_made_rows, paired
 from ..engine.hopper_plan import (TILES, Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_operand,
                                   make_sink, most_sums, output_arguments, pack_seconds, product_seconds, stored_by_tma, tile_count,
                                   y_argument)
@@ -25,6 +27,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..host.memo import remembered
 
+COST = constants("matmul/wgmma_prologue")
 WORDS = 40  # registers that a thread needs beside its sums for each 64 rows: 4 steps of 4 words, and what they are made of
 
 
@@ -85,21 +88,22 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """As `wgmma`'s."""
+    """As `wgmma`'s, or what making the operand takes to issue."""
     parts, tile = parts_of(problem), config.tile
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts)
     tiles, steps = tile_count(parts, tile) * tile.cluster, ceil_div(parts.k, DEPTH)
     return pack_seconds(operands, device) + product_seconds(
         _Sizes(problem.operand("a"), problem.bytes), tile, device, tiles, steps, parts.m, (columns - 1) * parts.a.nbytes,
-        all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
+        all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
+        COST.step + COST.function * steps_instructions(parts.making[0].made.program))
 
 
 @functools.cache
-def kernel(special, made, edge):
+def kernel(special, made, pairs, edge):
     """The whole product, one persistent launch."""
     tile = special.tile
     loader = make_matrix_loader(tile, *special.operands)
-    rows = make_made_rows(tile, loader, made, edge)
+    rows = make_made_rows(tile, loader, made, pairs, edge)
     loader = loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch))
     product = make_product(tile, loader, make_locate(tile), make_sink(special), special.epilogue.accumulator, made=rows)
 
@@ -124,13 +128,14 @@ def build(problem, device, config):
     tiles, place = locate_arguments(parts, tile, a, b)
     special = Specialisation(tile, (making.made.dtype, b.tensor.dtype, a.major, b.major), parts.epilogue, by_tma,
                              not by_tma and store_width(parts, 2) == 2)
+    pairs = paired(making) if parts.k % 2 == 0 else ()
     a_map = a.argument(tile.bm, 0, DEPTH)
     arguments = (a_map, b.argument(tile.bn // tile.cluster, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles),
                  *place, Argument("int32", parts.k), *output_arguments(parts), making.argument(1))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     return (*a.pack(0), *b.pack(a.bytes),
-            Launch(kernel(special, making.made, parts.k % DEPTH != 0), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
-                   cluster=(tile.cluster, 1, 1), dependent=True))
+            Launch(kernel(special, making.made, pairs, parts.k % DEPTH != 0), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
+                   shared=tile.shared, cluster=(tile.cluster, 1, 1), dependent=True))
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_prologue", supports=supports, workspace=workspace, estimate=estimate, build=build,
