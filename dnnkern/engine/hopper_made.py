@@ -63,10 +63,10 @@ def make_made_rows(tile, loader, made, pairs, edge):
         early, late = columns(column, end, e), columns(column + STEP // 2, end, e)
         wait(acc)
         for n in range(2 * GROUPS):
-            place, below = n // 2 * 4 + n % 2, minimum(row + n // 2 * 64 + n % 2 * 8, last)
-            at = i * 4 * GROUPS + place
-            words[place] = word(found[at], early, below, column, end, e)
-            words[place + 2] = word(found[at + 2], late, below, column + STEP // 2, end, e)
+            fragment, below = n // 2 * 4 + n % 2, minimum(row + n // 2 * 64 + n % 2 * 8, last)
+            at = i * 4 * GROUPS + fragment
+            words[fragment] = word(found[at], early, below, column, end, e)
+            words[fragment + 2] = word(found[at + 2], late, below, column + STEP // 2, end, e)
         multiply_step(acc, words, b + u64(i * B_STEP), accumulate if i == 0 else 1)
     steps = unrolled(STEPS, step)
 
@@ -89,11 +89,11 @@ def _make_fill(item, groups):
         first = ((thread >> 5) * 16 + eighth) * PITCH
         for half in range(2 * STEPS):
             if item == 2:  # the swizzle of 128 bytes
-                place = ((half ^ eighth) << 4) + 4 * pair
+                byte = ((half ^ eighth) << 4) + 4 * pair
             else:  # of 64, and two pairs are a word
-                place = ((half // 2 ^ (eighth >> 1 & 3)) << 4) + 8 * (half % 2) + 4 * (pair >> 1)
+                byte = ((half // 2 ^ (eighth >> 1 & 3)) << 4) + 8 * (half % 2) + 4 * (pair >> 1)
             for n in range(2 * groups):
-                found = load_shared_u32(at + u32(first + (n // 2 * 64 + n % 2 * 8) * PITCH + place))
+                found = load_shared_u32(at + u32(first + (n // 2 * 64 + n % 2 * 8) * PITCH + byte))
                 words[(half // 2 * groups + n // 2) * 4 + half % 2 * 2 + n % 2] = found if item == 2 else found >> u32((pair & 1) * 16)
     return fill
 
@@ -160,7 +160,7 @@ def _make_word(made, pairs, edge):
         if not edge:
             return pack(value(x[0], given[0], row, k, e), value(x[1], given[1], row, k + 1, e))
         found = pack(value(x[0], given[0], row, minimum(k, end - 1), e), value(x[1], given[1], row, minimum(k + 1, end - 1), e))
-        if k + 1 >= end:  # NOTE: of the words alone: a branch around the program would end the products under way
+        if k + 1 >= end:  # NOTE: of the words alone: a branch around the program would end the products in flight
             found = found & 0xFFFF if k < end else u32(0)
         return found
     return word
