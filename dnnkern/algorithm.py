@@ -71,6 +71,8 @@ class Algorithm:
         Whether it runs the program of a problem that has one, see `device.program`.
     prologues : bool
         Whether it makes operands by programs as it loads them, see `engine.prologues`.
+    reductions : bool
+        Whether it reduces values of its program, see `device.program`.
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
     idea : str
@@ -94,6 +96,7 @@ class Algorithm:
     arch: str = "sm_70+"
     programs: bool = False
     prologues: bool = False
+    reductions: bool = False
     config: object = None
     idea: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
@@ -109,6 +112,8 @@ class Algorithm:
             return f"{self.name} runs no program"
         if not self.prologues and getattr(problem, "prologues", None):
             return f"{self.name} runs no prologue"
+        if not self.reductions and getattr(getattr(problem, "program", None), "reductions", ()):
+            return f"{self.name} runs no reductions"
         return self.supports(problem)
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":

@@ -301,8 +301,8 @@ def test_explanation():
     assert all(part.algorithm and part.seconds > 0 for part in found.parts) and found.seconds == sum(p.seconds for p in found.parts)
     reasons = {(a, b): why for a, b, why in found.apart}
     assert reasons["hot", "mm"] == "what a product makes of its operands is not stored"
-    assert reasons["total", "scaled"] == "reduction runs no program"
-    assert reasons["sum", "total"] == "reduction takes its operands from memory"
+    assert reasons["total", "scaled"] == "what is reduced is there when the kernel has ended"
+    assert reasons["sum", "total"] == "kernels of their own are predicted to take less time"
     assert reasons["hot", "sum"] == "what a product makes of its operands is not stored"
     assert all(name for part in found.parts for name, _ in part.others) and found.workspace > 0
 

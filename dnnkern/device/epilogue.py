@@ -201,9 +201,9 @@ def make_epilogue(spec, result="storage", given=()):
     Parameters
     ----------
     spec : EpilogueSpec
-    result : "storage", "compute" or "packed"
+    result : "storage", "compute", "packed" or "reduced"
         The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
-        of columns n and n + 1.
+        of columns n and n + 1; or the tuple of what the program's reductions are of, for m and n within the matrix, and nothing is stored.
     given : tuple of "c", "residual", "bias", and numbers
         With "packed": addends, and the program's operands of these numbers, that are not loaded but handed over,
         ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column.
@@ -252,6 +252,8 @@ def make_epilogue(spec, result="storage", given=()):
         elif by_column:
             y = y + T(load_bias(e.bias, Offset(n * e.bias_stride)))
         return activate(y)
+    if result == "reduced":
+        return _with_reduced(spec, combine)
     if spec.program:
         combine = _with_program(spec, combine, given)
 
@@ -279,7 +281,7 @@ def make_epilogue(spec, result="storage", given=()):
             return pack(transform(acc0, m, n, e), transform(acc1, m, n + 1, e))
         return packed
     if result != "storage":
-        raise ValueError(f"make_epilogue: result {result!r}, expected 'storage', 'compute' or 'packed'")
+        raise ValueError(f"make_epilogue: result {result!r}, expected 'storage', 'compute', 'packed' or 'reduced'")
     if spec.program:
         from .program import make_narrow
         narrow = make_narrow(spec.program.types(spec.compute)[spec.program.result], spec.output)
@@ -314,6 +316,13 @@ def _with_program(spec, combine, given=()):
             return run((value,) + others, m, n, e.extras)
         return run(value, m, n, e.extras)
     return combine_and_run
+
+
+def _with_reduced(spec, combine):
+    """What the program reduces of `combine`'s value."""
+    from .program import make_reduced
+    run, T = make_reduced(spec.program, spec.compute), {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
+    return device_function(lambda acc, m, n, e: run(combine(acc, m, n, e, (T(0),)), m, n, e.extras))
 
 
 def _with_casts(pack, cast):

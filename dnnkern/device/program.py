@@ -25,6 +25,10 @@ Strides count elements, and are int64 where offsets are `wide`. Integers are loa
 step takes its inputs to its own compute type, and a condition is 1 or 0 in that. ``round_to`` rounds a step's result to a dtype: the value
 goes on as what a load of it would be. Conversions to integers round to nearest and saturate.
 
+Reductions are of a value over all ``rows`` (a result for each column), over all ``columns``, or over ``all`` of the matrix, after
+`Program.stores` and in no kernel's tuple: they are added up by tiles, see `reduce._tiles`. A kernel that does that computes each element
+once, or knows which are another's.
+
 Stores are of side outputs, ``matrix`` each. A program that has some is given the numbers of rows and of columns as the first members of
 the tuple, and any m and n: tiles compute elements beyond their matrix, which are not stored, and read what the last row or column does. An
 element may be computed twice, by the same arithmetic: a program stores, and never accumulates.
@@ -43,7 +47,12 @@ from .program_operands import MEMBERS, _bounds, loaded_type
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
 """What a program loads, stores and rounds to."""
-TRANSPOSED = {"row": "column", "column": "row"}
+TRANSPOSED = {"row": "column", "column": "row", "rows": "columns", "columns": "rows"}
+OVER = ("rows", "columns", "all")
+REDUCTIONS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros", "sum_square")
+"""Modes, as `reduce` has them."""
+REDUCED = ("float64", "float32", "float16", "bfloat16")
+"""Types of their results."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +97,19 @@ class Program:
         The number of the value that the kernel goes on with; the last by default.
     accumulators : int
         How many values the kernel gives.
+    reductions : tuple of (value, mode, over, dtype)
+        Of values that are floats: what each is reduced by, over what, and the type of the results.
     """
     loads: tuple = ()
     steps: tuple = ()
     stores: tuple = ()
     result: int | None = None
     accumulators: int = 1
+    reductions: tuple = ()
 
     def __post_init__(self):
         put = functools.partial(object.__setattr__, self)
-        for name in ("loads", "stores"):
+        for name in ("loads", "stores", "reductions"):
             put(name, tuple(map(tuple, getattr(self, name))))
         put("steps", tuple(self.steps))
         known = self.accumulators + len(self.loads)
@@ -118,6 +130,11 @@ class Program:
                 raise ValueError(f"program: a store by {access!r}; expected 'matrix'")
             self._check((value,), known, "a store of")
         self._check((self.result,), known, "the result is")
+        for value, mode, over, dtype in self.reductions:
+            self._check((value,), known, "a reduction of")
+            for what, given, some in (("by", mode, REDUCTIONS), ("over", over, OVER), ("to", dtype, REDUCED)):
+                if given not in some:
+                    raise ValueError(f"program: a reduction {what} {given!r}; expected one of {', '.join(some)}")
 
     @staticmethod
     def _check(values, known, what):
@@ -131,10 +148,14 @@ class Program:
     @functools.cached_property
     def _hash(self):
         """Once for all calls with the program: its steps are many objects."""
-        return hash((self.loads, self.steps, self.stores, self.result, self.accumulators))
+        return hash(self._fields)
+
+    @property
+    def _fields(self):
+        return self.loads, self.steps, self.stores, self.result, self.accumulators, self.reductions
 
     def __reduce__(self):  # hashes are a process's own
-        return type(self), (self.loads, self.steps, self.stores, self.result, self.accumulators)
+        return type(self), self._fields
 
     @classmethod
     def of_record(cls, record):
@@ -168,10 +189,16 @@ class Program:
         return ((accumulator,) * self.accumulators + tuple(loaded_type(dtype) for dtype, _ in self.loads)
                 + tuple(loaded_type(s.round_to) if s.round_to else s.compute for s in self.steps))
 
+    def reduced_type(self, accumulator="float32") -> str:
+        """What its reductions are computed in."""
+        types = self.types(accumulator)
+        return "float64" if any(types[value] == "float64" for value, *_ in self.reductions) else "float32"
+
     def transposed(self):
         """The same for a kernel whose rows are the columns."""
         loads = tuple((dtype, TRANSPOSED.get(access, access)) for dtype, access in self.loads)
-        return Program(loads, self.steps, self.stores, self.result, self.accumulators)
+        reductions = tuple((value, mode, TRANSPOSED.get(over, over), dtype) for value, mode, over, dtype in self.reductions)
+        return Program(loads, self.steps, self.stores, self.result, self.accumulators, reductions)
 
     def __str__(self):
         return "+".join(step.function.mode + ("_backward" if step.function.op == "activation_bwd" else "") for step in self.steps) or "copy"
@@ -209,23 +236,8 @@ def make_program(program, accumulator="float32", short=None, given=()):
     the type that the result will be rounded to. `given`: what comes after the one accumulator, ``run((acc, value, ...), m, n, e)``;
     operands whose numbers are among it are not loaded.
     """
-    types, shift = program.types(accumulator), not program.accumulators  # without accumulators a 0 stands first: tuples are not empty
-    positions, operands = iter(positions_of(program)), itertools.count()
-    values = device_function(_first) if given else _start(program.accumulators)
-    for dtype, access in program.loads:
-        number = next(operands) if access in MEMBERS else None
-        if number is None:
-            values = _with_constant(values, dtype, access)
-        elif number in given:
-            next(positions)
-            values = _with_given(values, 1 + given.index(number))
-        else:
-            values = _with_load(values, dtype, access, next(positions))
-    known, shorts = program.accumulators + len(program.loads), _shorts(program, [short])
-    for k, step in enumerate(program.steps):
-        function = make_function(step.function, step.compute, shorts[known + k])
-        casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
-        values = _with_step(values, function, tuple(i + shift for i in step.inputs), casts, _rounding(step.compute, step.round_to))
+    types, shift, positions = program.types(accumulator), not program.accumulators, iter(positions_of(program))
+    values = _values_of(program, types, positions, short, given)
     RESULT = program.result + shift
     if not program.stores:
         @device_function
@@ -245,6 +257,50 @@ def make_program(program, accumulator="float32", short=None, given=()):
     return run_and_store
 
 
+def _values_of(program, types, positions, short, given):
+    """Device function ``values(acc, m, n, e)``: all values of a program as a tuple, of these types; without accumulators a 0 stands first,
+    since tuples are not empty. `positions`: an iterator of where the operands' members begin, of which those of the loads are taken."""
+    operands, shift = itertools.count(), not program.accumulators
+    values = device_function(_first) if given else _start(program.accumulators)
+    for dtype, access in program.loads:
+        number = next(operands) if access in MEMBERS else None
+        if number is None:
+            values = _with_constant(values, dtype, access)
+        elif number in given:
+            next(positions)
+            values = _with_given(values, 1 + given.index(number))
+        else:
+            values = _with_load(values, dtype, access, next(positions))
+    known, shorts = program.accumulators + len(program.loads), _shorts(program, [short])
+    for k, step in enumerate(program.steps):
+        function = make_function(step.function, step.compute, shorts[known + k])
+        casts = tuple(make_cast(types[i], step.compute) for i in step.inputs)
+        values = _with_step(values, function, tuple(i + shift for i in step.inputs), casts, _rounding(step.compute, step.round_to))
+    return values
+
+
+@functools.cache
+def make_reduced(program, accumulator="float32"):
+    """Device function ``reduced(acc, m, n, e)``: what a program's reductions are of, a tuple of values of the type
+    ``program.reduced_type(accumulator)``."""
+    types, shift, to = program.types(accumulator), not program.accumulators, program.reduced_type(accumulator)
+    values, picked = _values_of(program, types, iter(positions_of(program)), None, ()), None
+    for value, *_ in program.reductions:
+        picked = _with_picked(picked, value + shift, make_cast(types[value], to))
+
+    @device_function
+    def reduced(acc, m, n, e):
+        return picked(values(acc, m, n, e))
+    return reduced
+
+
+def _with_picked(before, VALUE, cast):
+    """The values that were picked `before`, which may be None, and one more."""
+    if before is None:
+        return device_function(lambda v: (cast(v[VALUE]),))
+    return device_function(lambda v: before(v) + (cast(v[VALUE]),))
+
+
 def _shorts(program, result):
     """What `short_of` gives for all that each value is rounded to; None where a step goes on with the value as it is. `result`: a list of
     the same for what the kernel does with the result."""
@@ -259,6 +315,8 @@ def _shorts(program, result):
     for value, dtype, _ in program.stores:
         uses[value].append(short_of(dtype))
     uses[program.result].extend(result)
+    for value, *_ in program.reductions:
+        uses[value].append(None)
     return [None if not of or None in of else "bfloat16" if "bfloat16" in of else "float16" for of in uses]
 
 

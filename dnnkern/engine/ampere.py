@@ -27,6 +27,7 @@ from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32, store_shared_4u32
 from .ampere_fragments import make_reader, row_in_warp
 from .loaders import ALONG_K, log2
+from .tile_states import WarpAt, mma_fragment, warp_bytes
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ def shared_bytes(tile, left, right):
     return max(tile.stages * stage_bytes(tile, left, right), exchange) + alignment_of(left, right) - 16
 
 
+def reduced_bytes(tile, spec):
+    """Static shared memory of the reductions of an epilogue's program."""
+    return warp_bytes(spec, tile.bm, tile.bn, tile.threads, tile.warps_m * tile.slices, tile.warps_n)
+
+
 def stage_bytes(tile, left, right):
     """Bytes from one stage to the next."""
     align = alignment_of(left, right)
@@ -188,7 +194,7 @@ class Copies(NamedTuple):
     tid: i32
 
 
-def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
+def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, reductions=None):
     """Device function ``product(a, b, first, end, rows, row0, column0, shared, state)``: the tile at (row0, column0) over first <= k < end.
 
     Parameters
@@ -202,6 +208,8 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         Takes acc[e:e + run_of(right)], neighbouring columns from (row, column) on.
     edge : bool
         Whether a tile may reach beyond `rows` of y; those are left out. Columns are the sink's to check.
+    reductions : callable(Fragment) -> FragmentReductions, optional
+        Of the tile, see `engine.tile_states`; `state` is then the sink's and a `Reducing`.
 
     Notes
     -----
@@ -237,6 +245,11 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     PARTS = 4 // GROUP  # accesses of 16 bytes for the four accumulators of a tile of 16x8
     ROW_TILE = 16 * (left.line if left.order == ALONG_K else left.item)  # bytes to the next 16 rows
     UNITS = STEPS * MI
+    REDUCES, OWN, Own = reductions is not None, 1, Acc
+    if REDUCES:
+        OWN, Own, start_states, add_states, meet_states = reductions(mma_fragment(tile, row_of, PN, edge))
+    else:
+        start_states = add_states = meet_states = None
 
     @device_function
     def load_a(fa, half, at, step):
@@ -377,28 +390,38 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
                         acc[e + g] = Acc(acc[e + g] + Acc(more[g]))
 
     @device_function
+    def add_one(e, s):
+        own, i, J, run, row, column, state = s
+        add_states(own, i, J * RUN + e, run[e], row, column + e, state)
+    add_run = unrolled(RUN, add_one) if REDUCES else None
+
+    @device_function
     def finish_run(J, s):
-        acc, run, first, row, column, state = s
+        acc, run, own, i, first, row, column, state = s
         for e in range(RUN):
             run[e] = acc[first + (J * PN + (e & (PN - 1))) * 4 + (e >> SHP)]
-        sink(run, 0, row, column + J * 8 * PN, state)
+        if REDUCES:
+            add_run(0, (own, i, J, run, row, column + J * 8 * PN, state[1]))
+            sink(run, 0, row, column + J * 8 * PN, state[0])
+        else:
+            sink(run, 0, row, column + J * 8 * PN, state)
     finish_row = unrolled(NI >> SHP, finish_run)
 
     @device_function
     def finish_half(half, s):
-        acc, run, i, lane, row0, column0, rows, state = s
+        acc, run, own, i, lane, row0, column0, rows, state = s
         row = row0 + row_of(2 * i + half, lane >> 2)
         if not edge or row < rows:
-            finish_row(0, (acc, run, i * NI * 4 + 2 * half, row, column0 + (lane & 3) * RUN, state))
+            finish_row(0, (acc, run, own, 2 * i + half, i * NI * 4 + 2 * half, row, column0 + (lane & 3) * RUN, state))
     finish_both = unrolled(2, finish_half)
 
     @device_function
     def finish(i, s):
-        acc, run, slice_, box, lane, row0, column0, rows, state = s
+        acc, run, own, slice_, box, lane, row0, column0, rows, state = s
         if SLICES == 1 or slice_ == i & (SLICES - 1):
             if SLICES > 1:
                 collect(i, (acc, box))
-            finish_both(0, (acc, run, i, lane, row0, column0, rows, state))
+            finish_both(0, (acc, run, own, i, lane, row0, column0, rows, state))
     finish_all = unrolled(MI, finish)
 
     @device_function
@@ -408,6 +431,17 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         k_slice = warp >> SHT
         return Thread(row, column, k_slice, a_origin(lane, row, k_slice * (STEPS * U)),
                       b_origin(lane, column, k_slice * (STEPS * U)) + RIGHT)
+
+    @device_function
+    def finish_tile(acc, run, thread, box, tid, row0, column0, rows, state):
+        own = cuda.local.array(OWN, Own)
+        if REDUCES:
+            start_states(own)
+        finish_all(0, (acc, run, own, thread.slice, box, tid & 31, row0 + thread.row, column0 + thread.column, rows, state))
+        if REDUCES:
+            warp = WarpAt(thread.row, thread.column, (tid >> 5 & ((1 << SHM) - 1)) + (thread.slice << SHM),
+                          tid >> (5 + SHM) & ((1 << SHN) - 1), thread.slice)
+            meet_states(own, warp, row0, column0, rows, state[1])
 
     @device_function
     def product(a, b, first, end, rows, row0, column0, shared, state):
@@ -454,5 +488,5 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
             cuda.syncthreads()
             spread_all(0, (acc, thread.slice, box))
             cuda.syncthreads()
-        finish_all(0, (acc, run, thread.slice, box, tid & 31, row0 + thread.row, column0 + thread.column, rows, state))
+        finish_tile(acc, run, thread, box, tid, row0, column0, rows, state)
     return product

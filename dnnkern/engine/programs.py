@@ -1,8 +1,9 @@
 """Programs of pointwise functions in an anchor's kernel: what a problem knows of their operands, and the kernel parameter with these.
 
 A problem with `program` has its operands in `extras`, tensors in the order of `Program.operands`: those that are read are the operands
-"x0" and on of its operation, those that are stored the outputs "y1" and on. A number that is given at each launch is a scalar of its name,
-its tensor has no dimensions; an index is in no memory, its tensor's strides say what it counts.
+"x0" and on of its operation, those that are stored the outputs "y1" and on, with the results of its reductions after them. A number that
+is given at each launch is a scalar of its name, its tensor has no dimensions; an index is in no memory, its tensor's strides say what it
+counts.
 """
 import functools
 from dataclasses import fields, replace
@@ -24,13 +25,29 @@ class Steps(NamedTuple):
         return Steps(self.column, self.row, self.batch)
 
 
+class Reduced(NamedTuple):
+    """A reduction of a program's value: the output's name, mode, over what, dtype, whether each matrix of a batch has results of its own,
+    and the `Steps` of these."""
+    name: str
+    mode: str
+    over: str
+    dtype: str
+    by_matrix: bool
+    steps: Steps
+
+    def transposed(self):
+        """The same where rows are the columns."""
+        from ..device.program import TRANSPOSED
+        return self._replace(over=TRANSPOSED.get(self.over, self.over), steps=self.steps.transposed())
+
+
 @functools.cache
 def operand_names(program):
-    """The name of each of a program's operands; none without one."""
+    """The name of each of a program's operands, and of its reductions' results after them; none without one."""
     if program is None:
         return ()
     inputs = program.inputs
-    return tuple(f"x{k}" if k < inputs else f"y{k - inputs + 1}" for k in range(len(program.operands)))
+    return tuple(f"x{k}" if k < inputs else f"y{k - inputs + 1}" for k in range(len(program.operands) + len(program.reductions)))
 
 
 def _named(program, accesses, stored=False):
@@ -45,7 +62,10 @@ IN_MEMORY = tuple(access for access, members in MEMBERS.items() if "pointer" in 
 @functools.cache
 def names_beside(program):
     """(operands, outputs, scalars) that an operation has more for a program."""
-    return ((),) * 3 if program is None else (_named(program, IN_MEMORY), _named(program, IN_MEMORY, True), _named(program, ("value",)))
+    if program is None:
+        return ((),) * 3
+    reduced = operand_names(program)[len(program.operands):]
+    return _named(program, IN_MEMORY), _named(program, IN_MEMORY, True) + reduced, _named(program, ("value",))
 
 
 class WithProgram:
@@ -68,11 +88,12 @@ class WithProgram:
         """{name: tensor} of the program's operands that are in memory."""
         if self.program is None:
             return {}
-        return {name: t for name, t, (_, by) in zip(operand_names(self.program), self.extras, self.program.operands) if by in IN_MEMORY}
+        accesses = [by for _, by in self.program.operands] + ["matrix"] * len(self.program.reductions)
+        return {name: t for name, t, by in zip(operand_names(self.program), self.extras, accesses) if by in IN_MEMORY}
 
     @property
     def side_outputs(self):
-        """The tensors that the program stores."""
+        """The tensors that the program stores, and its reductions' results."""
         return () if self.program is None else self.extras[self.program.inputs:]
 
     def __getattr__(self, name):
@@ -86,6 +107,37 @@ class WithProgram:
         extras = tuple(tensors.get(name, t) for name, t in zip(operand_names(self.program), self.extras))
         return replace(self, extras=extras, **more, **{name: t for name, t in tensors.items() if name in own})
 
+    @property
+    def reductions(self):
+        """The program's; none without one."""
+        return () if self.program is None else self.program.reductions
+
+    def reduced(self, rows, columns, steps):
+        """The `Reduced` of each of the program's reductions, where `rows` and `columns` are axes of the result and `steps` are those of all
+        extras."""
+        count = len(self.reductions)
+        return tuple(Reduced(name, mode, over, dtype, any(n != 1 for d, n in enumerate(t.shape) if d not in (*rows, *columns)), of)
+                     for name, (_, mode, over, dtype), t, of in zip(operand_names(self.program)[-count:], self.reductions,
+                                                                    self.extras[-count:], steps[-count:])) if count else ()
+
+    def check_reductions(self, op, shape, rows, columns, compute):
+        """Raise unless the last extras are the results of the program's reductions of a result of this shape, whose axes `rows` and
+        `columns` are the matrices', and which is computed in the type `compute`."""
+        p = self.program
+        for (value, _, over, dtype), name, t in zip(self.reductions, operand_names(p)[len(p.operands):], self.extras[len(p.operands):]):
+            if p.types(compute)[value] not in ("float32", "float64"):
+                raise TypeError(f"{op}: {name} is reduced of {p.types(compute)[value]}; expected floats")
+            if (p.reduced_type(compute) == "float64") != (dtype == "float64"):
+                raise TypeError(f"{op}: {name} is {dtype}, and computed in {p.reduced_type(compute)}; expected float64 of float64 alone")
+            goes = {"rows": rows, "columns": columns, "all": (*rows, *columns)}[over]
+            kept = tuple(1 if d in goes else n for d, n in enumerate(shape))
+            whole = tuple(n if d in (*rows, *columns) else 1 for d, n in enumerate(kept))
+            if t.shape not in (kept, whole):
+                raise ValueError(f"{op}: {name} has shape {t.shape}; expected {kept}" + f" or {whole}" * (whole != kept))
+            if 0 in shape:
+                raise ValueError(f"{op}: {name} is of a result of shape {shape}, which has no elements")
+            t.check_addresses(op, name)
+
     def check_program(self, op, shape):
         """Raise unless the extras are what the program reads and stores beside a result of this shape."""
         p = self.program
@@ -98,11 +150,14 @@ class WithProgram:
             raise TypeError(f"{op}: program: got {type(p).__name__}; expected a Program")
         if p.accumulators != 1:
             raise ValueError(f"{op}: a program of {p.accumulators} accumulators; expected 1")
-        if len(self.extras) != len(p.operands):
-            raise ValueError(f"{op}: {len(self.extras)} extras; the program has {len(p.operands)} operands")
-        for k, (name, (dtype, access), t) in enumerate(zip(operand_names(p), p.operands, self.extras)):
+        if len(self.extras) != len(operand_names(p)):
+            raise ValueError(f"{op}: {len(self.extras)} extras; the program has {len(operand_names(p))} operands")
+        wanted = (*(dtype for dtype, _ in p.operands), *(dtype for *_, dtype in p.reductions))
+        for k, (name, dtype, t) in enumerate(zip(operand_names(p), wanted, self.extras)):
             if t.dtype != dtype:
                 raise TypeError(f"{op}: {name} is {t.dtype}; the program has {dtype}")
+            if k >= len(p.operands):
+                continue  # see `check_reductions`
             if k >= p.inputs:
                 if t.shape != shape:
                     raise ValueError(f"{op}: {name} has shape {t.shape}; expected the result's, {shape}")

@@ -57,8 +57,9 @@ class Prologue:
         name, p = f"prologue_{of}", self.program
         if not isinstance(p, Program):
             raise TypeError(f"{op}: {name}: got {type(p).__name__}; expected a Program")
-        if p.accumulators != 1 or p.stores:
-            raise ValueError(f"{op}: {name}: a program of {p.accumulators} accumulators and {len(p.stores)} stores; expected 1 and none")
+        if p.accumulators != 1 or p.stores or p.reductions:
+            raise ValueError(f"{op}: {name}: a program of {p.accumulators} accumulators, {len(p.stores)} stores and {len(p.reductions)} "
+                             "reductions; expected 1 and none")
         if t.dtype not in SOURCES:
             raise TypeError(f"{op}: {of} is {t.dtype}; expected one of {', '.join(SOURCES)} beside a prologue")
         if self.dtype not in INPUTS or self.dtype == "float64":

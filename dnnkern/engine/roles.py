@@ -19,7 +19,8 @@ class Roles:
 
     `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
     partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c. `operand_steps`: the `Steps` of the program's
-    operands. `making`: the `Making` of a and of b, None where they are loaded as they are.
+    operands. `making`: the `Making` of a and of b, None where they are loaded as they are. `reduced`: the `Reduced` of each of the
+    program's reductions.
     """
     m: int
     n: int
@@ -41,6 +42,7 @@ class Roles:
     addend: str = "c"
     operand_steps: tuple = ()
     making: tuple = (None, None)
+    reduced: tuple = ()
 
     @property
     def dtype(self):
@@ -82,18 +84,20 @@ def roles(problem, swap=False) -> Roles:
     """The problem's parts; with `swap` those of the transposed product."""
     batch = tuple((d.size, (d.b, d.a, d.c, d.y) if swap else (d.a, d.b, d.c, d.y)) for d in problem.batch)
     making = _making(problem) if getattr(problem, "prologues", None) else (None, None)
+    reduced = getattr(problem, "reduced_values", ())
     common = dict(making=making[::-1] if swap else making,
                   k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride, addend=problem.addend_name)
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
                      b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,
-                     scales=problem.scales, operand_steps=problem.operand_steps, **common)
+                     scales=problem.scales, operand_steps=problem.operand_steps, reduced=reduced, **common)
     scales = problem.scales.swapped()
     bias, program = {"row": "column", "column": "row", None: None}[problem.epilogue.bias], problem.epilogue.program
     return Roles(m=problem.n, n=problem.m, a=problem.b, b=problem.a, names=("b", "a"), a_strides=problem.b_strides[::-1],
                  b_strides=problem.a_strides[::-1], y_strides=problem.y_strides[::-1], c_strides=problem.c_strides[::-1],
                  epilogue=replace(problem.epilogue, bias=bias, scales=scales.in_epilogue, program=program and program.transposed()),
-                 scales=scales, operand_steps=tuple(steps.transposed() for steps in problem.operand_steps), **common)
+                 scales=scales, operand_steps=tuple(steps.transposed() for steps in problem.operand_steps),
+                 reduced=tuple(of.transposed() for of in reduced), **common)
 
 
 @remembered

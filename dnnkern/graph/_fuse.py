@@ -14,7 +14,7 @@ from ..engine.prologues import SOURCES
 from ..fused import FusedProblem
 from ..host.tensor import Tensor
 from ._errors import cudnnGraphNotSupportedError
-from ._ir import prologue
+from ._ir import over_of, prologue
 from ._part import Value
 
 EXACT = ("identity", "max", "min", "abs", "binary_select", "gen_index", *LOGICAL)
@@ -38,6 +38,8 @@ class Chain:
         The axes of the loads by index.
     main : Ref or None
         Where the program's result is written by the anchor; of a prologue, the array that value 0 is of.
+    reduced : tuple of Ref
+        The results of its reductions.
     """
     program: Program
     reads: tuple
@@ -45,13 +47,15 @@ class Chain:
     numbers: tuple
     axes: tuple
     main: object = None
+    reduced: tuple = ()
 
     def permuted(self, order):
         """With the dims of everything in memory in another order."""
         if list(order) == sorted(order):
             return self
         return replace(self, axes=tuple(map(list(order).index, self.axes)), reads=tuple(ref and ref.permuted(order) for ref in self.reads),
-                       writes=tuple(ref.permuted(order) for ref in self.writes), main=self.main.permuted(order))
+                       writes=tuple(ref.permuted(order) for ref in self.writes), main=self.main.permuted(order),
+                       reduced=tuple(ref.permuted(order) for ref in self.reduced))
 
     def extras(self, shape, names=None):
         """(the tensors of the program's operands, {name of an operand: Ref}, {name of a number: Value}) for a problem that has them, by
@@ -71,7 +75,7 @@ class Chain:
             else:
                 tensors.append(ref.tensor)
                 refs[name] = ref
-        for name, ref in zip(names, self.writes):
+        for name, ref in zip(names, self.writes + self.reduced):
             tensors.append(ref.tensor)
             refs[name] = ref
         return tuple(tensors), refs, numbers
@@ -98,7 +102,8 @@ class _Values:
 
 
 def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1), nodes=None):
-    """The `Chain` of a part's pointwise nodes, or of these `nodes` of them, but for those of a prologue; None where there are no others.
+    """The `Chain` of a part's pointwise nodes, or of these `nodes` of them, but for those of a prologue, and of its reductions; None where
+    there are no others.
 
     Parameters
     ----------
@@ -120,11 +125,27 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
     if anchor is not None:
         made = prologue(nodes, part.node)
         nodes = [node for node in nodes if all(node is not m for m in made)]
-        if not nodes:
+        reductions = [node for node in part.nodes[1:] if operations[node.op].reduces]
+        if not nodes and not reductions:
             return None
-        known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes)
-    _compute_nodes(part, operations, values, known, nodes)
-    return _finished(part, values, known, anchor, allowed, axes, nodes)
+        known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes + reductions)
+    else:
+        reductions = []
+    _compute_nodes(part, operations, values, known, nodes, reductions)
+    reduced = [of for node in reductions for of in _reduced(part, operations, known, node, axes)]
+    return _finished(part, values, known, anchor, allowed, axes, nodes, reduced)
+
+
+def _reduced(part, operations, known, node, axes):
+    """[(value, mode, over what, Ref)] of the results of a reduction that are read."""
+    x, rows, columns = part.spec.tensor(node.input("X")), *axes
+    rank, found = len(x.dim), []
+    for port, mode in operations[node.op].reduces(node):
+        t = part.spec.tensor(node.output(port))
+        if not t.virtual or t.uid in part.needed:
+            over = over_of(x.dim, t.dim, [a % rank for a in rows], [columns % rank])
+            found.append((known[x.uid], mode, over, part.memory(t)))
+    return found
 
 
 def prologue_of(part, operations, port, dtype):
@@ -159,9 +180,9 @@ def prologue_of(part, operations, port, dtype):
     return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
 
 
-def _compute_nodes(part, operations, values, known, nodes):
-    """Add the values of nodes to those that are known, {uid: value}."""
-    shape = part.spec.tensor(nodes[0].outputs[0][1]).dim
+def _compute_nodes(part, operations, values, known, nodes, readers=()):
+    """Add the values of nodes to those that are known, {uid: value}; `readers` are other nodes that read some."""
+    shape, readers = part.spec.tensor((nodes or part.nodes)[0].outputs[0][1]).dim, [*nodes, *readers]
 
     def load(uid):
         t = part.spec.tensor(uid)
@@ -177,7 +198,7 @@ def _compute_nodes(part, operations, values, known, nodes):
         formula, out = operations[node.op].formula(node), part.spec.tensor(node.outputs[0][1])
         last, _ = formula[-1]
         if last.mode == "gen_index":
-            known[out.uid] = _rounded(part, values, values.load("int32", node.attribute("axis") % len(shape)), "int32", out, nodes)
+            known[out.uid] = _rounded(part, values, values.load("int32", node.attribute("axis") % len(shape)), "int32", out, readers)
             continue
         uids = dict(node.inputs)
         inputs = {port: known[uid] if uid in known else load(uid) for port, uid in uids.items()}
@@ -186,7 +207,7 @@ def _compute_nodes(part, operations, values, known, nodes):
         for f, of in formula:
             results.append(values.step(f, [results[v] if isinstance(v, int) else inputs[v] for v in of], None, compute))
         is_same = last.is_condition and part.dtype(out) == "bool"
-        known[out.uid] = results[-1] if is_same else _rounded(part, values, results[-1], compute, out, nodes)
+        known[out.uid] = results[-1] if is_same else _rounded(part, values, results[-1], compute, out, readers)
 
 
 def _compute(part, formula, given, result, node):
@@ -212,7 +233,7 @@ def _rounded(part, values, value, kind, t, nodes):
     return values.step(Function.of("identity"), [value], dtype, kind)
 
 
-def _finished(part, values, known, anchor, allowed, of_anchor, nodes):
+def _finished(part, values, known, anchor, allowed, of_anchor, nodes, reduced):
     stored = []
     for node in part.nodes if anchor is None else (next(n for n in part.nodes if anchor in dict(n.outputs).values()), *nodes):
         for _, uid in node.outputs:
@@ -220,14 +241,18 @@ def _finished(part, values, known, anchor, allowed, of_anchor, nodes):
             if uid in known and (not t.virtual or uid in part.needed):
                 stored.append((known[uid], part.memory(t)))
     main = None
+    if reduced and not stored:  # the kernel stores its result though nobody reads it
+        t = part.spec.tensor(anchor)
+        stored.append((known[anchor], part.temporary(t.dim, part.dtype(t), t.stride)))
     if anchor is not None:
         able = [k for k, (_, ref) in enumerate(stored) if ref.dtype in allowed]
         if not able:
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
         main = stored.pop(able[-1])
     loads, reads, numbers, axes = _loads_of(values, None if anchor is None else of_anchor)
-    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in stored], main and main[0])
-    return Chain(program, reads, tuple(ref for _, ref in stored), numbers, axes, main and main[1])
+    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in stored], main and main[0],
+                       [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
+    return Chain(program, reads, tuple(ref for _, ref in stored), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))
 
 
 def _loads_of(values, of_anchor):
@@ -250,14 +275,15 @@ def _loads_of(values, of_anchor):
     return loads, tuple(reads), tuple(numbers), tuple(axes)
 
 
-def _program(part, values, loads, stored, result):
-    """The `Program` of values; `stored` are (value, dtype)."""
+def _program(part, values, loads, stored, result, reduced=()):
+    """The `Program` of values; `stored` are (value, dtype), `reduced` (value, mode, over what, dtype)."""
     number = values.number
     try:
         steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in values.steps]
         return Program(loads, steps, [(number(value), dtype, "matrix") for value, dtype in stored],
-                       None if result is None else number(result), values.accumulators)
-    except TypeError as error:  # a dtype that no program has
+                       None if result is None else number(result), values.accumulators,
+                       [(number(value), *how) for value, *how in reduced])
+    except (TypeError, ValueError) as error:  # a dtype that no program has
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
 
 

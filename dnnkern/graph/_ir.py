@@ -214,3 +214,15 @@ def prologue(nodes, anchor):
             wanted.update(uid for _, uid in node.inputs)
             found.insert(0, node)
     return found
+
+
+def over_of(x, y, rows, columns):
+    """What is reduced between these dims, "rows", "columns" or "all" of matrices of these axes, of each of a batch or of the batch too;
+    None where it is something else."""
+    def longer(axes):
+        return {d for d in axes if x[d] != 1}
+    gone, batch = {d for d in range(len(x)) if y[d] != x[d]}, longer(set(range(len(x))) - {*rows, *columns})
+    for over, axes in (("all", (*rows, *columns)), ("rows", rows), ("columns", columns)):
+        if gone and gone in (longer(axes), longer(axes) | batch):
+            return over
+    return None

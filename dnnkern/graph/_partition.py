@@ -1,7 +1,9 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
-order: an anchor and pointwise nodes that run in its kernel, or pointwise nodes alone. Those that an anchor reads are its prologue, by which
-its kernel makes its operands as it loads them."""
-from ._ir import prologue
+order: an anchor with pointwise nodes that run in its kernel and reductions of what it computes, or pointwise nodes alone. Those that an
+anchor reads are its prologue, by which its kernel makes its operands as it loads them."""
+import itertools
+
+from ._ir import over_of, prologue
 from ._views import views
 from .ops import OPERATIONS
 
@@ -12,12 +14,13 @@ BETWEEN = 6
 
 
 def cuts(spec) -> list:
-    """The cuts to try: with prologues, without, and one node a part, which every graph has; those that have fewer parts than the next."""
+    """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
+    the next."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
-    for prologues in (False, True):
-        together = joined(spec, nodes, prologues=prologues)
+    for prologues, reductions in itertools.product((False, True), (False, True)):
+        together = joined(spec, nodes, None, prologues, reductions)
         if len(together) < len(found[0]):
             found.insert(0, together)
     return found
@@ -45,12 +48,12 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-def joined(spec, nodes, why=None, prologues=False):
+def joined(spec, nodes, why=None, prologues=False, reductions=False):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
     it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
-    an anchor joins the nodes that make its operands. The dict `why` is told the reason for each (node, node) that one reads of another and
-    that are apart."""
-    graph = _Graph(spec, nodes, prologues)
+    an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of. The dict `why` is
+    told the reason for each (node, node) that one reads of another and that are apart."""
+    graph = _Graph(spec, nodes, prologues, reductions)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -77,8 +80,8 @@ def joined(spec, nodes, why=None, prologues=False):
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes, prologues):
-        self.spec, self.nodes, self.prologues = spec, nodes, prologues
+    def __init__(self, spec, nodes, prologues, reductions):
+        self.spec, self.nodes, self.prologues, self.reductions = spec, nodes, prologues, reductions
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
@@ -103,14 +106,17 @@ class _Graph:
     def refusal(self, merged, source, k):
         """Why these nodes are no part, as far as they themselves say."""
         nodes = [self.nodes[m] for m in merged]
-        if not is_pointwise(self.nodes[k]) and not (self.prologues and OPERATIONS[self.nodes[k].op].makes):
+        if not is_pointwise(self.nodes[k]) and not (self.prologues and OPERATIONS[self.nodes[k].op].makes) and not self._reduces(k):
             return f"{self.nodes[k].op} takes its operands from memory"
-        anchors = [m for m in merged if not is_pointwise(self.nodes[m])]
+        anchors = [m for m in merged if not is_pointwise(self.nodes[m]) and not (self._reduces(m) and self.direct[m] & set(merged))]
         for m in anchors:
             if OPERATIONS[self.nodes[m].op].lower_fused is None:
                 return f"{self.nodes[m].op} runs no program"
         if len(anchors) > 1:
             return "a kernel has one product"
+        for m in merged:
+            if self._reduces(m) and (reason := self._reduction_refusal(m, anchors, merged)):
+                return reason
         if self.dims[source] != self.dims[k] and is_pointwise(self.nodes[k]):
             return f"dims {self.dims[source]} and {self.dims[k]}"
         if any(self.through_views[m] & set(merged) for m in merged):
@@ -129,6 +135,22 @@ class _Graph:
             return f"{functions} functions; a kernel has {STEPS} at most"
         arrays = self._arrays(merged)
         return f"{arrays} arrays; a kernel has {ARRAYS} at most" if arrays > ARRAYS else None
+
+    def _reduces(self, m):
+        """Whether a node is a reduction, which may join an anchor."""
+        return self.reductions and OPERATIONS[self.nodes[m].op].reduces is not None
+
+    def _reduction_refusal(self, m, anchors, merged):
+        """Why a reduction is none of a part with these anchors, or None."""
+        node = self.nodes[m]
+        if any(m in self.reads[j] for j in merged):
+            return "what is reduced is there when the kernel has ended"
+        if not anchors or OPERATIONS[self.nodes[anchors[0]].op].axes is None:
+            return f"{node.op} takes its operands from memory"
+        x, y = self.spec.tensor(node.input("X")).dim, self.dims[m]
+        if x != self.dims[anchors[0]] or over_of(x, y, *OPERATIONS[self.nodes[anchors[0]].op].axes(len(x))) is None:
+            return f"{node.op} of dims {x} to {y}; kernels reduce rows, columns or both"
+        return None
 
     def _prologue_refusal(self, m, merged):
         """Why an anchor's kernel cannot make its operands by the nodes of its part that it reads, or None."""
@@ -159,6 +181,11 @@ class _Graph:
         return len(found | {uid for uid in inside if uid in outside or not self.spec.tensor(uid).virtual})
 
 
+def is_reduction(node):
+    """Whether a node reduces its input."""
+    return OPERATIONS[node.op].reduces is not None
+
+
 def is_pointwise(node):
     """Whether a node computes every element from the same element of its operands."""
     return OPERATIONS[node.op].formula is not None
@@ -166,7 +193,8 @@ def is_pointwise(node):
 
 def _anchor_first(nodes):
     """The anchor, then the others in their order: what they read besides is there before the anchor starts."""
-    return tuple(sorted(nodes, key=is_pointwise))
+    own = {uid for node in nodes for _, uid in node.outputs}
+    return tuple(sorted(nodes, key=lambda n: is_pointwise(n) or is_reduction(n) and any(uid in own for _, uid in n.inputs)))
 
 
 def _in_order(part, reads):
@@ -187,8 +215,10 @@ def _in_order(part, reads):
 
 
 def split(nodes):
-    """A part that cannot run as one kernel, as two: its prologue, and the others; the anchor, and its neighbours; or half of the nodes and
-    the others. Where the parts would wait for each other, every node is a part."""
+    """A part that cannot run as one kernel, as several: without its reductions, and each of these; its prologue, and the others; the
+    anchor, and its neighbours; or half of the nodes and the others. Where the parts would wait for each other, every node is a part."""
+    if reductions := tuple(n for n in nodes[1:] if is_reduction(n)):
+        return tuple(n for n in nodes if all(n is not r for r in reductions)), *((r,) for r in reductions)
     if is_pointwise(nodes[0]):
         return nodes[:len(nodes) // 2], nodes[len(nodes) // 2:]
     if made := prologue(nodes[1:], nodes[0]):

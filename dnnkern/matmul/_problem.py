@@ -116,6 +116,7 @@ class MatmulProblem(WithPrologues):
         if self.program is not None:
             for name, (_, by), steps in zip(operand_names(self.program), self.program.operands, self.extra_steps):
                 check_access("matmul", name, by, steps)
+            self.check_reductions("matmul", self.y.shape, *self._matrix_axes, self.epilogue.compute)
 
     @staticmethod
     def shape_of(a, b, transpose_a=False, transpose_b=False):
@@ -183,6 +184,12 @@ class MatmulProblem(WithPrologues):
     def batch_shape(self):
         """Batch dimensions of y."""
         return self.y.shape[:len(self.y.shape) - (self.a.ndim > 1) - (self.b.ndim > 1)]
+
+    @property
+    def _matrix_axes(self):
+        """The axes of y that are its rows, and those that are its columns."""
+        rank, has_columns = self.y.ndim, self.b.ndim > 1
+        return (rank - 1 - has_columns,) * (self.a.ndim > 1), (rank - 1,) * has_columns
 
     def _fits_bias(self, shape):
         return shape == (self.n,) or shape[-2:] in ((1, self.n), (self.m, 1)) and _broadcasts(shape[:-2], self.batch_shape)
@@ -306,6 +313,11 @@ class MatmulProblem(WithPrologues):
     def operand_steps(self) -> tuple:
         """`extra_steps` along the dimensions of `batch`."""
         return tuple(steps._replace(batch=tuple(d.extras[k] for d in self.batch)) for k, steps in enumerate(self.extra_steps))
+
+    @functools.cached_property
+    def reduced_values(self) -> tuple:
+        """The `Reduced` of each of the program's reductions."""
+        return self.reduced(*self._matrix_axes, self.operand_steps)
 
     @property
     def outputs(self):

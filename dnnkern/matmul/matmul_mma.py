@@ -24,7 +24,7 @@ from ..device.scheduler import locate_in_bands
 from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
-from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_needed, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
@@ -37,6 +37,7 @@ from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..engine.stores import make_group_store
+from ..engine.tile_states import Reducing, fragment_reductions, reduces, states_argument, states_bytes, states_refusal, with_finish
 from ..host.dtypes import ITEMSIZE as BYTES
 from ..host.launch import Argument, Launch
 
@@ -157,7 +158,8 @@ def legal(parts, tile, dtype, device):
     except ValueError:
         return False
     registers = min(65536 // (tile.threads * tile.blocks) // 8 * 8, 255)
-    return registers_needed(tile, loaders) <= registers and shared_bytes(tile, left, right) <= device.shared_per_block
+    shared = shared_bytes(tile, left, right) + reduced_bytes(tile, parts.epilogue)
+    return registers_needed(tile, loaders) <= registers and shared <= device.shared_per_block
 
 
 def tiles_of(problem, device):
@@ -189,20 +191,21 @@ def configs(problem, device):
     dtype, found = mma_dtype(problem), {}
     for tile in tiles_of(problem, device):
         parts = parts_of(problem, tile)
-        if not legal(parts, tile, dtype, device):
+        if not legal(parts, tile, dtype, device) or states_refusal(parts, tile.bm, tile.bn):
             continue
         found[Config(tile)] = None
         for blocks in sorted({1, tile.blocks}):
             most = ceil_div(parts.k * ITEMSIZE[dtype], tile.depth * LEAST_STAGES)
             _, ranges = _range(parts, tile, dtype, min(blocks * device.sms // _blocks(parts, tile), most) or 1)
-            if ranges > 1 and sums_refusal(parts) is None and sums_bytes(parts, ranges) <= MOST_WORKSPACE:
+            if ranges > 1 and not parts.reduced and sums_refusal(parts) is None and sums_bytes(parts, ranges) <= MOST_WORKSPACE:
                 found[Config(tile, ranges)] = None
     return list(found)
 
 
 def workspace(problem, device, config):
-    """Partial sums, where blocks divide k."""
-    return sums_bytes(parts_of(problem, config.tile), config.ranges) if config.ranges > 1 else 0
+    """Partial sums, where blocks divide k; partial reductions."""
+    parts = parts_of(problem, config.tile)
+    return sums_bytes(parts, config.ranges) if config.ranges > 1 else states_bytes(parts, config.tile.bm, config.tile.bn)
 
 
 def estimate(problem, device, config):
@@ -213,7 +216,8 @@ def estimate(problem, device, config):
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
-    return product + sum_seconds(sums_bytes(parts, ranges), device) if ranges > 1 else product
+    partial = sums_bytes(parts, ranges) if ranges > 1 else states_bytes(parts, tile.bm, tile.bn)
+    return product + sum_seconds(partial, device) if partial else product
 
 
 def bound(problem, device):
@@ -282,11 +286,12 @@ def kernel(config):
     def sink(acc, e, row, column, s):
         n, y, y_at, sym, syn, epilogue = s
         store_groups(0, (acc, e, row, column, n, y, y_at + row * sym, syn, epilogue))
-    product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
+    REDUCES = reduces(config.epilogue)
+    product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge, fragment_reductions(config.epilogue))
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b):
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states):
         shared = cuda.shared.array(0, u32)
         if DEPENDENT:
             launch_dependent_grids()
@@ -297,9 +302,10 @@ def kernel(config):
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
                                   placed(extras, z, sizes))
         row, column = row * BM, column * BN
+        of_sink = n, y, y_at, sym, syn, epilogue
         product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
                 state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), 0, k, m, row, column, shared_address(shared, 0),
-                (n, y, y_at, sym, syn, epilogue))
+                (of_sink, Reducing(n, epilogue, z, states)) if REDUCES else of_sink)
     return matmul_mma
 
 
@@ -340,11 +346,12 @@ def build(problem, device, config):
     else:
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
                      *(Argument("int64", v) for v in parts.y_strides), *tiles, *parts.epilogue_arguments(),
-                     program_argument(parts, len(parts.batch)), *parts.making_arguments())
+                     program_argument(parts, len(parts.batch)), *parts.making_arguments(),
+                     states_argument(parts, tile.bm, tile.bn))
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
-    return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else (product,)
+    return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else with_finish((product,), parts, tile.bm, tile.bn, dependent)
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True, prologues=True)
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True, prologues=True, reductions=True)

@@ -23,6 +23,7 @@ from ..engine.cost import Cost, overlap
 from ..engine.programs import NOTHING, program_argument
 from ..engine.roles import roles
 from ..engine.scales import BLOCK, make_block_factor
+from ..engine.tile_states import reduces, single_states, states_seconds, states_argument, states_bytes, states_refusal, with_finish
 from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
 
@@ -47,13 +48,13 @@ class Config:
 
 
 def supports(problem):
-    """Everything."""
-    return None
+    """Everything but reductions of more elements than can be counted."""
+    return states_refusal(roles(problem), 1, 1)
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """Partial reductions, of each element."""
+    return states_bytes(roles(problem), 1, 1)
 
 
 def estimate(problem, device, config):
@@ -62,7 +63,9 @@ def estimate(problem, device, config):
     waves = -(-outputs // (COST.resident * device.sms))
     chain = problem.k * COST.chain / device.clock_hz  # dependent load latency, partly hidden by the other warps
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    states = workspace(problem, device, config)
+    return cost + states_seconds(states, device) if states else cost
 
 
 def _load_integer(p, i):
@@ -140,13 +143,13 @@ def kernel(config):
     THREADS = config.threads
     dot = _dot_of(config)
     placed_a, placed_b = (make_placed(made and made.program, config.batch_dims) for made in (config.made_a, config.made_b))
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, REDUCES, leave = make_epilogue(config.epilogue), reduces(config.epilogue), single_states(config.epilogue)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, a_stride, b_stride, y_stride, batch_sizes, batch_strides, scale_a, scale_b, scale_stride,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride,
-                     bias_batch_strides, bias_row_stride, bias_column_stride, extras, made_a, made_b):
+                     bias_batch_strides, bias_row_stride, bias_column_stride, extras, made_a, made_b, states):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i // N
@@ -161,6 +164,8 @@ def kernel(config):
             e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
                           bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
                           placed(extras, z, batch_sizes))
+            if REDUCES:
+                leave(acc, m, n, z, N, e, states)
             y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return matmul_naive
 
@@ -168,7 +173,8 @@ def kernel(config):
 def build(problem, device, config):
     """One launch, 256 outputs per block."""
     scales = problem.scales
-    making = roles(problem).making
+    parts = roles(problem)
+    making = parts.making
     config = Config(problem.dtype_a, problem.dtype_b, scales.a, scales.b, len(problem.batch), problem.epilogue,
                     *(of and of.made for of in making))
     outputs = problem.batch_size * problem.m * problem.n
@@ -182,9 +188,9 @@ def build(problem, device, config):
                  Argument(YStrides, YStrides(*problem.y_strides)),
                  *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other,
                  program_argument(problem, len(problem.batch)),
-                 *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making))
-    return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
+                 *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making), states_argument(parts, 1, 1))
+    return with_finish((Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),), parts, 1, 1)
 
 
 ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True,
-                      prologues=True)
+                      prologues=True, reductions=True)

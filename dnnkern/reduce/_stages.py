@@ -122,8 +122,10 @@ def workspace_bytes(problem, splits):
 # ---- the second launch
 
 @functools.cache
-def finish_kernel(fold, out, compute, kept, across, threads, dependent):
-    """Results out of partial states: `across` of them side by side in a block, whose other threads divide the splits."""
+def make_finish(fold, out, compute, kept, across, threads, dependent):
+    """(device function ``finish(all_numbers, all_positions, partial, partial_positions, numbers, positions, outputs, splits, divisors,
+    y_strides, factor)``: a block's results out of partial states, `across` of them side by side, whose other threads divide the splits;
+    lengths of the arrays in shared memory `all_numbers` and `all_positions`)."""
     f, T = make_fold(fold, compute), SCALARS[compute]
     empty, merge, put, get = f.empty, f.merge, f.put, f.get
     gather, column, SIZE = make_meeting(fold, compute, across, threads, 1)
@@ -131,9 +133,8 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
     SHIFT, HEIGHT = across.bit_length() - 1, threads // across
     store = make_store(fold, out, compute, kept, False)
 
-    @jit(launch_bounds=threads)
-    def reduce_finish(partial, partial_positions, numbers, positions, outputs, splits, divisors, y_strides, factor):
-        all_numbers, all_positions = cuda.shared.array(NUMBERS, T), cuda.shared.array(POSITIONS, i32)
+    @device_function
+    def finish(all_numbers, all_positions, partial, partial_positions, numbers, positions, outputs, splits, divisors, y_strides, factor):
         own_numbers, own_positions = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
         t = cuda.threadIdx.x
         first = cuda.blockIdx.x * across
@@ -149,6 +150,18 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
         cuda.syncthreads()
         if t < across and first + t < outputs:
             store(numbers, positions, first + t, 0, outputs, splits, divisors, y_strides, factor, column(all_numbers, all_positions, t))
+    return finish, NUMBERS, POSITIONS
+
+
+@functools.cache
+def finish_kernel(fold, out, compute, kept, across, threads, dependent):
+    """`make_finish`, of the results of one problem."""
+    (finish, NUMBERS, POSITIONS), T = make_finish(fold, out, compute, kept, across, threads, dependent), SCALARS[compute]
+
+    @jit(launch_bounds=threads)
+    def reduce_finish(partial, partial_positions, numbers, positions, outputs, splits, divisors, y_strides, factor):
+        all_numbers, all_positions = cuda.shared.array(NUMBERS, T), cuda.shared.array(POSITIONS, i32)
+        finish(all_numbers, all_positions, partial, partial_positions, numbers, positions, outputs, splits, divisors, y_strides, factor)
     return reduce_finish
 
 

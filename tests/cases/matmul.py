@@ -460,7 +460,8 @@ def _cases():
     case("fast-32x32x24", 32, 32, 24, math="fast")
     case("fast", 32, 32, 24, "bfloat16", math="fast")
     from ._matmul_prologues import prologues
-    return found + list(prologues())
+    from ._matmul_reductions import reductions
+    return found + list(prologues()) + list(reductions())
 
 
 CASES = _cases()

@@ -41,6 +41,10 @@ class Operation:
         an input is a port, or the number of an earlier one of them.
     lower_fused : callable(part), optional
         Of an anchor: the lowering of a part of it and pointwise nodes that run in its kernel.
+    axes : callable(rank), optional
+        Of an anchor whose kernel reduces values of its program: (the axes of its result that are rows, those that are columns).
+    reduces : callable(node), optional
+        Of a reduction of its input X: ((output port, mode), ...).
     makes : tuple of str
         Of an anchor: the input ports that its kernel can make by a program as it loads them.
     takes : callable(spec, node, others, outside), optional
@@ -58,7 +62,7 @@ class Operation:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
-        self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = None
+        self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
         self.makes = ()
 
     def infer(self, function):
@@ -71,9 +75,9 @@ class Operation:
         self.lower_node = function
         return function
 
-    def fuse(self, function, takes=None, makes=()):
+    def fuse(self, function, takes=None, makes=(), axes=None):
         """Decorate the lowering with pointwise neighbours."""
-        self.lower_fused, self.takes, self.makes = function, takes, makes
+        self.lower_fused, self.takes, self.makes, self.axes = function, takes, makes, axes
         return function
 
 

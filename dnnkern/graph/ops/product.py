@@ -96,7 +96,7 @@ def _fuse_matmul(part):
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
 
 
-matmul.fuse(_fuse_matmul, makes=("A", "B"))
+matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)))
 
 
 def _make_operands(part):

@@ -28,6 +28,9 @@ def reduction(input, mode):
     return {"X": input}, {"mode": mode.name}
 
 
+reduction.reduces = lambda node: (("Y", node.attribute("mode").lower()),)
+
+
 @reduction.infer
 def _(node):
     dim, out = node.dim("X"), node.outputs["Y"]
@@ -73,6 +76,9 @@ def genstats(input):
         [SUM, SQ_SUM], of dims (1, C, 1, ..) and type FLOAT.
     """
     return {"X": input}, {}
+
+
+genstats.reduces = lambda node: (("SUM", "add"), ("SQ_SUM", "sum_square"))
 
 
 @genstats.infer

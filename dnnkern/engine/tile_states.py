@@ -1,0 +1,132 @@
+"""Reductions of a program by the tiles of an anchor's kernel: what the kernel and `reduce._tiles` know of each other.
+
+Algorithms and main loops need no more than this where there are none; what reduces is imported where there are some.
+"""
+import functools
+from typing import Callable, NamedTuple
+
+from ..device import device_function, i32
+from .cost import LAUNCH, Cost
+from .loaders import log2
+from .programs import NOTHING
+
+
+class Fragment(NamedTuple):
+    """How the elements of a tile of bm x bn lie in its threads.
+
+    Attributes
+    ----------
+    bm, bn, threads : int
+    rows, columns : int
+        Of a thread.
+    row_layers, column_layers : int
+        Warps that share columns, and rows.
+    row, column : device function (k, lane)
+        Where the lane's row or column number k is among its warp's.
+    owns : device function (k, warp)
+        Whether the warp at a `WarpAt` has the row.
+    edge : bool
+        Whether a tile may reach over the last column.
+    """
+    bm: int
+    bn: int
+    threads: int
+    rows: int
+    columns: int
+    row_layers: int
+    column_layers: int
+    row: Callable
+    column: Callable
+    owns: Callable
+    edge: bool
+
+
+class WarpAt(NamedTuple):
+    """Of a warp in its tile: its first row and column, its number among those with the same columns, and among those with the same rows,
+    and its slice."""
+    row: i32
+    column: i32
+    row_layer: i32
+    column_layer: i32
+    slice: i32
+
+
+class Reducing(NamedTuple):
+    """What reductions need of the kernel: columns of the result, the epilogue's operands, the matrix, and the parameter `states`."""
+    n: i32
+    e: object
+    z: i32
+    states: object
+
+
+def mma_fragment(tile, row_of, spread, edge):
+    """The `Fragment` of an `engine.ampere.MmaTile`; slices have rows of their own, of all the warp's columns."""
+    RUN, SHIFT, SLICES = 2 * spread, log2(2 * spread), tile.slices
+    return Fragment(tile.bm, tile.bn, tile.threads, tile.warp_m // 8, tile.warp_n // 4, tile.warps_m * SLICES, tile.warps_n,
+                    device_function(lambda k, lane: row_of(k, lane >> 2)),
+                    device_function(lambda k, lane: (k >> SHIFT) * 4 * RUN + (lane & 3) * RUN + (k & (RUN - 1))),
+                    device_function(lambda k, warp: SLICES == 1 or k >> 1 & (SLICES - 1) == warp.slice), edge)
+
+
+def reduces(spec):
+    """Whether an `EpilogueSpec`'s program has reductions."""
+    return spec.program is not None and bool(spec.program.reductions)
+
+
+def fragment_reductions(spec):
+    """What `make_mma_product` takes as `reductions`, None where there are none."""
+    if not reduces(spec):
+        return None
+    from ..reduce._fragments import make_reductions
+    return functools.partial(make_reductions, spec)
+
+
+def warp_bytes(spec, bm, bn, threads, row_layers, column_layers):
+    """Bytes of shared memory that the states of all warps of a tile take, see `Fragment`."""
+    if not reduces(spec):
+        return 0
+    from ..reduce._fragments import shared_bytes
+    return shared_bytes(spec, bm, bn, threads, row_layers, column_layers)
+
+
+def single_states(spec):
+    """`reduce._tiles.make_single` of an `EpilogueSpec`, None where there are no reductions."""
+    if not reduces(spec):
+        return None
+    from ..reduce._tiles import make_single
+    return make_single(spec)
+
+
+def states_refusal(parts, bm, bn):
+    """Why the states of tiles of bm x bn cannot be counted, or None."""
+    nbytes = states_bytes(parts, bm, bn)
+    return f"partial reductions of {nbytes} bytes; expected less than 2**31" if nbytes >= 2 ** 31 else None
+
+
+def states_bytes(parts, bm, bn):
+    """Bytes of the workspace that the states of tiles of bm x bn take."""
+    if not parts.reduced:
+        return 0
+    from ..reduce._tiles import partials_of
+    return sum(p.nbytes for p in partials_of(parts, bm, bn))
+
+
+def states_seconds(nbytes, device):
+    """Time of the launch that merges states of so many bytes, written and read."""
+    return LAUNCH + Cost(reduction=2 * nbytes / device.bandwidth)
+
+
+def states_argument(parts, bm, bn):
+    """The kernel parameter `states`."""
+    if not parts.reduced:
+        return NOTHING
+    from ..reduce._tiles import states_argument as argument
+    return argument(parts, bm, bn)
+
+
+def with_finish(launches, parts, bm, bn, dependent=False):
+    """The launches, and the one that ends the reductions where there are some; `dependent` (sm_90): prepared while those run."""
+    if not parts.reduced:
+        return launches
+    from ..reduce._tiles import finish_launch
+    return (*launches, finish_launch(parts, bm, bn, dependent))
