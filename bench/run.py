@@ -263,7 +263,7 @@ class CaseBench:
 
         A program after a product or a convolution is a graph's (`graph.py`): no public function takes one.
         """
-        if HOST_MEMORY or getattr(self.problem, "program", None) is not None and self.case.op != "fused_pointwise":
+        if HOST_MEMORY or getattr(self.problem, "program", None) is not None and self.case.op[:6] != "fused_":
             return {}
         try:
             import torch

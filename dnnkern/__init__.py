@@ -55,6 +55,7 @@ _NAMES = {
     "embedding_bwd": "dnnkern.embedding",
     "embedding_fwd": "dnnkern.embedding",
     "fused_pointwise": "dnnkern.fused",
+    "fused_reduction": "dnnkern.fused",
     "glu_bwd": "dnnkern.act",
     "glu_fwd": "dnnkern.act",
     "grad_norm": "dnnkern.optim",

@@ -32,6 +32,15 @@ def _program():
     return Program(loads, (Step(Function.of("mul"), (1, 2)), Step(Function.of("add"), (0, 3))), ((4, "float32", "matrix"),), accumulators=0)
 
 
+def _staged():
+    """``x0 - sum(x0) + index``, the sum along the axes."""
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Step
+    from dnnkern.fused import Reduction, StagedProgram
+    steps = Reduction("add", 0), Step(Function.of("sub"), (0, 2)), Step(Function.of("add"), (3, 1))
+    return StagedProgram((("float32", "matrix"), ("int32", "index")), steps, ((4, "float32", "matrix"),))
+
+
 _IMAGE = {"window": 2, "stride": 1, "padding": 1, "dilation": 1}
 _ADAM = {"beta1": 0.5, "beta2": 0.5, "eps": 1.0, "weight_decay": 1.0, "step": 1}
 
@@ -87,6 +96,7 @@ CALLS = {
     "embedding_bwd": lambda: ([array(2, 3), array(2, dtype="int32")], {"num_embeddings": 2, "padding_idx": 1, "scale_grad_by_freq": True}),
     "embedding_fwd": lambda: ([array(2, 3), array(2, dtype="int32")], {}),
     "fused_pointwise": lambda: ([[array(2, 3), array(3)]], {"program": _program(), "axes": 1}),
+    "fused_reduction": lambda: ([[array(2, 3)]], {"program": _staged(), "axes": 1, "index_axes": 1}),
     "glu_bwd": lambda: ([array(2, 1), array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
     "glu_fwd": lambda: ([array(2, 2)], {"axis": 1, "gate": "sigmoid"}),
     "grad_norm": lambda: ([[array(3)]], {}),
@@ -158,8 +168,8 @@ INTEGERS = ("axis", "blank", "block", "divisor", "groups", "ignore_index", "num_
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "frozen", "has_beta",
          "interleaved", "keepdims", "log", "maximize", "nesterov", "normalized", "return_index", "return_lse", "scale_grad_by_freq",
          "sink_gradient", "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
-INTS = ("axes", "dilation", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride", "w_shape",
-        "window", "x_shape")
+INTS = ("axes", "dilation", "index_axes", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride",
+        "w_shape", "window", "x_shape")
 WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")
 DTYPES = ("dtype", "index_dtype", "out_dtype")
 _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integer"), **dict.fromkeys(FLAGS, "flag"),

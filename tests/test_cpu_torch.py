@@ -38,7 +38,7 @@ LACKS = "PyTorch has no kernel for the processor that takes bfloat16 beside floa
 EXCEPT = {
     **dict.fromkeys(("batch_norm_bwd_apply", "batch_norm_merge"), "PyTorch has kernels for GPUs alone"),
     "dropout_fwd": "its random numbers are PyTorch's own", "lamb_step": "PyTorch has none", "lion_step": "PyTorch has none",
-    "fused_pointwise": "the peer has none of these small programs",
+    **dict.fromkeys(("fused_pointwise", "fused_reduction"), "the peer has none of these small programs"),
     **dict.fromkeys(("random_fill", "sdpa_dropout_mask"), "its random numbers are its own"),
     "lrn_bwd": "PyTorch's is autograd's of many operations; no peer calls it", "scale_tensor": "the peer multiplies by 1",
     **{(op, "bfloat16"): ROUNDS for op in (

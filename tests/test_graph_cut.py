@@ -64,14 +64,18 @@ def test_what_feeds_an_anchor_is_not_in_its_part():
 
 
 def test_no_part_waits_for_itself():
-    """add reads exp and a sum of what exp is made of: both around a reduction, which is no pointwise node."""
+    """add reads exp and a sum of what exp is made of: both around a reduction, which is no pointwise node. Where reductions are in parts,
+    all of it is one."""
     graph = new_graph()
     x = draw((4, 6, 8), 1)
     t = like(graph, x)
     e = graph.exp(graph.neg(t))
     s = graph.reduction(e, cudnn.reduction_mode.ADD).set_dim([4, 6, 1]).set_stride([6, 1, 1])
     y = graph.add(graph.mul(e, s), t).set_output(True)
-    assert parts(graph) == [["neg", "exp"], ["reduction"], ["mul", "add"]]
+    assert parts(graph) == [["neg", "exp", "reduction", "mul", "add"]] and kernels(graph) == ["fused_reduction"]
+    nodes = [node for (node,) in _partition.one_by_one(graph.spec)]
+    apart = _partition.joined(graph.spec, nodes)
+    assert [[node.op for node in part] for part in apart] == [["neg", "exp"], ["reduction"], ["mul", "add"]]
     expected = np.exp(-x.astype(float))
     close(run(graph, {t: x}, [y])[0], expected * expected.sum(2, keepdims=True) + x, factor=64, scale=10)
 
@@ -358,7 +362,7 @@ def test_explanation_as_a_picture(monkeypatch):
 
 @pytest.mark.parametrize("make, reason", [
     (lambda g, x, y: g.add(g.matmul(x, y), g.matmul(y, x)), "a kernel has one product"),
-    (lambda g, x, y: g.mul(g.reduction(x, mode=cudnn.reduction_mode.ADD), y), "reduction runs no program"),
+    (lambda g, x, y: g.mul(g.reduction(x, mode=cudnn.reduction_mode.ADD), y), "a reduction over no axes"),
     (lambda g, x, y: g.mul(g.add(x, y), g.neg(g.tensor([1, 1, 8], [8, 8, 1], name="row"))), "dims (1, 1, 8) and (1, 8, 8)")])
 def test_reasons(make, reason):
     graph = new_graph()

@@ -11,7 +11,7 @@ from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
-from dnnkern.reduce._fold import IGNORES_ZEROS  # noqa: E402
+from dnnkern.engine.fold import IGNORES_ZEROS  # noqa: E402
 from dnnkern.reduce._parse import parse_problem  # noqa: E402
 
 

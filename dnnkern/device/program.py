@@ -76,6 +76,18 @@ class Step:
         if self.round_to is not None:
             _known("round_to", self.round_to)
 
+    @classmethod
+    def of_record(cls, record):
+        """The step that `dataclasses.asdict` made into plain data."""
+        f = record["function"]
+        activation = f["activation"] and Activation(f["activation"]["mode"], **{n: float(v) for n, v in f["activation"]["parameters"]})
+        return cls(**{**record, "function": Function(f["op"], f["mode"], activation)})
+
+
+def loads_of_record(record):
+    """Loads of plain data, in which infinities are text."""
+    return [(dtype, float(access) if access in ("inf", "-inf", "nan") else access) for dtype, access in record]
+
 
 def _known(what, dtype):
     if dtype not in DTYPES:
@@ -160,15 +172,7 @@ class Program:
     @classmethod
     def of_record(cls, record):
         """The program that `dataclasses.asdict` made into plain data, lists for tuples."""
-        def number(access):
-            return float(access) if access in ("inf", "-inf", "nan") else access
-
-        def step(given):
-            f = given["function"]
-            activation = f["activation"] and Activation(f["activation"]["mode"], **{n: float(v) for n, v in f["activation"]["parameters"]})
-            return Step(**{**given, "function": Function(f["op"], f["mode"], activation)})
-        return cls(**{**record, "loads": [(dtype, number(access)) for dtype, access in record["loads"]],
-                      "steps": [step(s) for s in record["steps"]]})
+        return cls(**{**record, "loads": loads_of_record(record["loads"]), "steps": [Step.of_record(s) for s in record["steps"]]})
 
     def record(self) -> dict:
         """As plain data."""

@@ -110,9 +110,10 @@ def stored(dtype, compute=None):
 
 
 @functools.cache
-def make_input(dtype, unit, copies, length, plain, compute=None, base=0):
+def make_input(dtype, unit, copies, length, plain, compute=None, base=0, some=False):
     """Of one input: the words a thread holds; ``load_whole(words, p, step, shift)`` and ``load_part(words, p, step, shift, first, last)``
-    of all lanes, into ``words[base:]``; ``take(values, words, lane, piece)``, the lane's values. `compute`: as `element` takes it."""
+    of all lanes, into ``words[base:]``; ``take(values, words, lane, piece)``, the lane's values. `compute`: as `element` takes it. With
+    `some` the former is ``load_whole(words, p, step, shift, first, last)``, of the lanes of which all elements exist."""
     size = ITEMSIZE[dtype]
     SCALE = word_of(size)[2]
     load_one, _, _, _, ONE = make_unit_moves(size, size, plain)
@@ -134,7 +135,7 @@ def make_input(dtype, unit, copies, length, plain, compute=None, base=0):
             widen(values, words, base + (lane if copies > 1 else 0) * ONE)
             for n in range(1, length):
                 values[n] = values[0]
-        return copies * ONE, load_whole, load_part, take
+        return copies * ONE, load_part if some else load_whole, load_part, take
     load, _, _, _, LOADED = make_unit_moves(unit, size, plain)
     gather, _ = make_pack(size, length)
     unpack, _ = make_unpack(stored(dtype, compute), length, compute)
@@ -143,10 +144,14 @@ def make_input(dtype, unit, copies, length, plain, compute=None, base=0):
     PARTS = length * ONE
 
     @device_function
+    def chunk(p, lane, step, shift):
+        return advance(p, i64(lane * step + shift[lane]) * SCALE)
+
+    @device_function
     def load_whole(words, p, step, shift):
         piece, parts = cuda.local.array(WORDS, u32), cuda.local.array(PARTS, u32)
         for lane in range(copies):
-            at = advance(p, i64(lane * step + shift[lane]) * SCALE)
+            at = chunk(p, lane, step, shift)
             if SINGLE:
                 for n in range(length):
                     load_one(parts, n, advance(at, n), 1)
@@ -161,7 +166,7 @@ def make_input(dtype, unit, copies, length, plain, compute=None, base=0):
     def load_part(words, p, step, shift, first, last):
         piece, parts = cuda.local.array(WORDS, u32), cuda.local.array(PARTS, u32)
         for lane in range(copies):
-            at = advance(p, i64(lane * step + shift[lane]) * SCALE)
+            at = chunk(p, lane, step, shift)
             for n in range(length):
                 load_one(parts, n * ONE, advance(at, n * SCALE), first[lane] <= n and n < last[lane])
             if ONE > 1:
@@ -178,7 +183,23 @@ def make_input(dtype, unit, copies, length, plain, compute=None, base=0):
         for w in range(WORDS):
             piece[w] = words[start + w]
         unpack(values, piece)
-    return copies * WORDS, load_whole, load_part, take
+
+    @device_function
+    def load_some(words, p, step, shift, first, last):
+        piece, parts = cuda.local.array(WORDS, u32), cuda.local.array(PARTS, u32)
+        for lane in range(copies):
+            at = chunk(p, lane, step, shift)
+            ok = first[lane] <= 0 and length <= last[lane]
+            if SINGLE:
+                for n in range(length):
+                    load_one(parts, n, advance(at, n), ok)
+                gather(parts, piece)
+                for w in range(WORDS):
+                    words[base + lane * WORDS + w] = piece[w]
+            else:
+                for n in range(LOADS):
+                    load(words, base + lane * WORDS + n * LOADED, advance(at, n * STEP), ok)
+    return copies * WORDS, load_some if some else load_whole, load_part, take
 
 
 @functools.cache

@@ -1,9 +1,10 @@
 """What the kernels of this family share: any number of arrays of different types, an element's coordinates, and its offset in each."""
 import functools
 
-from ..device import device_function
+from ..device import device_function, i32
 from ..device._parameters import structure
 from ..device.index import divided, divide_remainder, divisor
+from ..device.program import element_of
 from ..host.launch import Argument
 
 
@@ -137,5 +138,58 @@ def _and(before, f):
     return more
 
 
-__all__ = ["coordinate_argument", "joined", "make_coordinates", "make_loads", "make_offset", "number_arguments", "pointer_positions",
-           "stride_argument", "struct_argument", "struct_of"]
+# ---- element by element
+
+def make_element_loads(program, addressed, arrays, dims):
+    """Device function ``loaded(at, strides, e)``: the tuple of an element's loads, `e` being (pointers, firsts, numbers); `addressed` is
+    the program whose loads and stores are all arrays."""
+    pointers = pointer_positions(addressed)
+
+    def of_array(k, dtype, access):
+        offset, P = make_offset(k, arrays, dims), pointers[k]
+        if access == "index":
+            @device_function
+            def value(at, strides, e):
+                return i32(e[1][k] + offset(at, strides))
+            return value
+        load = element_of(dtype).load
+
+        @device_function
+        def value(at, strides, e):
+            return load(e[0][P], e[1][k] + offset(at, strides))
+        return value
+
+    def of_number(K, dtype):
+        @device_function
+        def value(at, strides, e):
+            return e[2][K]
+        return value
+    return joined(make_loads(program, of_array, of_number))
+
+
+def make_element_stores(program, arrays, dims):
+    """Device function ``store(values, at, strides, e)``: an element's results."""
+    pointers, first, store = pointer_positions(program), arrays - len(program.stores), None
+    for j, (_, dtype, _) in enumerate(program.stores):
+        k = first + j
+        store = _with_store(store, j, element_of(dtype).store, make_offset(k, arrays, dims), pointers[k], k)
+    return store
+
+
+def _with_store(before, J, store, offset, P, K):
+    """The stores `before`, and that of result J."""
+    if before is None:
+        @device_function
+        def first(values, at, strides, e):
+            store(e[0][P], e[1][K] + offset(at, strides), values[J])
+        return first
+
+    @device_function
+    def stores(values, at, strides, e):
+        before(values, at, strides, e)
+        store(e[0][P], e[1][K] + offset(at, strides), values[J])
+    return stores
+
+
+__all__ = ["coordinate_argument", "joined", "make_coordinates", "make_element_loads", "make_element_stores", "make_loads", "make_offset",
+           "number_arguments", "pointer_positions", "stride_argument", "struct_argument", "struct_of"]

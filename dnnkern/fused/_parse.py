@@ -1,11 +1,19 @@
-"""Programs in words, for the command line: ``8192x4096 bf16 mul@4096 add@8192x4096 gelu``, a chain from one array on."""
+"""Programs in words, for the command line: ``8192x4096 bf16 mul@4096 add@8192x4096 gelu``, a chain from one array on; with reductions
+``8192x4096 bf16 sub@row-max exp div@row-add`` is softmax."""
+import argparse
 import functools
 
-from ..device.program import Program
+from ..device.pointwise import Function
+from ..device.program import Program, Step
 from ..engine.program_words import chain, shape_word, step_word
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
+from ..reduce import MODES
 from ._problem import FusedProblem, make_fused
+from ._reduction_problem import FusedReductionProblem, make_fused_reduction
+from ._staged import Reduction, StagedProgram
+
+ROW = "@row-"
 
 
 def add_arguments(parser):
@@ -32,20 +40,84 @@ def make_words(arguments):
                       frozenset())
 
 
+def add_reduction_arguments(parser):
+    """The words that describe a chain with reductions."""
+    parser.add_argument("shape", type=shape_word, help="shape of the first array: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="dtype of all arrays: float32, bf16, ...")
+    parser.add_argument("steps", nargs="*", type=row_step_word, help="functions, one after the other: relu, add@4096 (another array), "
+                        "mul@0.5 (a number), sub@row-max (the reduction of the value over its row)")
+    parser.add_argument("--axes", type=lambda text: tuple(map(int, text.split(","))), default=(-1,), help="what is reduced; default: -1")
+    parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=(), metavar="MODES", help="reductions of the last "
+                        "value that are results too: add,amax")
+    parser.add_argument("--only-rows", action="store_true", help="the last value itself is no result")
+    parser.add_argument("--out", type=dtype_word, help="dtype of the result; default: of the arrays")
+
+
+def row_step_word(text):
+    """(function, its second operand) of a word; the operand "max" of ``sub@row-max`` is a reduction of the value."""
+    mode, found, reduction = text.partition(ROW)
+    if not found:
+        return step_word(text)
+    try:
+        function = Function.of(mode)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if function.inputs != 2 or reduction not in MODES:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a function of two values, and one of {', '.join(MODES)}")
+    return function, reduction
+
+
+def make_reduction_words(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    dtype, out = arguments.dtype, arguments.out or arguments.dtype
+    compute = "float64" if dtype == "float64" else "float32"
+    shapes = [arguments.shape, *(operand for _, operand in arguments.steps if isinstance(operand, tuple))]
+    loads = [(dtype, "matrix")] * len(shapes) + [(compute, operand) for _, operand in arguments.steps if isinstance(operand, float)]
+    steps, last, array, number = [], 0, 1, len(shapes)
+    for function, operand in arguments.steps:
+        if isinstance(operand, str):
+            steps.append(Reduction(operand, last, None, compute))
+            other = len(loads) + len(steps) - 1
+        elif operand is not None:
+            other = array if isinstance(operand, tuple) else number
+            array, number = array + isinstance(operand, tuple), number + isinstance(operand, float)
+        steps.append(Step(function, (last,) if operand is None else (last, other), None, compute))
+        last = len(loads) + len(steps) - 1
+    stores = [] if arguments.only_rows else [(last, out, "matrix")]
+    for mode in arguments.rows:
+        steps.append(Reduction(mode, last, None, compute))
+        stores.append((len(loads) + len(steps) - 1, compute, "row"))
+    return make_fused_reduction(tuple(Tensor.packed(shape, dtype) for shape in shapes), None, StagedProgram(loads, steps, stores),
+                                arguments.axes, (), frozenset())
+
+
+def _tensors(records):
+    return tuple(Tensor(tuple(t["shape"]), tuple(t["strides"]), t["dtype"], t["alignment"]) for t in records)
+
+
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
     def make_it(program, inputs, outputs, axes, in_place):
-        some = [tuple(Tensor(tuple(t["shape"]), tuple(t["strides"]), t["dtype"], t["alignment"]) for t in given)
-                for given in (inputs, outputs)]
-        return FusedProblem(program, *some, tuple(axes), tuple(in_place))
+        return FusedProblem(program, _tensors(inputs), _tensors(outputs), tuple(axes), tuple(in_place))
     return problem_from_record(make_it, op, record)
 
 
-FAMILY = {"fused_pointwise": (add_arguments, make_words, functools.partial(from_record, "fused_pointwise"))}
+def reduction_from_record(op, record):
+    """The same with reductions."""
+    def make_it(staged, inputs, outputs, **more):
+        return FusedReductionProblem(StagedProgram.of_record(staged), _tensors(inputs), _tensors(outputs), **more)
+    return problem_from_record(make_it, op, {"staged" if name == "program" else name: value for name, value in record.items()})
+
+
+FAMILY = {"fused_pointwise": (add_arguments, make_words, functools.partial(from_record, "fused_pointwise")),
+          "fused_reduction": (add_reduction_arguments, make_reduction_words, functools.partial(reduction_from_record, "fused_reduction"))}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {"fused_pointwise": ("1001 f32 mul@1001 add@0.5 gelu", "7x33 bf16 mul@33 add@7x1 relu --keep", "4x6x35 f16 add@6x1 swish --out f32",
-                             "65 f64 exp", "9x40 i32 add@40")}
+                             "65 f64 exp", "9x40 i32 add@40"),
+         "fused_reduction": ("5x96 f32 sub@row-max exp div@row-add", "7x33 bf16 mul@33 add@7x1 relu --rows add,amax",
+                             "3x4x40 f16 sub@row-avg div@row-norm2 mul@40 --out f32", "4x6x9 f32 exp --axes 0,2 --rows add --only-rows",
+                             "5x70 f64 abs --rows max")}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -6,15 +6,15 @@ any number of elements; each coordinate costs a division of 64-bit integers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.program import Program, element_of
 from ..device.program_results import make_results
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ._arrays import (coordinate_argument, joined, make_coordinates, make_loads, make_offset, number_arguments, pointer_positions,
-                      stride_argument, struct_argument)
+from ._arrays import (coordinate_argument, make_coordinates, make_element_loads, make_element_stores, number_arguments, stride_argument,
+                      struct_argument)
 from ._estimate import instructions
 
 COST = constants("fused/naive")
@@ -55,32 +55,7 @@ def kernel(config):
     """y0[...], y1[...] = program(x0[...], x1[...]), an element a thread."""
     program, arrays, dims = config.program, config.arrays, config.dims
     coordinates, results = make_coordinates(dims, any_size=True), make_results(program)
-    first_output, pointers = arrays - len(program.stores), pointer_positions(program)
-
-    def of_array(k, dtype, access):
-        offset, P = make_offset(k, arrays, dims), pointers[k]
-        if access == "index":
-            @device_function
-            def value(at, strides, e):
-                return i32(e[1][k] + offset(at, strides))
-            return value
-        load = element_of(dtype).load
-
-        @device_function
-        def value(at, strides, e):
-            return load(e[0][P], e[1][k] + offset(at, strides))
-        return value
-
-    def of_number(K, dtype):
-        @device_function
-        def value(at, strides, e):
-            return e[2][K]
-        return value
-    loaded = joined(make_loads(program, of_array, of_number))
-    store = None
-    for j, (_, dtype, _) in enumerate(program.stores):
-        store = _with_store(store, j, element_of(dtype).store, make_offset(first_output + j, arrays, dims), pointers[first_output + j],
-                            first_output + j)
+    loaded, store = make_element_loads(program, program, arrays, dims), make_element_stores(program, arrays, dims)
 
     @jit(launch_bounds=THREADS)
     def fused_pointwise_naive(pointers, elements, firsts, sizes, strides, numbers):
@@ -89,21 +64,6 @@ def kernel(config):
             at, e = coordinates(i, sizes), (pointers, firsts, numbers)
             store(results(loaded(at, strides, e)), at, strides, e)
     return fused_pointwise_naive
-
-
-def _with_store(before, J, store, offset, P, K):
-    """The stores `before`, and that of result J."""
-    if before is None:
-        @device_function
-        def first(values, at, strides, e):
-            store(e[0][P], e[1][K] + offset(at, strides), values[J])
-        return first
-
-    @device_function
-    def stores(values, at, strides, e):
-        before(values, at, strides, e)
-        store(e[0][P], e[1][K] + offset(at, strides), values[J])
-    return stores
 
 
 def build(problem, device, config):

@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, i32, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.pointwise import TYPES
-from ..device.program import Program, loaded_type
-from ..device.program_results import make_results
-from ..device.unroll import unrolled
+from ..device.program import Program
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ..engine.form import WIDE, Dim, Form
-from ..engine.lanes import Chunks, make_chunks, make_input, make_lead, make_output, rows_refusal
+from ..engine.lanes import Chunks, make_chunks, make_lead, rows_refusal
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._arrays import (coordinate_argument, joined, make_coordinates, make_loads, make_offset, number_arguments, pointer_positions,
-                      stride_argument, struct_argument)
+from ._arrays import coordinate_argument, make_coordinates, number_arguments, pointer_positions, stride_argument, struct_argument
 from ._estimate import instructions
+from ._moves import Plan, all_loads, all_stores, all_takes, dtypes_of, make_base, make_each
 
 COST = constants("fused/rows")
 
@@ -142,34 +140,6 @@ def _held(program, chunks, lanes):
 
 # ---- the kernel
 
-class _Plan:
-    """Where a thread's values are: words of the inputs in one local array, values of a chunk in one array a type."""
-
-    def __init__(self, config):
-        program, chunks = config.program, config.chunks
-        self.words, self.values, self.inputs, self.at = 0, dict.fromkeys(TYPES, 0), [], []
-        k = 0
-        for dtype, access in program.loads:
-            if access not in ("matrix", "index"):
-                continue
-            kind, moves = loaded_type(dtype), None
-            if access == "matrix":
-                moves = make_input(dtype, chunks.units[k], 1 if chunks.once[k] else config.lanes, chunks.elements, config.plain,
-                                   "int32" if kind == "int32" else None, self.words)
-                self.words += moves[0]
-            self.inputs.append((moves, kind, self.values[kind]))
-            self.values[kind] += chunks.elements
-            k += 1
-        self.results, found = [], dict.fromkeys(TYPES, 0)
-        for _, dtype, _ in program.stores:
-            kind = loaded_type(dtype)
-            moves = make_output(dtype, chunks.units[k], chunks.elements, "int32" if kind == "int32" else None)
-            self.results.append((moves, kind, found[kind]))
-            found[kind] += chunks.elements
-            k += 1
-        self.stored = found
-
-
 @functools.cache
 def _make_lanes(config):
     """Device function ``run(e, shift, first, last)``: the whole work of a thread.
@@ -177,15 +147,15 @@ def _make_lanes(config):
     Lane k's chunk of an array begins ``k * step + shift[k]`` elements after its offset; elements ``first[k]`` to ``last[k] - 1`` of it
     exist.
     """
-    plan, program, length, LANES = _Plan(config), config.program, config.chunks.elements, config.lanes
+    plan, program, length, LANES = Plan(config), config.program, config.chunks.elements, config.lanes
     WORDS = max(plan.words, 1)
     A, B, C = (max(plan.values[t], 1) for t in TYPES)
     P, Q, R = (max(plan.stored[t], 1) for t in TYPES)
     T, U, V = TYPES.values()
     positions = pointer_positions(program)
-    bases = [_make_base(config, k, positions[k]) for k in range(config.arrays)]
-    load_whole, load_part = (_all_loads(config, plan, bases, whole) for whole in (True, False))
-    take, each, put = _all_takes(config, plan), _make_each(config, plan), _all_stores(config, plan, bases)
+    bases = [make_base(config, k, positions[k]) for k in range(config.arrays)]
+    load_whole, load_part = (all_loads(config, plan, bases, whole) for whole in (True, False))
+    take, each, put = all_takes(config, plan), make_each(config, plan), all_stores(config, plan, bases)
 
     def of_lane(K):
         @device_function
@@ -223,173 +193,6 @@ def _make_lanes(config):
     return run
 
 
-POINTERS, AT, STRIDES, FIRSTS, STEPS, NUMBERS = range(6)  # of `e`, what a thread is told
-
-
-def _make_base(config, K, P):
-    """Device function: the pointer to an array's element that lanes count from; of an index its value there."""
-    offset = make_offset(K, config.arrays, config.dims)
-    if config.indices[K] is not None:
-        @device_function
-        def base(e):
-            return i32(e[FIRSTS][K] + offset(e[AT], e[STRIDES]))
-        return base
-    dtype = _dtypes(config.program)[K]
-    SCALE = word_of(ITEMSIZE[dtype])[2]
-
-    @device_function
-    def base(e):
-        return advance(e[POINTERS][P], (e[FIRSTS][K] + offset(e[AT], e[STRIDES])) * SCALE)
-    return base
-
-
-def _dtypes(program):
-    """Of the arrays that are addressed."""
-    return tuple(dtype for dtype, access in program.loads if access in ("matrix", "index")) + tuple(s[1] for s in program.stores)
-
-
-def _all_loads(config, plan, bases, whole):
-    """Device function ``load(words, e, shift, first, last)`` of all inputs."""
-    def nothing(words, e, shift, first, last):
-        return
-
-    def with_input(before, K, load):
-        where = bases[K]
-        if whole:
-            @device_function
-            def more(words, e, shift, first, last):
-                before(words, e, shift, first, last)
-                load(words, where(e), e[STEPS][K], shift)
-        else:
-            @device_function
-            def more(words, e, shift, first, last):
-                before(words, e, shift, first, last)
-                load(words, where(e), e[STEPS][K], shift, first, last)
-        return more
-    found = device_function(nothing)
-    for k, (moves, _, _) in enumerate(plan.inputs):
-        if moves is not None:
-            found = with_input(found, k, moves[1 if whole else 2])
-    return found
-
-
-def _all_takes(config, plan):
-    """Device function ``take(values, words, e, lane, shift)``: a lane's values of all inputs."""
-    length = config.chunks.elements
-    PIECE = max(2 * length, 2)
-
-    def nothing(values, words, e, lane, shift):
-        return
-
-    def with_input(before, moves, kind, START):
-        widen, T, V = moves[3], TYPES[kind], tuple(TYPES).index(kind)
-
-        @device_function
-        def more(values, words, e, lane, shift):
-            before(values, words, e, lane, shift)
-            piece, some = cuda.local.array(PIECE, u32), cuda.local.array(length, T)
-            widen(some, words, lane, piece)
-            for n in range(length):
-                values[V][START + n] = some[n]
-        return more
-
-    def with_index(before, K, START, ALONG):
-        V = tuple(TYPES).index("int32")
-        where = _make_base(config, K, 0)
-
-        @device_function
-        def more(values, words, e, lane, shift):
-            before(values, words, e, lane, shift)
-            index = where(e) + lane * i32(e[STEPS][K]) + shift[lane] * ALONG
-            for n in range(length):
-                values[V][START + n] = index + n * ALONG
-        return more
-    found = device_function(nothing)
-    for k, (moves, kind, start) in enumerate(plan.inputs):
-        found = with_index(found, k, start, config.indices[k]) if moves is None else with_input(found, moves, kind, start)
-    return found
-
-
-def _make_each(config, plan):
-    """Device function ``each(values, stored, e)``: the program of all elements of a chunk, by calls with constant indices: a loop with a
-    long body would not be unrolled, and its arrays not be registers. One function is compiled for all elements."""
-    results, kinds = make_results(config.program), tuple(TYPES)
-
-    def of_array(k, dtype, access):
-        _, kind, START = plan.inputs[k]
-        V = kinds.index(kind)
-
-        @device_function
-        def value(values, e, n):
-            return values[V][START + n]
-        return value
-
-    def of_number(K, dtype):
-        @device_function
-        def value(values, e, n):
-            return e[NUMBERS][K]
-        return value
-    loaded, keep = joined(make_loads(config.program, of_array, of_number)), None
-    for j, (_, kind, start) in enumerate(plan.results):
-        keep = _with_kept(keep, j, kinds.index(kind), start)
-
-    @device_function
-    def one(n, s):
-        values, stored, e = s
-        keep(stored, results(loaded(values, e, n)), n)
-    run = unrolled(config.chunks.elements, one)
-
-    @device_function
-    def each(values, stored, e):
-        run(0, (values, stored, e))
-    return each
-
-
-def _with_kept(before, J, V, START):
-    """The results `before`, and one more, in the arrays that are stored."""
-    if before is None:
-        @device_function
-        def first(stored, results, n):
-            stored[V][START + n] = results[J]
-        return first
-
-    @device_function
-    def more(stored, results, n):
-        before(stored, results, n)
-        stored[V][START + n] = results[J]
-    return more
-
-
-def _all_stores(config, plan, bases):
-    """Device function ``put(stored, e, lane, shift, first, last, whole)`` of all outputs."""
-    length, first_output = config.chunks.elements, len(plan.inputs)
-
-    def nothing(stored, e, lane, shift, first, last, whole):
-        return
-
-    def with_output(before, moves, kind, START, K):
-        WORDS, pack, store_whole, store_part = moves
-        T, V, where, SCALE = TYPES[kind], tuple(TYPES).index(kind), bases[K], word_of(ITEMSIZE[_dtypes(config.program)[K]])[2]
-
-        @device_function
-        def more(stored, e, lane, shift, first, last, whole):
-            before(stored, e, lane, shift, first, last, whole)
-            some, made = cuda.local.array(length, T), cuda.local.array(WORDS, u32)
-            for n in range(length):
-                some[n] = stored[V][START + n]
-            pack(made, some)
-            at = advance(where(e), (lane * e[STEPS][K] + shift[lane]) * SCALE)
-            if whole:
-                store_whole(made, at)
-            else:
-                store_part(made, at, first[lane], last[lane])
-        return more
-    found = device_function(nothing)
-    for j, (moves, kind, start) in enumerate(plan.results):
-        found = with_output(found, moves, kind, start, first_output + j)
-    return found
-
-
 @functools.cache
 def kernel(config):
     """y0[...], y1[...] = program(x0[...], x1[...]), a chunk of some rows a thread."""
@@ -397,7 +200,7 @@ def kernel(config):
     LANES, LENGTH, LED = config.lanes, chunks.elements, chunks.align > 0
     LEADER = config.arrays - len(program.stores)
     run, coordinates = _make_lanes(config), make_coordinates(config.dims)
-    leader, itemsize = _make_base(config, LEADER, pointer_positions(program)[LEADER]), ITEMSIZE[_dtypes(program)[LEADER]]
+    leader, itemsize = make_base(config, LEADER, pointer_positions(program)[LEADER]), ITEMSIZE[dtypes_of(program)[LEADER]]
     lead_of, SCALE = make_lead(itemsize, chunks.align), word_of(itemsize)[2]
 
     @jit(launch_bounds=(THREADS, _blocks(config)))

@@ -121,7 +121,7 @@ def explain(engines) -> Explanation:
             algorithm.seconds(step.problem, plan.device) if algorithm else 0.0, step.problem.bytes,
             algorithm.workspace(step.problem, plan.device, algorithm.config) if algorithm else 0, others))
     why, single = {}, [node for (node,) in one_by_one(spec)]
-    joined(spec, single, why, prologues=True, reductions=True)
+    joined(spec, single, why, prologues=True, reductions=True, rows=True)
     makers, label = {uid: node for node in single for _, uid in node.outputs}, spec.label
     whole = {uid: view.source for uid, view in views(spec).items()}
     edges = dict.fromkeys((label(makers[source]), label(node)) for node in single for _, uid in node.inputs

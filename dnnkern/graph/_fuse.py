@@ -81,7 +81,7 @@ class Chain:
         return tuple(tensors), refs, numbers
 
 
-class _Values:
+class Values:
     """Numbers of values as a program is made: accumulators, then loads, then steps; loads are found while steps are made, so that both are
     numbered at the end."""
 
@@ -120,7 +120,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
     cudnnGraphNotSupportedError
         There is no such program.
     """
-    values, known = _Values(int(anchor is not None)), {}
+    values, known = Values(int(anchor is not None)), {}
     nodes = nodes or [node for node in part.nodes if operations[node.op].formula]
     if anchor is not None:
         made = prologue(nodes, part.node)
@@ -128,7 +128,7 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         reductions = [node for node in part.nodes[1:] if operations[node.op].reduces]
         if not nodes and not reductions:
             return None
-        known[anchor] = _rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes + reductions)
+        known[anchor] = rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes + reductions)
     else:
         reductions = []
     _compute_nodes(part, operations, values, known, nodes, reductions)
@@ -170,13 +170,13 @@ def prologue_of(part, operations, port, dtype):
                and tuple(part.spec.tensor(s).dim) == tuple(t.dim) and part.dtype(part.spec.tensor(s)) in SOURCES]
     if not sources:
         raise cudnnGraphNotSupportedError(f"{part}: no whole array makes port {port}")
-    main, values = part.memory(part.spec.tensor(sources[0])), _Values(1)
+    main, values = part.memory(part.spec.tensor(sources[0])), Values(1)
     known = {sources[0]: ("accumulator", 0)}
     _compute_nodes(part, operations, values, known, own)
     last = known[uid]
     if part.dtype(t) != dtype:  # whatever reads the tensor reads this
         last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
-    loads, reads, numbers, axes = _loads_of(values, ((-2,), -1))
+    loads, reads, numbers, axes = loads_of(values, ((-2,), -1))
     return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
 
 
@@ -195,19 +195,24 @@ def _compute_nodes(part, operations, values, known, nodes, readers=()):
         return found
 
     for node in nodes:
-        formula, out = operations[node.op].formula(node), part.spec.tensor(node.outputs[0][1])
-        last, _ = formula[-1]
-        if last.mode == "gen_index":
-            known[out.uid] = _rounded(part, values, values.load("int32", node.attribute("axis") % len(shape)), "int32", out, readers)
-            continue
-        uids = dict(node.inputs)
-        inputs = {port: known[uid] if uid in known else load(uid) for port, uid in uids.items()}
-        compute = _compute(part, formula, [part.dtype(part.spec.tensor(uid)) for uid in uids.values()], part.dtype(out), node)
-        results = []
-        for f, of in formula:
-            results.append(values.step(f, [results[v] if isinstance(v, int) else inputs[v] for v in of], None, compute))
-        is_same = last.is_condition and part.dtype(out) == "bool"
-        known[out.uid] = results[-1] if is_same else _rounded(part, values, results[-1], compute, out, readers)
+        compute_node(part, operations, values, known, node, readers, load)
+
+
+def compute_node(part, operations, values, known, node, readers, load):
+    """Add the value of a pointwise node to those that are known; ``load(uid)`` makes one that is not. `readers`: nodes that may read it."""
+    formula, out = operations[node.op].formula(node), part.spec.tensor(node.outputs[0][1])
+    last, _ = formula[-1]
+    if last.mode == "gen_index":
+        known[out.uid] = rounded(part, values, values.load("int32", node.attribute("axis") % len(out.dim)), "int32", out, readers)
+        return
+    uids = dict(node.inputs)
+    inputs = {port: known[uid] if uid in known else load(uid) for port, uid in uids.items()}
+    compute = _compute(part, formula, [part.dtype(part.spec.tensor(uid)) for uid in uids.values()], part.dtype(out), node)
+    results = []
+    for f, of in formula:
+        results.append(values.step(f, [results[v] if isinstance(v, int) else inputs[v] for v in of], None, compute))
+    is_same = last.is_condition and part.dtype(out) == "bool"
+    known[out.uid] = results[-1] if is_same else rounded(part, values, results[-1], compute, out, readers)
 
 
 def _compute(part, formula, given, result, node):
@@ -221,7 +226,7 @@ def _compute(part, formula, given, result, node):
     return "float64" if wide else "float32"
 
 
-def _rounded(part, values, value, kind, t, nodes):
+def rounded(part, values, value, kind, t, nodes):
     """A value of a type as the nodes of the part that read its tensor see it."""
     dtype = part.dtype(t)
     if dtype == kind or all(t.uid not in dict(node.inputs).values() for node in nodes):
@@ -233,29 +238,36 @@ def _rounded(part, values, value, kind, t, nodes):
     return values.step(Function.of("identity"), [value], dtype, kind)
 
 
-def _finished(part, values, known, anchor, allowed, of_anchor, nodes, reduced):
-    stored = []
-    for node in part.nodes if anchor is None else (next(n for n in part.nodes if anchor in dict(n.outputs).values()), *nodes):
+def stored(part, known, nodes):
+    """[(value, Ref)] of the nodes' results that are not the part's alone."""
+    found = []
+    for node in nodes:
         for _, uid in node.outputs:
             t = part.spec.tensor(uid)
             if uid in known and (not t.virtual or uid in part.needed):
-                stored.append((known[uid], part.memory(t)))
+                found.append((known[uid], part.memory(t)))
+    return found
+
+
+def _finished(part, values, known, anchor, allowed, of_anchor, nodes, reduced):
+    results = stored(part, known, part.nodes if anchor is None else
+                     (next(n for n in part.nodes if anchor in dict(n.outputs).values()), *nodes))
     main = None
-    if reduced and not stored:  # the kernel stores its result though nobody reads it
+    if reduced and not results:  # the kernel stores its result though nobody reads it
         t = part.spec.tensor(anchor)
-        stored.append((known[anchor], part.temporary(t.dim, part.dtype(t), t.stride)))
+        results.append((known[anchor], part.temporary(t.dim, part.dtype(t), t.stride)))
     if anchor is not None:
-        able = [k for k, (_, ref) in enumerate(stored) if ref.dtype in allowed]
+        able = [k for k, (_, ref) in enumerate(results) if ref.dtype in allowed]
         if not able:
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
-        main = stored.pop(able[-1])
-    loads, reads, numbers, axes = _loads_of(values, None if anchor is None else of_anchor)
-    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in stored], main and main[0],
+        main = results.pop(able[-1])
+    loads, reads, numbers, axes = loads_of(values, None if anchor is None else of_anchor)
+    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in results], main and main[0],
                        [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
-    return Chain(program, reads, tuple(ref for _, ref in stored), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))
+    return Chain(program, reads, tuple(ref for _, ref in results), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))
 
 
-def _loads_of(values, of_anchor):
+def loads_of(values, of_anchor):
     """(a program's loads, `Chain.reads`, `Chain.numbers`, `Chain.axes`)"""
     loads, reads, numbers, axes = [], [], [], []
     for dtype, what in values.loads:
@@ -316,7 +328,7 @@ class Arithmetic:
     """
 
     def __init__(self, part, compute, shape):
-        self.part, self.compute, self.shape, self.values = part, compute, tuple(shape), _Values(0)
+        self.part, self.compute, self.shape, self.values = part, compute, tuple(shape), Values(0)
         self.inputs, self.numbers, self.stores, self.known = [], [], [], {}
 
     def of(self, port):

@@ -2,7 +2,8 @@
 from ._errors import cudnnGraphNotSupportedError
 from ._fuse import lower_pointwise
 from ._part import Part
-from ._partition import split
+from ._partition import is_pointwise, split
+from ._rows import has_rows, lower_rows
 from ._views import placed, views
 
 
@@ -20,7 +21,7 @@ def lower(spec, parts, operations):
             if len(nodes) == 1:
                 raise
             del temporaries[count:]
-            left += reversed(split(nodes))
+            left += reversed(split(spec, nodes))
             continue
         steps += part.steps
     return tuple(steps), temporaries
@@ -40,6 +41,8 @@ def _is_mixed(part):
 
 def _lower_part(part, operations):
     operation = operations[part.node.op]
+    if has_rows(part.nodes, is_pointwise):
+        return lower_rows(part, operations)
     if operation.formula is not None and (len(part.nodes) > 1 or operation.lower_node is None or _is_mixed(part)):
         try:
             return lower_pointwise(part, operations)

@@ -1,9 +1,11 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
-order: an anchor with pointwise nodes that run in its kernel and reductions of what it computes, or pointwise nodes alone. Those that an
-anchor reads are its prologue, by which its kernel makes its operands as it loads them."""
+order: an anchor with pointwise nodes that run in its kernel and reductions of what it computes, pointwise nodes alone, or these and
+reductions among them (`_rows`). Those that an anchor reads are its prologue, by which its kernel makes its operands as it loads them."""
 import itertools
 
 from ._ir import over_of, prologue
+from ._rows import has_rows, refusal
+from ._rows import split as split_rows
 from ._views import views
 from .ops import OPERATIONS
 
@@ -15,12 +17,12 @@ BETWEEN = 6
 
 def cuts(spec) -> list:
     """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
-    the next."""
+    the next. First the one in which reductions are among pointwise nodes, too."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
-    for prologues, reductions in itertools.product((False, True), (False, True)):
-        together = joined(spec, nodes, None, prologues, reductions)
+    for kinds in (*itertools.product((False, True), (False, True)), (True, True, True)):
+        together = joined(spec, nodes, None, *kinds)
         if len(together) < len(found[0]):
             found.insert(0, together)
     return found
@@ -31,7 +33,7 @@ def between(spec) -> list:
     first, *others = cuts(spec)
     found = []
     for k, part in enumerate(first):
-        if len(part) > 1 and (made := (*first[:k], *split(part), *first[k + 1:])) not in (*others, *found):
+        if len(part) > 1 and (made := (*first[:k], *split(spec, part), *first[k + 1:])) not in (*others, *found):
             found.append(made)
     return found[:BETWEEN]
 
@@ -48,12 +50,12 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-def joined(spec, nodes, why=None, prologues=False, reductions=False):
+def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
     it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
-    an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of. The dict `why` is
-    told the reason for each (node, node) that one reads of another and that are apart."""
-    graph = _Graph(spec, nodes, prologues, reductions)
+    an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of, with `rows`
+    pointwise nodes. The dict `why` is told the reason for each (node, node) that one reads of another and that are apart."""
+    graph = _Graph(spec, nodes, prologues, reductions, rows)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -80,8 +82,8 @@ def joined(spec, nodes, why=None, prologues=False, reductions=False):
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes, prologues, reductions):
-        self.spec, self.nodes, self.prologues, self.reductions = spec, nodes, prologues, reductions
+    def __init__(self, spec, nodes, prologues, reductions, rows):
+        self.spec, self.nodes, self.prologues, self.reductions, self.rows = spec, nodes, prologues, reductions, rows
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
@@ -101,11 +103,15 @@ class _Graph:
         if is_pointwise(self.nodes[k]):
             whole = [uid for _, uid in self.nodes[k].inputs if self.spec.tensor(uid).dim == self.dims[k]]
             found += [s for uid in whole for s in self.readers[uid] if s < k and is_pointwise(self.nodes[s])]
+        elif self.rows and is_reduction(self.nodes[k]):
+            found += [s for _, uid in self.nodes[k].inputs for s in self.readers[uid] if s < k]
         return list(dict.fromkeys(found))
 
     def refusal(self, merged, source, k):
         """Why these nodes are no part, as far as they themselves say."""
         nodes = [self.nodes[m] for m in merged]
+        if self.rows and has_rows(nodes, is_pointwise):
+            return refusal(self.spec, nodes) or self._size_refusal(merged)
         if not is_pointwise(self.nodes[k]) and not (self.prologues and OPERATIONS[self.nodes[k].op].makes) and not self._reduces(k):
             return f"{self.nodes[k].op} takes its operands from memory"
         anchors = [m for m in merged if not is_pointwise(self.nodes[m]) and not (self._reduces(m) and self.direct[m] & set(merged))]
@@ -119,8 +125,6 @@ class _Graph:
                 return reason
         if self.dims[source] != self.dims[k] and is_pointwise(self.nodes[k]):
             return f"dims {self.dims[source]} and {self.dims[k]}"
-        if any(self.through_views[m] & set(merged) for m in merged):
-            return "a view of a result is read from memory"
         for m in anchors:
             if self.reads[m] & set(merged) and (reason := self._prologue_refusal(m, merged)):
                 return reason
@@ -130,7 +134,14 @@ class _Graph:
                                      lambda uid: not self.spec.tensor(uid).virtual or bool(set(self.readers.get(uid, ())) - set(merged)))
             if reason:
                 return reason
-        functions = sum(len(OPERATIONS[node.op].formula(node)) for node in nodes if is_pointwise(node))
+        return self._size_refusal(merged)
+
+    def _size_refusal(self, merged):
+        """Why these nodes, of whatever kind, are no part."""
+        if any(self.through_views[m] & set(merged) for m in merged):
+            return "a view of a result is read from memory"
+        nodes = [self.nodes[m] for m in merged]
+        functions = sum(len(OPERATIONS[node.op].formula(node)) if is_pointwise(node) else is_reduction(node) for node in nodes)
         if functions > STEPS:
             return f"{functions} functions; a kernel has {STEPS} at most"
         arrays = self._arrays(merged)
@@ -175,7 +186,7 @@ class _Graph:
         """Buffers of a part, but for an anchor's own operands."""
         inside, found = {uid for m in merged for _, uid in self.nodes[m].outputs}, set()
         for m in merged:
-            if is_pointwise(self.nodes[m]):
+            if is_pointwise(self.nodes[m]) or is_reduction(self.nodes[m]):
                 found |= {uid for _, uid in self.nodes[m].inputs if uid not in inside and not self.spec.tensor(uid).by_value}
         outside = {uid for uid, readers in self.readers.items() if set(readers) - set(merged)}
         return len(found | {uid for uid in inside if uid in outside or not self.spec.tensor(uid).virtual})
@@ -193,6 +204,8 @@ def is_pointwise(node):
 
 def _anchor_first(nodes):
     """The anchor, then the others in their order: what they read besides is there before the anchor starts."""
+    if has_rows(nodes, is_pointwise):
+        return tuple(nodes)
     own = {uid for node in nodes for _, uid in node.outputs}
     return tuple(sorted(nodes, key=lambda n: is_pointwise(n) or is_reduction(n) and any(uid in own for _, uid in n.inputs)))
 
@@ -214,9 +227,11 @@ def _in_order(part, reads):
     return order
 
 
-def split(nodes):
+def split(spec, nodes):
     """A part that cannot run as one kernel, as several: without its reductions, and each of these; its prologue, and the others; the
     anchor, and its neighbours; or half of the nodes and the others. Where the parts would wait for each other, every node is a part."""
+    if has_rows(nodes, is_pointwise):
+        return split_rows(spec, nodes)
     if reductions := tuple(n for n in nodes[1:] if is_reduction(n)):
         return tuple(n for n in nodes if all(n is not r for r in reductions)), *((r,) for r in reductions)
     if is_pointwise(nodes[0]):

@@ -1,5 +1,6 @@
 """The canonical form of moving elements between two arrays: few dimensions, each with a size and an element stride in either."""
 import math
+import operator
 from dataclasses import dataclass
 
 MOST_DIMENSIONS = 8
@@ -77,3 +78,20 @@ def check_output(function, y, shape, dtype, name="out"):
     if y.shape != shape:
         raise ValueError(f"{function}: {name} has shape {y.shape}, the result has {shape}")
     y.check_addresses(function, name)
+
+
+def normal_axes(axes, ndim, function="reduce"):
+    """The axes as ascending numbers from 0 on; None is all of them, an int one."""
+    if axes is None:
+        return tuple(range(ndim))
+    try:
+        given = tuple(map(operator.index, axes)) if hasattr(axes, "__iter__") else (operator.index(axes),)
+    except TypeError:
+        raise TypeError(f"{function}: axes={axes!r}; expected None, an int or several") from None
+    for a in given:
+        if not -ndim <= a < ndim:
+            raise ValueError(f"{function}: axes={axes!r}; {a} is none of the {ndim} dimensions of x")
+    found = tuple(sorted(a % ndim for a in given))
+    if len(set(found)) < len(found):
+        raise ValueError(f"{function}: axes={axes!r} name a dimension twice")
+    return found

@@ -13,10 +13,10 @@ from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
+from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_fold
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
-from ._fold import IGNORES_ZEROS, NOWHERE, make_fold
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, per_load
 from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
 

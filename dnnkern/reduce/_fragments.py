@@ -10,8 +10,8 @@ from ..device import cuda, device_function, i64
 from ..device.convert import SCALARS
 from ..device.epilogue import make_epilogue
 from ..device.unroll import unrolled
+from ..engine.fold import make_fold
 from ..host.dtypes import ITEMSIZE
-from ._fold import make_fold
 from ._tiles import MEMBERS
 
 

@@ -8,7 +8,7 @@ import operator
 from dataclasses import dataclass
 
 from ..device.convert import INTEGERS
-from ..host.canonical import MOST_DIMENSIONS, check_output
+from ..host.canonical import MOST_DIMENSIONS, check_output, normal_axes
 from ..host.choices import dtype_of, one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
@@ -269,23 +269,6 @@ def make_form(x, axes, y, index, keepdims, ordered) -> Form:
         else:
             walks.append(d)
     return Form(tuple(folded) or (Kept(1, 0, 0, 0),), tuple(walks) or (Reduced(1, 1),), x_first, y_first, index_first)
-
-
-def normal_axes(axes, ndim, function="reduce"):
-    """The axes as ascending numbers from 0 on; None is all of them, an int one."""
-    if axes is None:
-        return tuple(range(ndim))
-    try:
-        given = tuple(map(operator.index, axes)) if hasattr(axes, "__iter__") else (operator.index(axes),)
-    except TypeError:
-        raise TypeError(f"{function}: axes={axes!r}; expected None, an int or several") from None
-    for a in given:
-        if not -ndim <= a < ndim:
-            raise ValueError(f"{function}: axes={axes!r}; {a} is none of the {ndim} dimensions of x")
-    found = tuple(sorted(a % ndim for a in given))
-    if len(set(found)) < len(found):
-        raise ValueError(f"{function}: axes={axes!r} name a dimension twice")
-    return found
 
 
 def make_problem(tensors, out, mode, axes, keepdims, out_dtype, aliases):

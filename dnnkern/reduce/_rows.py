@@ -14,11 +14,11 @@ from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
+from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
 from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_store, target_arguments, x_argument
 
 FLIGHT, FLIGHT_OF_ELEMENTS = 4, 8

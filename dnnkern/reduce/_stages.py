@@ -10,11 +10,11 @@ from ..device import cuda, device_function, i32, jit
 from ..device.convert import SCALARS, element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
+from ..engine.fold import make_fold
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._fold import make_fold
 
 THREADS = 256
 LIMIT = 2 ** 31 - 2 ** 20  # of counters, which overshoot by less than a block's threads and loads

@@ -14,12 +14,12 @@ from ..device.convert import SCALARS, element
 from ..device.epilogue import make_epilogue
 from ..device.index import ceil_div
 from ..device.program_operands import operands_class
+from ..engine.fold import make_fold
 from ..engine.offsets import offset_arguments
 from ..engine.programs import Reduced
 from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._fold import make_fold
 from ._stages import finish_across, finish_threads, make_finish
 
 MEMBERS = 4

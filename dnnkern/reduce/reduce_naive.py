@@ -12,10 +12,10 @@ from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ..engine.fold import make_fold
 from ..engine.offsets import make_offsets64, offset_arguments64
 from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
-from ._fold import make_fold
 from ._stages import factor_argument, target_arguments, x_argument
 
 COST = constants("reduce/naive")

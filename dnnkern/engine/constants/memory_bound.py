@@ -44,6 +44,11 @@ row("fused/rows", h200("h200-fused-pointwise.jsonl"),
     "a time",
     thread=80, dimension=12, array=2, access=4, enough=16384, blocks=8, two_blocks=1.2, three_blocks=1.05)
 
+row("fused/reduction_rows", GUESSED,
+    "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
+    "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; exponent of the norm",
+    access=6, thread=40, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=1.6e-9, power=12)
+
 # ---- dropout, optim
 
 row("dropout/naive", GUESSED,

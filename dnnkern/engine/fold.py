@@ -14,7 +14,6 @@ from ..device import device_function, f32, f64, i32
 from ..device.convert import SCALARS
 from ..device.fastmath import exp, exp_fast, fabs, fma, fmax, log, maximum, minimum, rsqrt, sqrt
 from ..device.warp import shuffle_xor
-from ._problem import ARG
 
 NOWHERE = 2 ** 31 - 1  # the position of a state without elements
 NEUTRAL = {"add": 0, "mul": 1, "min": math.inf, "max": -math.inf, "amax": 0, "avg": 0, "norm1": 0, "norm2": 0, "mul_no_zeros": 1,
@@ -69,7 +68,7 @@ class Fold(NamedTuple):
 def make_fold(mode, compute):
     """The `Fold` of a mode ("argmin" and "argmax" are those of argreduce), computing in "float32", "float64", "int32" or "int64"."""
     T = SCALARS[compute]
-    if mode in ARG:
+    if mode in ("argmin", "argmax"):
         return _arg(mode, T, neutral(mode, compute))
     if compute.startswith("int"):
         change = _changes_nothing_but_zero(T) if mode == "mul_no_zeros" else _INTEGER_CHANGES.get(mode, _same)

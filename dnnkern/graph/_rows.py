@@ -1,0 +1,116 @@
+"""Parts without a product: reductions over one set of axes, and the pointwise nodes before, between and after them, as one kernel of
+`dnnkern.fused`. Softmax and the norms spelled out of nodes are such parts.
+
+Nodes have one of two dims: those of what is reduced, or of its rows, 1 along the axes. A tensor that is made and read within the part is
+never in memory.
+"""
+from .. import dispatch
+from ..device.program import Step
+from ..fused import FusedReductionProblem, Reduction, StagedProgram
+from ..host.products import FLOATS
+from ._enums import DTYPE
+from ._errors import cudnnGraphNotSupportedError
+from ._fuse import compute_node, loads_of, rounded, stored, Values
+from ._part import Value
+
+OF_FLOATS = tuple(t for t, dtype in DTYPE.items() if dtype in FLOATS)
+
+
+def is_reduction(node):
+    """Whether a node is a reduction of one tensor."""
+    return node.op == "reduction"
+
+
+def has_rows(nodes, is_pointwise):
+    """Whether nodes are a part of this kind."""
+    return len(nodes) > 1 and any(map(is_reduction, nodes)) and all(is_reduction(n) or is_pointwise(n) for n in nodes)
+
+
+def reduced(spec, node):
+    """(dims of what a reduction reduces, dims of its result, the axes)"""
+    dim, row = (tuple(spec.tensor(node.input("X")).dim), tuple(spec.tensor(node.output("Y")).dim))
+    return dim, row, tuple(k for k, (n, m) in enumerate(zip(dim, row)) if m == 1 and n != 1)
+
+
+def refusal(spec, nodes):
+    """Why nodes of `has_rows` are no part, or None."""
+    first = next(filter(is_reduction, nodes))
+    dim, row, axes = reduced(spec, first)
+    for node in nodes:
+        t = spec.tensor(node.outputs[0][1])
+        if not is_reduction(node):
+            if tuple(t.dim) not in (dim, row):
+                return f"dims {t.dim} and {dim}"
+            if node.op == "gen_index" and tuple(t.dim) == row:
+                return "an index of rows"
+            continue
+        others = reduced(spec, node)
+        if others != (dim, row, axes):
+            return f"reductions of dims {dim} and {others[0]}, over the axes {axes} and {others[2]}"
+        if not axes:
+            return "a reduction over no axes"
+        for given in (spec.tensor(node.input("X")), t):
+            if given.dtype not in OF_FLOATS:
+                return f"a reduction of {given.dtype}"
+    return None
+
+
+def split(spec, nodes):
+    """A part that no kernel takes, as two: what depends on no reduction, and the others; or reductions, and the others."""
+    made, after = {uid for node in nodes for _, uid in node.outputs}, set()
+    for node in nodes:
+        if is_reduction(node) or any(uid in after for _, uid in node.inputs):
+            after.update(uid for _, uid in node.outputs)
+    dim, _, _ = reduced(spec, next(filter(is_reduction, nodes)))
+    first = [n for n in nodes if n.outputs[0][1] not in after and tuple(spec.tensor(n.outputs[0][1]).dim) == dim]
+    first = first or [n for n in nodes if is_reduction(n) and not any(uid in made for _, uid in n.inputs)]
+    if not 0 < len(first) < len(nodes):
+        first = nodes[:1]
+    return tuple(first), tuple(n for n in nodes if all(n is not m for m in first))
+
+
+def lower_rows(part, operations):
+    """One step of the family `fused`, where another algorithm than the naive one takes it."""
+    spec, values, known = part.spec, Values(0), {}
+    dim, row, axes = reduced(spec, next(filter(is_reduction, part.nodes)))
+    reductions = [node for node in part.nodes if is_reduction(node)]
+    tensors = [spec.tensor(uid) for node in reductions for _, uid in (*node.inputs, *node.outputs)]
+    compute = "float64" if "DOUBLE" in {*(t.dtype for t in tensors), *(node.compute for node in reductions)} else "float32"
+
+    def load(uid):
+        if uid not in known:
+            t = spec.tensor(uid)
+            if t.by_value:
+                known[uid] = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
+            else:
+                ref = part.memory(t)
+                missing = len(dim) - len(ref.shape)
+                of_row = all(a < missing or ref.shape[a - missing] == 1 for a in axes)
+                ref = ref.broadcast(row if of_row else dim)
+                known[uid] = values.load(ref.dtype, ref)
+        return known[uid]
+
+    for node in part.nodes:
+        if is_reduction(node):
+            out = spec.tensor(node.output("Y"))
+            value = values.step(node.attribute("mode").lower(), [load(node.input("X"))], None, compute)
+            known[out.uid] = rounded(part, values, value, compute, out, part.nodes)
+        else:
+            compute_node(part, operations, values, known, node, part.nodes, load)
+    loads, reads, numbers, index_axes = loads_of(values, None)
+    refs = iter(reads)
+    accesses = [next(refs) if isinstance(access, str) else None for _, access in loads]
+    loads = [(dtype, "row" if ref is not None and ref.shape == row else access) for (dtype, access), ref in zip(loads, accesses)]
+    inputs, results, number = [ref for ref in reads if ref is not None], stored(part, known, part.nodes), values.number
+    try:
+        steps = [Reduction(f, number(of[0]), round_to, kind) if isinstance(f, str) else Step(f, tuple(map(number, of)), round_to, kind)
+                 for f, of, round_to, kind in values.steps]
+        stores = [(number(value), ref.dtype, "row" if ref.shape == row else "matrix") for value, ref in results]
+        problem = FusedReductionProblem(StagedProgram(loads, steps, stores), [ref.tensor for ref in inputs],
+                                        [ref.tensor for _, ref in results], dim, axes, index_axes)
+    except (TypeError, ValueError) as error:
+        raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
+    able = [a for a in dispatch.algorithms(problem.op) if a.name != "naive"]
+    if not problem.is_empty and all(a.reason(problem) for a in able):
+        raise cudnnGraphNotSupportedError(f"{part}: " + "; ".join(f"{a.name}: {a.reason(problem)}" for a in able))
+    part.add(problem, dict(zip(problem.names, (*inputs, *(ref for _, ref in results)))), dict(zip(problem.scalars, numbers)))
