@@ -178,7 +178,7 @@ class StagedProgram:
 
     @functools.cached_property
     def hoisted(self) -> "StagedProgram":
-        """The same, with elements multiplied by reciprocals of a row's values instead of divided by these: one division a row."""
+        """The same, with elements multiplied by reciprocals of a row's values instead of divided by these: one division for each row."""
         steps, number, reciprocals, first = [], list(range(len(self.loads))), {}, len(self.loads)
         for v, step in enumerate(self.steps, first):
             inputs = tuple(number[i] for i in step.inputs)

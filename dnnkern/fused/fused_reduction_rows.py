@@ -2,7 +2,7 @@
 
 Lanes t, t + T, t + 2T, ... of the T threads of a row hold its chunks (`engine.lanes`): packed words of all inputs, loaded together. Each
 level walks over the chunks: words to values, the level's functions, states of its reductions; the threads' states meet by shuffles, and
-of more than a warp in shared memory behind one barrier. The last walk stores the full results, 16 bytes at a time. Between levels it is
+of more than a warp in shared memory after one barrier. The last walk stores the full results, 16 bytes at a time. Between levels it is
 words that stay in registers: values that two levels need are computed twice where there are many, as the softmax and the norms do.
 """
 import functools
@@ -37,7 +37,7 @@ KEPT = 32                  # elements of a thread up to which values stay in reg
 
 @dataclass(frozen=True)
 class Config:
-    """The program, its chunks, how many of them a thread has, and of threads a row; dimensions that number the rows, 64-bit offsets.
+    """The program, its chunks, how many of them a thread has, the threads that share a row, dimensions that number rows, 64-bit offsets.
 
     ``cover``: "even", the threads' chunks are exactly the row; "whole", there may be fewer, each whole; "parts", some elements of a chunk
     may not exist, or rows begin anywhere.
@@ -94,7 +94,7 @@ class Config:
         return max(1, min(16, 2048 // self.block, 65536 // (-(-self.registers // 8) * 8 * self.block)))
 
     def __str__(self):
-        return f"{self.threads} thread{'s' * (self.threads > 1)} a row, {self.lanes} x {self.chunks.elements} elements" + (
+        return f"{self.threads} thread{'s' * (self.threads > 1)} per row, {self.lanes} x {self.chunks.elements} elements" + (
             f", {self.cover}" * (self.cover != "even"))
 
 
@@ -162,7 +162,7 @@ def _choices(problem):
 
 
 def configs(problem, device):
-    """From one thread a row to a block, of which at least half the threads have work."""
+    """From one thread to a block that hold a row, of which at least half the threads have work."""
     return _choices(problem)
 
 
