@@ -22,10 +22,11 @@ from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
 from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
+from . import graph_rows
 from .machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "conv", "pointwise", "host", "build"
+PARTS = "matmul", "conv", "pointwise", "reduction", "host", "build"
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -174,6 +175,8 @@ def _chains(shape, operand):
 
 def cases(part, dtypes, small=False):
     """The cases of a part."""
+    if part == "reduction":
+        return graph_rows.cases(dtypes, small)
     if part == "matmul":
         sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
         return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
@@ -234,7 +237,7 @@ class Bench:
         seconds = times["graph"].median
         row.update({f"{name}_us": 1e6 * sample.median for name, sample in times.items()}, turns_us=[1e6 * t for t in times["graph"].times])
         row.update({f"of_{name}": sample.median / seconds for name, sample in times.items() if name != "graph"})
-        if not case.anchor and self.roofs.get("copy"):
+        if case.anchor not in PARTS and self.roofs.get("copy"):
             row["of_copy"] = case.bytes / seconds / self.roofs["copy"]
         return row
 
@@ -433,7 +436,7 @@ def main(argv=None) -> int:
                 file.writelines(json.dumps(plain_data({**row, "machine": record})) + "\n" for row in found)
     with Clock(device.index) as clock:
         roofs = _roofs(device, clock)
-        timed = [case for part in only if part in PARTS[:3] for case in cases(part, dtypes, small)]
+        timed = [case for part in only if part in PARTS[:4] for case in cases(part, dtypes, small)]
         bench = Bench(device, clock, args, roofs) if timed else None
         for name, reason in bench.missing.items() if bench else ():
             print(f"no peer {name}: {reason}")

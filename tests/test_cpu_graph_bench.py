@@ -76,6 +76,19 @@ def test_the_peers_compute_the_same():
             torch.testing.assert_close(case.eager()(t), y)
 
 
+@pytest.mark.parametrize("case", graph.cases("reduction", ["float32"], small=True)[:-1], ids=str)
+def test_reductions_among_functions(case):
+    """PyTorch's own functions, and the formulas that graphs are made of, in float64; and a graph."""
+    t = case.arrays("cpu")
+    wide = {name: v.double() for name, v in t.items()}
+    formula = graph.graph_rows.FORMULAS[case.name](graph.graph_rows._Torch(), *(wide[name] for name in wide if name != "y"))
+    torch.testing.assert_close(case.eager()(t), formula.float())
+    made, given = case.graph(t)
+    assert [step.op for step in made._engines.steps] == ["fused_reduction"] and set(given.values()) == set(t)
+    if case.anchor:
+        assert len(case.graph(t, alone=True)[0]._engines.steps) == 1
+
+
 def test_unknown_parts():
     with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
         graph.main(["--only", "networks"])
