@@ -311,7 +311,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
     WORDS, load_ahead = ahead or (0, None)
-    first_made, multiply_made = made[:2] if MADE else (None, None)
+    first_rows, rows_after, multiply_made = (made.rows.first, made.rows.after, made.multiply) if MADE else (None,) * 3
+    KEPT = made.rows.kept if MADE else 0
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
@@ -369,6 +370,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
         columns = cuda.local.array(max(WORDS, 1), u32)
+        kept = cuda.local.array(max(KEPT, 1), u32)
         while t < tiles:
             tile = locate(t, rank, place)
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
@@ -391,7 +393,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if FACTORS:
                 scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             if MADE:
-                rows = first_made(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands)
+                rows = first_rows(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands, kept)
             for k in range(begin, end):
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
@@ -414,7 +416,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                                 total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
                     continue
                 if MADE:
-                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), k, i32(k != begin), thread, rows)
+                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept)
+                    rows = rows_after(rows, tile)
                 else:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
                 if k > begin:

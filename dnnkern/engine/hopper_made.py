@@ -23,59 +23,105 @@ STEP = 16   # of them in a product
 STEPS = DEPTH // STEP
 
 
+class Rows(NamedTuple):
+    """Which elements of the operand a warpgroup makes. A thread has two rows of each 64, 8 apart; `kept` is a local array.
+
+    first : device function (tile, row, operands, kept) -> state
+        Of a tile's first stage; `row`: the thread's first row in the tile.
+    after : device function (state, tile) -> state
+        Of the stage after.
+    column : device function (state) -> (first column of the stage, where columns end, the program's operands)
+    row : device function (state, n) -> row number n of the thread's, as the program takes it
+    mask : device function (state, kept, n) -> uint32, optional
+        What is kept of the words of row number n: of a row in the padding nothing is.
+    kept : int
+        Words of `kept`.
+    """
+    first: object
+    after: object
+    column: object
+    row: object
+    mask: object = None
+    kept: int = 0
+
+
 class MadeRows(NamedTuple):
     """How a warpgroup makes its rows of a.
 
-    first : device function (tile, row, operands) -> state
-        `row`: the thread's first in the tile; `operands`: the program's, m and k.
-    multiply : device function (acc, at, b, k, accumulate, thread, state)
-        Stage k of the warpgroup's rows, which lie at the shared address `at`, times the matrix of descriptor `b`, in `STEPS` groups of
+    rows : Rows
+    multiply : device function (acc, at, b, accumulate, thread, state, kept)
+        A stage of the warpgroup's rows, which lie at the shared address `at`, times the matrix of descriptor `b`, in `STEPS` groups of
         products.
     pitch : int
         Bytes of a row of a stage.
     """
-    first: object
+    rows: Rows
     multiply: object
     pitch: int
 
 
 @functools.cache
-def make_made_rows(tile, loader, made, pairs, edge):
-    """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: k is no multiple
-    of a stage's."""
-    GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
-    fill, word, columns = _make_fill(item, GROUPS), _make_word(made, pairs, edge), _make_columns(made.program, pairs, edge)
-    placed, pitch = make_placed(made.program, 1), DEPTH * item
-    multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
-    wait = make_wgmma_wait(STEPS - 1, 0)
+def make_matrix_rows(made):
+    """The `Rows` of a matrix, whose `operands` are the program's, m and k. Host function."""
+    placed = make_placed(made.program, 1)
 
     @device_function
-    def first(tile, row, operands):
+    def first(tile, row, operands, kept):
         e, m, k = operands
-        return tile.row + row, m - 1, k, placed(e, tile.z, ())
+        return tile.k_begin * DEPTH, tile.row + row, m - 1, k, placed(e, tile.z, ())
+
+    @device_function
+    def after(state, tile):
+        k, row, last, end, e = state
+        return k + DEPTH, row, last, end, e
+
+    @device_function
+    def column(state):
+        k, row, last, end, e = state
+        return k, end, e
+
+    @device_function
+    def row(state, n):
+        k, first_row, last, end, e = state
+        return minimum(first_row + n // 2 * 64 + n % 2 * 8, last)
+    return Rows(first, after, column, row)
+
+
+@functools.cache
+def make_made_rows(tile, loader, rows, made, pairs, edge):
+    """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: columns end
+    within a stage."""
+    GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
+    fill, word, columns = _make_fill(item, GROUPS), _make_word(made, pairs, edge), _make_columns(made.program, pairs, edge)
+    multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
+    wait, (_, _, column_of, row_of, mask, _) = make_wgmma_wait(STEPS - 1, 0), rows
+    MASKED = mask is not None
 
     @device_function
     def step(i, s):
-        acc, found, b, k, accumulate, thread, state = s
-        row, last, end, e = state
-        words, pair = cuda.local.array(4 * GROUPS, u32), thread & 3
-        column = k * DEPTH + STEP * i + 2 * pair
+        acc, found, b, accumulate, thread, state, kept = s
+        k, end, e = column_of(state)
+        words, column = cuda.local.array(4 * GROUPS, u32), k + STEP * i + 2 * (thread & 3)
         early, late = columns(column, end, e), columns(column + STEP // 2, end, e)
         wait(acc)
         for n in range(2 * GROUPS):
-            fragment, below = n // 2 * 4 + n % 2, minimum(row + n // 2 * 64 + n % 2 * 8, last)
+            fragment, row = n // 2 * 4 + n % 2, row_of(state, n)
             at = i * 4 * GROUPS + fragment
-            words[fragment] = word(found[at], early, below, column, end, e)
-            words[fragment + 2] = word(found[at + 2], late, below, column + STEP // 2, end, e)
+            words[fragment] = word(found[at], early, row, column, end, e)
+            words[fragment + 2] = word(found[at + 2], late, row, column + STEP // 2, end, e)
+            if MASKED:
+                bits = mask(state, kept, n)
+                words[fragment] &= bits
+                words[fragment + 2] &= bits
         multiply_step(acc, words, b + u64(i * B_STEP), accumulate if i == 0 else 1)
     steps = unrolled(STEPS, step)
 
     @device_function
-    def multiply(acc, at, b, k, accumulate, thread, state):
+    def multiply(acc, at, b, accumulate, thread, state, kept):
         found = cuda.local.array(4 * STEPS * GROUPS, u32)
         fill(found, at, thread)
-        steps(0, (acc, found, b, k, accumulate, thread, state))
-    return MadeRows(first, multiply, pitch)
+        steps(0, (acc, found, b, accumulate, thread, state, kept))
+    return MadeRows(rows, multiply, DEPTH * item)
 
 
 def _make_fill(item, groups):

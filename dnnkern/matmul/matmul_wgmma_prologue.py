@@ -17,7 +17,7 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.functions import steps_instructions
 from ..engine.hopper import ROW, make_matrix_loader, make_product
-from ..engine.hopper_made import DEPTH, make_made_rows, paired
+from ..engine.hopper_made import DEPTH, make_made_rows, make_matrix_rows, paired
 from ..engine.hopper_plan import (TILES, Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_operand,
                                   make_sink, most_sums, output_arguments, pack_seconds, product_seconds, stored_by_tma, tile_count,
                                   y_argument)
@@ -103,7 +103,7 @@ def kernel(special, made, pairs, edge):
     """The whole product, one persistent launch."""
     tile = special.tile
     loader = make_matrix_loader(tile, *special.operands)
-    rows = make_made_rows(tile, loader, made, pairs, edge)
+    rows = make_made_rows(tile, loader, make_matrix_rows(made), made, pairs, edge)
     loader = loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch))
     product = make_product(tile, loader, make_locate(tile), make_sink(special), special.epilogue.accumulator, made=rows)
 
