@@ -4,6 +4,7 @@ import functools
 import re
 
 from ..device.activation import MODES, Activation
+from ..engine.prologues import Prologue
 from ..engine.program_words import add_program_argument, with_program
 from ..host.products import MATH, default_output
 from ..host.scalars import LARGEST
@@ -137,7 +138,11 @@ def _each(op, name, values, dims):
 def _from_record(op, record):
     if not isinstance(record, dict) or record.get("op", op) != op:
         raise ValueError(f"{op}: not a record of its problems")
-    return problem_from_record(ConvBiasProblem if op == "conv_bwd_bias" else ConvProblem, op, record)
+    return problem_from_record(ConvBiasProblem if op == "conv_bwd_bias" else _with_prologue, op, record)
+
+
+def _with_prologue(prologue_a=None, **fields):
+    return ConvProblem(**fields, prologue_a=prologue_a and Prologue.of_record(prologue_a))
 
 
 FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(_from_record, op)) for op in OUTPUT}

@@ -9,12 +9,12 @@ with c over the channels of k's group. The backward directions are the derivativ
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
 from ..device.program import Program
-from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, operand_names
+from ..engine.programs import Steps, WithPrologues, broadcast_strides, check_access, operand_names
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
@@ -22,6 +22,9 @@ from ..host.products import FLOATS, INPUTS, MATH, check_addend, check_dtypes
 from ..host.tensor import Tensor, packed_strides
 from ..host.window import check_rank, pad_pairs, per_dimension
 from ._geometry import ROLES, check_words, out_extents, positive, shape_of, sizes_of
+
+if TYPE_CHECKING:
+    from ..engine.prologues import Prologue
 
 OUTPUT = {"conv_fwd": "y", "conv_bwd_data": "x", "conv_bwd_filter": "w"}
 """Operation -> which of the three arrays it computes."""
@@ -35,7 +38,7 @@ class Gemm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConvProblem(WithProgram):
+class ConvProblem(WithPrologues):
     """A convolution in one of three directions: everything but the addresses and the values of alpha and beta.
 
     ``output = program(activation(alpha * conv + beta * output + residual + bias))``.
@@ -69,6 +72,9 @@ class ConvProblem(WithProgram):
         columns channels.
     extras : tuple of Tensor
         The program's operands, those that are read broadcasting to the output, see `engine.programs`.
+    prologue_a : Prologue or None
+        Of conv_fwd: what each element of x is made of, see `engine.prologues`; rows are pixels, columns channels. Padding is zero whatever
+        the program makes of zero.
     """
     op: str
     x: Tensor
@@ -88,9 +94,13 @@ class ConvProblem(WithProgram):
     math: str | None = None
     program: Program | None = None
     extras: tuple = ()
+    prologue_a: "Prologue | None" = None
 
     def __post_init__(self):
         one_of("ConvProblem", "op", self.op, OUTPUT)
+        if self.prologue_a is not None and self.op != "conv_fwd":
+            raise ValueError(f"{self.op}: prologue_a of {self.prologue_a}; expected None, conv_fwd alone makes its image")
+        self.check_prologues(self.op)
         normal = checked(self, ROLES[self.op])
         for name, value in (*normal.items(), ("extras", tuple(self.extras))):
             object.__setattr__(self, name, value)
@@ -229,6 +239,22 @@ class ConvProblem(WithProgram):
         """Of the residual, as `output_strides`; zeros without one."""
         return self._five(self.residual) if self.residual else (0,) * 5
 
+    @property
+    def a(self):
+        """x, the left operand of the product that conv_fwd is."""
+        return self.x
+
+    def _along(self, of, strides):
+        """((along pixels, along channels), ()) of strides along x's dimensions; of pixels the largest."""
+        outer, channel, *spatial = self._five(Tensor(self.x.shape, strides, self.x.dtype))
+        return (max(map(abs, (outer, *spatial))), channel), ()
+
+    @functools.cached_property
+    def prologue_strides(self):
+        """Element strides of each operand of the prologue along (n, c, d, h, w) of x; 0 where it is broadcast."""
+        x, extras = self.x, () if self.prologue_a is None else self.prologue_a.extras
+        return tuple(self._five(Tensor(x.shape, broadcast_strides(t, x.shape), t.dtype)) for t in extras)
+
     @functools.cached_property
     def extra_strides(self):
         """Those of each of the program's operands, as `output_strides`; 0 where it is broadcast."""
@@ -261,7 +287,7 @@ class ConvProblem(WithProgram):
     @property
     def dtype(self):
         """Of the operands. A filter may be another 8-bit float than its image: `w.dtype`."""
-        return self.y.dtype if self.op == "conv_bwd_data" else self.x.dtype
+        return self.y.dtype if self.op == "conv_bwd_data" else self.dtype_a
 
     @property
     def output_name(self):
@@ -349,7 +375,8 @@ class ConvProblem(WithProgram):
         pads = [str(b) if b == a else f"{b}:{a}" for b, a in self.padding]
         text = f"{self.op} {sizes} k{self.k} {'x'.join(map(str, self._shapes[1].spatial))} s{per(self.stride)} p{per(pads)}"
         text += f" d{per(self.dilation)}" if set(self.dilation) != {1} else ""
-        text += (f" g{self.groups}" if self.groups > 1 else "") + f" {self.dtype}"
+        made = self.prologue_a
+        text += (f" g{self.groups}" if self.groups > 1 else "") + (f" {self.x.dtype} {made.program} to" if made else "") + f" {self.dtype}"
         text += f" x {self.w.dtype}" if self.op == "conv_fwd" and self.w.dtype != self.dtype else ""
         text += f" {self.layout}" + (f" -> {self.output.dtype}" if self.output.dtype != self.dtype else "")
         parts = (("bias", self.bias), ("residual", self.residual), ("out", self.beta),
@@ -399,10 +426,10 @@ def checked(p, roles) -> dict:
 def _check_types(p, roles):
     f, forward = roles.function, p.op == "conv_fwd"
     operands = {"conv_fwd": "xw", "conv_bwd_data": "yw", "conv_bwd_filter": "xy"}[p.op]
-    check_dtypes(f, *(getattr(p, role) for role in operands), getattr(p, OUTPUT[p.op]), tuple(getattr(roles, r) for r in operands),
-                 INPUTS if forward else FLOATS)
+    check_dtypes(f, *(p.operand("a") if role == "x" else getattr(p, role) for role in operands), getattr(p, OUTPUT[p.op]),
+                 tuple(getattr(roles, r) for r in operands), INPUTS if forward else FLOATS)
     one_of(f, "math", p.math, MATH)
     for name in ("bias", "residual"):
         if p.op == "conv_bwd_filter" and getattr(p, name) is not None:
             raise ValueError(f"{f}: a {name} makes no sense in a filter's gradient")
-        check_addend(f, name, getattr(p, name), getattr(p, operands[0]).dtype)
+        check_addend(f, name, getattr(p, name), p.dtype)

@@ -13,7 +13,7 @@ are tested against it. Best for results of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
@@ -25,22 +25,27 @@ from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..engine.strides import ImageStrides
-from ..engine.programs import Steps, operands_argument
+from ..engine.programs import NOTHING, Steps, operands_argument
 from ..host.launch import Argument, Launch
 from ._parameters import FilterStrides, OutputStrides
+
+if TYPE_CHECKING:
+    from ..engine.prologues import Made
 
 COST = constants("conv/naive")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Direction, element types of the two operands, whether taps are read backwards, order of the result in memory, epilogue."""
+    """Direction, element types of the two operands, whether taps are read backwards, order of the result in memory, epilogue, and what the
+    image is made of."""
     op: str
     dtype_a: str
     dtype_b: str
     flip: int
     channels_last: int
     epilogue: EpilogueSpec
+    made: "Made | None" = None
     threads: int = 256
 
 
@@ -136,10 +141,14 @@ def _forward(config):
     THREADS, flip = config.threads, config.flip
     Total, load_x, load_w, position = _parts(config)
     epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
+    MADE, of_pixel, load_made = config.made is not None, None, None
+    if MADE:
+        from ..engine.prologue_loader import make_made_load  # programs are imported where there is one
+        of_pixel, load_made = make_moved(config.made.program, 4), make_made_load(config.made, config.epilogue.accumulator)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_fwd_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias, bias_stride,
-                       prior, row, column, residual, residual_row, residual_column, extras):
+                       prior, row, column, residual, residual_row, residual_column, extras, operands):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, k, o, p, q = position(i, size.k, size.o, size.p, size.q)
@@ -158,8 +167,14 @@ def _forward(config):
                                 w_at += (size.t - 1 - t) * w_stride.t + (size.r - 1 - r) * w_stride.r + (size.s - 1 - s) * w_stride.s
                             else:
                                 w_at += t * w_stride.t + r * w_stride.r + s * w_stride.s
+                            if MADE:
+                                of_x = of_pixel(operands, (n, d, h, v))
                             for c in range(size.c_group):
-                                acc += load_x(x, x_at + c * x_stride.c) * load_w(w, w_at + c * w_stride.c)
+                                if MADE:
+                                    value = load_made(x, x_at + c * x_stride.c, 0, first + c, of_x)
+                                else:
+                                    value = load_x(x, x_at + c * x_stride.c)
+                                acc += value * load_w(w, w_at + c * w_stride.c)
             at = n * y_stride.n + o * y_stride.o + p * y_stride.p + q * y_stride.q
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
             e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
@@ -254,19 +269,31 @@ def _operands(p):
     return operands_argument(p.epilogue, [Steps(0, strides[1], (strides[0], *strides[2:])) for strides in p.extra_strides], 1, columns, 4)
 
 
+def _making(p):
+    """What the image is made of, and the kernel parameter with its program's operands, which are moved to each pixel."""
+    if p.prologue_a is None:
+        return None, (NOTHING,)
+    from ..engine.prologues import making_by
+    making = making_by(p, "a", [Steps(0, strides[1], (strides[0], *strides[2:])) for strides in p.prologue_strides])
+    return making.made, (making.argument(4),)
+
+
 def build(problem, device, config):
     """One launch, 256 elements of the result a block."""
     p, outputs = problem, problem.output.size
     operands = {"conv_fwd": (p.x, p.w), "conv_bwd_data": (p.y, p.w), "conv_bwd_filter": (p.x, p.y)}[p.op]
-    config = Config(p.op, *(t.dtype for t in operands), int(p.flip), int(p.layout == "NHWC"), p.epilogue)
+    made, made_arguments = (None, ()) if p.op != "conv_fwd" else _making(p)
+    config = Config(p.op, *(t.dtype for t in operands), int(p.flip), int(p.layout == "NHWC"), p.epilogue, made)
     sizes = Sizes(p.n, p.c, p.k, p.c_group, p.k_group, *p.image, *p.filter, *p.out)
     window = Window(*p.strides, *p.pads_before, *p.dilations)
     residual = (ImageStrides if p.op == "conv_bwd_data" else OutputStrides)(*p.residual_strides)
     structures = sizes, window, ImageStrides(*p.x_strides), FilterStrides(*p.w_strides), OutputStrides(*p.y_strides), residual
     arguments = (p.pointer("x"), p.pointer("w"), p.pointer("y"), *(Argument(type(v), v) for v in structures), Argument("int64", outputs),
-                 *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])), _operands(p))
+                 *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])), _operands(p),
+                 *made_arguments)
     return (Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op == "conv_fwd", supports=supports, workspace=workspace,
+                             estimate=estimate, build=build)
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -17,10 +17,29 @@ from ..device.unroll import unrolled
 from ..device.vec import as_u32, load2, load_shared_u32
 from ..device.wgmma import make_wgmma, make_wgmma_wait
 from ..host.dtypes import numpy_dtype
+from .constants import constants
+from .cost import sm_issue_seconds
+from .functions import steps_instructions
 
 DEPTH = 64  # elements of k in a stage, 128 bytes of what is made
 STEP = 16   # of them in a product
 STEPS = DEPTH // STEP
+
+
+COST = constants("engine/hopper_made")
+WORDS = 40  # registers that a thread needs beside its sums for each 64 rows: 4 steps of 4 words, and what they are made of
+
+
+def fits_made(tile):
+    """Whether a thread has the registers. Host function."""
+    return tile.sums + tile.groups * WORDS <= tile.registers[1]
+
+
+def made_step(program, tile, device):
+    """Microseconds, at the clock of the tiles' times, that a stage takes at least, since its rows have to be made. Host function."""
+    instructions = COST.step + COST.function * steps_instructions(program)
+    seconds = sm_issue_seconds(instructions * 2 * tile.bm * tile.blocks, device)
+    return 1e6 * seconds * (device.clock_hz / constants("engine/hopper").clock)
 
 
 class Rows(NamedTuple):

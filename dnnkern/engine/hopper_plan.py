@@ -16,7 +16,7 @@ from ..host.launch import Argument
 from ..host.memo import remembered
 from ..host.tensormap import TensorMap
 from .constants import constants
-from .cost import Cost, overlap, sm_issue_seconds
+from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
@@ -415,12 +415,13 @@ def waves_of(tiles, slots):
     return COST.whole * ceil_div(tiles, slots) + (1 - COST.whole) * max(tiles / slots, 1.0)
 
 
-def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0, made=0):
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0, least=None):
     """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
     `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
-    `covered`: how many times the columns of y the tiles have; `made`: instructions of a thread for a step and 64 rows, beside products.
+    `covered`: how many times the columns of y the tiles have; `least`: tile -> microseconds that
+    a step takes at least.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
@@ -429,8 +430,8 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
     if crossing:
         step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / COST.crossing)
-    if made:
-        step = max(step, 1e6 * sm_issue_seconds(made * 2 * tile.bm * alone.blocks, device) * (device.clock_hz / COST.clock))
+    if least is not None:
+        step = max(step, least(alone))
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (COST.clock / device.clock_hz)
     rate = device.bandwidth * (COST.outside if rows <= tile.bm // 2 else COST.bandwidth)
     memory = (problem.bytes + COST.again * again) * (0.5 + 0.5 * covered) / rate

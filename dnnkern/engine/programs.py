@@ -167,7 +167,9 @@ class WithProgram:
 
 
 class WithPrologues(WithProgram):
-    """What a problem with the fields `prologue_a` and `prologue_b` as well is to its operation, see `engine.prologues`; a mixin."""
+    """What a problem with the fields `prologue_a` and `prologue_b` as well is to its operation, see `engine.prologues`; a mixin. A problem
+    without one of them, or without a scale, has None as the class's attribute."""
+    prologue_b = scale_a = scale_b = None
 
     @functools.cached_property
     def prologues(self):
@@ -205,11 +207,11 @@ class WithPrologues(WithProgram):
         """{name: tensor} of all their operands that are in memory."""
         return {**WithProgram.extra_tensors.func(self), **{name: t for name, (_, t) in self._made(IN_MEMORY).items()}}
 
-    def of_tensors(self, tensors):
+    def of_tensors(self, tensors, **more):
         """The same problem with other tensors, {name: tensor}: those of a call's arrays."""
         made = {f"prologue_{of}": replace(p, extras=tuple(tensors.get(name, t) for name, t in zip(p.names(of), p.extras)))
                 for of, p in self.prologues.items()}
-        return super().of_tensors(tensors, **made)
+        return super().of_tensors(tensors, **made, **more)
 
     def operand(self, of):
         """Operand "a" or "b" as products take it: with its own address and strides, and the prologue's dtype."""

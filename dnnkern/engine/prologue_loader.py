@@ -8,7 +8,7 @@ The state is (p, row, last, stride_row, stride_k, e): as a matrix's, and the pro
 from ..device import device_function, f32, i32, u32
 from ..device.convert import element
 from ..device.fastmath import minimum
-from ..device.program import element_of, make_cast, make_program
+from ..device.program import element_of, make_cast, make_narrow, make_program
 from ..device.program_operands import loaded_type
 from ..device.unroll import unrolled
 from ..device.vec import (advance, as_u32, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into, pin, store_shared_2u32,
@@ -18,6 +18,16 @@ from .ampere_loaders import Share, single_element
 from .loaders import ALONG_K
 
 EVERYTHING = 0x7FFFFFFF
+
+
+def make_made_load(made, accumulator):
+    """Device function ``load(p, i, row, k, operands)``: one element as products of this accumulator take it, without a stage. Host
+    function."""
+    kind = loaded_type(made.source)
+    load, run = element_of(made.source).load, make_program(made.program, kind)
+    narrow = make_narrow(made.program.types(kind)[made.program.result], made.dtype)
+    widen = (element_of if accumulator == "int32" else element)(made.dtype).widen
+    return device_function(lambda p, i, row, k, operands: widen(narrow(run(load(p, i), row, k, operands))))
 
 
 class ProgramLoader:

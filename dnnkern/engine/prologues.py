@@ -90,17 +90,27 @@ class Making(NamedTuple):
     steps: tuple
     extras: tuple
 
+    def transposed(self):
+        """The same where rows are the columns."""
+        made = self.made._replace(program=self.made.program.transposed())
+        return self._replace(made=made, steps=tuple(s.transposed() for s in self.steps))
+
     def argument(self, dims):
         """The kernel parameter with the program's operands, moved along `dims` dimensions of a batch."""
         return members_argument(self.made.program, self.names, self.steps, self.made.wide, dims)
 
 
+def making_by(problem, of, steps):
+    """The `Making` of operand `of`, whose prologue's operands have these `Steps` in its rows and columns."""
+    prologue = getattr(problem, f"prologue_{of}")
+    return Making(Made(prologue.program, getattr(problem, of).dtype, prologue.dtype, problem.is_wide), prologue.names(of), tuple(steps),
+                  prologue.extras)
+
+
 def making_of(problem, of):
-    """The `Making` of operand `of`, None where it is loaded as it is."""
+    """The `Making` of operand `of` of a matrix product, None where it is loaded as it is."""
     prologue = getattr(problem, f"prologue_{of}")
     if prologue is None:
         return None
-    program, steps = prologue.program, tuple(s._replace(batch=batch) for s, batch in zip(*problem.prologue_steps(of)))
-    if of == "b":  # loaders have k last
-        program, steps = program.transposed(), tuple(s.transposed() for s in steps)
-    return Making(Made(program, getattr(problem, of).dtype, prologue.dtype, problem.is_wide), prologue.names(of), steps, prologue.extras)
+    making = making_by(problem, of, [s._replace(batch=batch) for s, batch in zip(*problem.prologue_steps(of))])
+    return making if of == "a" else making.transposed()  # loaders have k last

@@ -128,13 +128,8 @@ def _made_load(dtype, accumulator, made):
     if made is None:
         load = device_function(_load_integer) if accumulator == "int32" else element(dtype).load
         return device_function(lambda p, i, row, k, operands: load(p, i))
-    from ..device.program import element_of, make_narrow, make_program
-    from ..device.program_operands import loaded_type
-    kind = loaded_type(made.source)
-    load, run = element_of(made.source).load, make_program(made.program, kind)
-    narrow = make_narrow(made.program.types(kind)[made.program.result], made.dtype)
-    widen = (element_of if accumulator == "int32" else element)(made.dtype).widen
-    return device_function(lambda p, i, row, k, operands: widen(narrow(run(load(p, i), row, k, operands))))
+    from ..engine.prologue_loader import make_made_load  # programs are imported where there is one
+    return make_made_load(made, accumulator)
 
 
 @functools.cache

@@ -14,10 +14,8 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
-from ..engine.constants import constants
-from ..engine.functions import steps_instructions
 from ..engine.hopper import ROW, make_matrix_loader, make_product
-from ..engine.hopper_made import DEPTH, make_made_rows, make_matrix_rows, paired
+from ..engine.hopper_made import DEPTH, fits_made, made_step, make_made_rows, make_matrix_rows, paired
 from ..engine.hopper_plan import (TILES, Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_operand,
                                   make_sink, most_sums, output_arguments, pack_seconds, product_seconds, stored_by_tma, tile_count,
                                   y_argument)
@@ -26,9 +24,6 @@ from ..engine.simt_plan import addends_refusal
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..host.memo import remembered
-
-COST = constants("matmul/wgmma_prologue")
-WORDS = 40  # registers that a thread needs beside its sums for each 64 rows: 4 steps of 4 words, and what they are made of
 
 
 class _Sizes(NamedTuple):
@@ -79,7 +74,7 @@ def configs(problem, device):
     """The tiles that read b as it lies, with registers for the words of a."""
     major = operands_of(parts_of(problem))[1].major
     return [Config(tile) for tile in TILES if (major == "k" or tile.cluster == 1 or tile.bn // tile.cluster % 64 == 0)
-            and tile.sums + tile.groups * WORDS <= tile.registers[1] and tile.sums <= most_sums(problem.program)]
+            and fits_made(tile) and tile.sums <= most_sums(problem.program)]
 
 
 def workspace(problem, device, config):
@@ -95,7 +90,7 @@ def estimate(problem, device, config):
     return pack_seconds(operands, device) + product_seconds(
         _Sizes(problem.operand("a"), problem.bytes), tile, device, tiles, steps, parts.m, (columns - 1) * parts.a.nbytes,
         all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
-        COST.step + COST.function * steps_instructions(parts.making[0].made.program))
+        lambda tile: made_step(parts.making[0].made.program, tile, device))
 
 
 @functools.cache

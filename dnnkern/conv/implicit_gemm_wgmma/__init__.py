@@ -12,6 +12,8 @@ Backward data is the same walk over dy with the taps in the opposite order. With
 pixels of dx whose coordinates have the same remainders modulo the stride, all in one launch (`maps`). The filter is read in its own layout,
 contiguous along columns, which tensor cores do for 16-bit types; tf32 needs a copy.
 
+An image that a program makes passes from shared memory through registers (`made`).
+
 Arrays that TMA cannot address, such as channels first, are transposed to the workspace by an earlier launch; outputs may have arbitrary
 strides. It wins wherever channels fill a step and pixels fill the multiprocessors; it loses to `halo_wgmma` with few filters and to
 `small_c` with few channels.
@@ -31,16 +33,19 @@ from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
 from ...engine.hopper_addend import fits_ring, make_addend_stages
+from ...engine.hopper_made import DEPTH, fits_made, made_step, make_made_rows, paired
 from ...engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ...engine.hopper_plan import TILES, addend_argument, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
+from ...engine.prologues import making_by
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
+from .made import make_pixel_rows
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
 COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
@@ -98,8 +103,11 @@ def parts_of(problem):
 def supports(problem):
     """Types that the tensor cores support, windows that TMA can walk, groups of whole steps."""
     image, forward = (problem.x if problem.op == "conv_fwd" else problem.y), problem.op == "conv_fwd"
-    if wgmma_dtype(image.dtype, problem.math) is None:
-        return f"dtype {image.dtype}" + (" without math='tf32'" if image.dtype == "float32" else "")
+    if wgmma_dtype(problem.dtype, problem.math) is None:
+        return f"dtype {problem.dtype}" + (" without math='tf32'" if problem.dtype == "float32" else "")
+    reason = problem.prologue_a is not None and _prologue_refusal(problem)
+    if reason:
+        return reason
     channels = problem.c_group if forward else problem.k_group
     if channels == 0:
         return "no channels: there is nothing to multiply"
@@ -120,6 +128,17 @@ def supports(problem):
     return None
 
 
+def _prologue_refusal(problem):
+    """Why an image cannot be made in registers, or None."""
+    program = problem.prologue_a.program
+    if problem.dtype not in ("float16", "bfloat16") or problem.x.itemsize > 2:
+        return f"an image of {problem.x.dtype} of which a prologue makes {problem.dtype}; expected at most 16 bits, and 16"
+    if problem.groups > 1:
+        return f"a prologue, and {problem.groups} groups"
+    others = [access for _, access in program.operands if access not in ("scalar", "value", "column")]
+    return f"a prologue with operands by {', '.join(others)}; expected channels alone" if others else None
+
+
 def configs(problem, device):
     """Every tile that supports the filter's layout, with whole boxes of results: the last box would overlap the one before.
 
@@ -131,6 +150,8 @@ def configs(problem, device):
     reads = problem.beta or problem.residual or program and (
         len(program.operands) > 1 or any(access not in ("column", "value") for _, access in program.operands))
     most = 64 if reads else 128
+    if problem.prologue_a is not None:
+        found = [t for t in found if fits_made(t)]
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 
@@ -151,8 +172,10 @@ def estimate(problem, device, config):
     waves = waves_of(tiles, slots)
     step *= WGMMA.fp8 if problem.dtype in FP8 else 1.0  # the second stage of sums
     step = max(step, tile.bm * ROW / COST.l2 * (COST.deeper if problem.filter[0] > 1 else 1.0))
-    if parts.channels * parts.image.tensor.itemsize < ROW:
+    if parts.channels * parts.filter.tensor.itemsize < ROW:
         step *= COST.partly
+    if problem.prologue_a is not None:
+        step = max(step, made_step(problem.prologue_a.program, alone, device))
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
     _, _, _, _, across = _tiles(parts, tile, problem.groups)
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
@@ -187,7 +210,7 @@ def _copy_seconds(array, device):
 
 
 def _steps_per_tap(parts):
-    return ceil_div(parts.channels * parts.image.tensor.itemsize, ROW)
+    return ceil_div(parts.channels * parts.filter.tensor.itemsize, ROW)
 
 
 def _tiles(parts, tile, groups):
@@ -241,7 +264,10 @@ def kernel(special):
     """All residue classes and groups, one persistent launch."""
     tile, BY_RING = special.tile, special.by_ring
     corner = device_function(lambda tile: (tile.row, tile.column, tile.group))
-    product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
+    loader = make_loader(special)
+    if special.made is not None:
+        return _made_kernel(special, loader)
+    product = make_product(tile, loader, make_locate(special), make_sink(special), special.epilogue.accumulator,
                            addend=make_addend_stages(tile, corner) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, special.epilogue, special.pairs, make_epilogue_params(special))
                            if special.ahead else None,
@@ -258,6 +284,28 @@ def kernel(special):
                 (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e),
                 tensor_map_address(addend_map if BY_RING else y_map))
     return conv_implicit_gemm_wgmma
+
+
+def _made_kernel(special, loader):
+    """The same with an image that is made."""
+    tile = special.tile
+    rows = make_made_rows(tile, loader, make_pixel_rows(loader, tile.groups, special.dims), special.made, special.made_pairs,
+                          special.made_edge)
+    product = make_product(tile, loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch)), make_locate(special),
+                           make_sink(special), special.epilogue.accumulator, cooperative=tile.cluster > 1, made=rows)
+
+    @jit(launch_bounds=(tile.threads, tile.blocks))
+    def conv_implicit_gemm_wgmma_prologue(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group,
+                                          residual_group, m, n, pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride,
+                                          prior, prior_row, prior_column, residual, residual_row, residual_column, extras, operands,
+                                          image_extent):
+        shared = cuda.shared.array(0, u32)
+        pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
+        e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras)
+        y_map = tensor_map_address(y_map)
+        product(tensor_map_address(image), tensor_map_address(filter), y_map, shared_address(shared, 0), tiles, (tile_divisors, walk),
+                (n, y, y_column, y_group, bias_group, residual_group, pixels, e), y_map, (operands, walk, image_extent))
+    return conv_implicit_gemm_wgmma_prologue
 
 
 def _walk_axis(axis):
@@ -317,6 +365,13 @@ def _program_refusal(problem, parts):
     return None
 
 
+def _making(problem):
+    """The `Making` of the image, or None."""
+    if problem.prologue_a is None:
+        return None
+    return making_by(problem, "a", [Steps(0, strides[1]) for strides in problem.prologue_strides])
+
+
 def build(problem, device, config):
     """Copies of operands where TMA needs them, then one persistent launch."""
     parts, tile = parts_of(problem), config.tile
@@ -328,8 +383,9 @@ def build(problem, device, config):
             launches += transpose_launches(*_copy(array), device, (array.name, 0), ("workspace", offset))
     rows = sum(out.itemsize * s % (2 * out.itemsize) for s in (problem.output_strides[0], *problem.output_strides[2:])) == 0
     pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
-    dtype, w_dtype = (wgmma_dtype(t.dtype, problem.math) for t in (image.tensor, w.tensor))
-    image_map = image.argument(parts.axes, tile.bm, 0)
+    dtype, w_dtype = (wgmma_dtype(t, problem.math) for t in (problem.dtype, w.tensor.dtype))
+    making = _making(problem)
+    image_map = image.argument(parts.axes, tile.bm, 0, making and DEPTH)
     y_map, addend, staged, pairs, by_ring = image_map, NOTHING, None, (), False
     if store == "tma":
         per = 16 // out.itemsize
@@ -339,19 +395,25 @@ def build(problem, device, config):
                                (parts.columns if problem.groups > 1 else per, row if parts.pixels > 1 else per, 1))
         operands = _operands(problem, parts)
         staged, pairs = staged_addend(problem.epilogue, operands), paired_columns(problem.epilogue, operands)
-        by_ring = staged is not None and fits_ring(tile, *operands[staged])
+        by_ring = staged is not None and making is None and fits_ring(tile, *operands[staged])
         if by_ring:
             addend = addend_argument({"c": problem.output_name}, staged, operands, shape)
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
                              GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
-                             staged, pairs, by_ring, columns_ahead(tile, problem.epilogue, pairs))
+                             staged, pairs, by_ring, making is None and columns_ahead(tile, problem.epilogue, pairs),
+                             *((making.made, paired(making) if parts.channels % 2 == 0 else (), parts.channels % DEPTH != 0) if making
+                               else ()))
     tiles = _tiles(parts, tile, problem.groups)[0]
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
-    arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, addend,
+    arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *((addend,) if making is None else ()),
                  *_arguments(problem, parts, tile, store))
+    if making is not None:
+        extents = (*reversed(image.pixels), *(1,) * (3 - len(image.pixels)))
+        arguments += making.argument(0), Argument("int32x3", extents)
     return (*launches, Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
                               cluster=(tile.cluster, 1, 1), dependent=True))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, programs=True, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", arch="sm_90a")
+                   for op in ("conv_fwd", "conv_bwd_data"))

@@ -9,7 +9,7 @@ Results are stored in one of three ways: evenly spaced rows through shared memor
 """
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...device import cuda, device_function, i32, i64, u32
 from ...device.barrier import barrier_sync
@@ -24,6 +24,9 @@ from ...device.vec import advance, as_u32, load_shared_4u32, store4
 from ...engine.hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
 from ...engine.hopper_stores import make_boxed_store, make_fill
 from ...engine.stores import make_group_store
+
+if TYPE_CHECKING:
+    from ...engine.prologues import Made
 
 
 class PixelTile(NamedTuple):
@@ -123,6 +126,8 @@ class Specialisation:
         What is loaded in pairs of columns, see `paired_columns`.
     by_ring, ahead : bool
         Whether `staged` comes through the main loop's ring, see `hopper_addend`, and `pairs` with the tile's last products.
+    made : Made or None
+        What the image is made of in registers, with the operands that come in pairs of channels, and whether channels end within a step.
     """
     tile: Tile
     dtype: str
@@ -138,6 +143,9 @@ class Specialisation:
     pairs: tuple = ()
     by_ring: bool = False
     ahead: bool = False
+    made: "Made | None" = None
+    made_pairs: tuple = ()
+    made_edge: bool = False
 
 
 @functools.cache

@@ -177,11 +177,12 @@ class Image:
         """Of the copy."""
         return padded_bytes(self.shape, self.tensor.itemsize) if self.packed else 0
 
-    def argument(self, axes, pixels, offset):
-        """The im2col map of columns of `pixels` pixels, 128 bytes of channels each; `offset` is the copy's in the workspace."""
-        itemsize = self.tensor.itemsize
-        spec = Im2colMap(self.tensor.dtype, self.shape, any_stride(self.shape, self.read_strides, itemsize), tuple(a.lower for a in axes),
-                         tuple(a.upper for a in axes), ROW // itemsize, pixels, 128, (1, *(a.step for a in axes), 1))
+    def argument(self, axes, pixels, offset, channels=None):
+        """The im2col map of columns of `pixels` pixels, so many channels each, or 128 bytes; `offset` is the copy's in the workspace."""
+        itemsize, dtype = self.tensor.itemsize, "uint8" if self.tensor.dtype == "bool" else self.tensor.dtype
+        channels = channels or ROW // itemsize
+        spec = Im2colMap(dtype, self.shape, any_stride(self.shape, self.read_strides, itemsize), tuple(a.lower for a in axes),
+                         tuple(a.upper for a in axes), channels, pixels, channels * itemsize, (1, *(a.step for a in axes), 1))
         return map_argument(self, offset, spec)
 
 
