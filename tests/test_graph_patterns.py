@@ -41,7 +41,7 @@ def conv_bias_relu_of_planes(b):
     b.output(b.relu(b.binary("bias", y, b.weight(6))))
 
 
-@pattern("fused_pointwise", "conv_fwd", "batch_norm_train_fwd", "fused_pointwise")
+@pattern("conv_fwd", "batch_norm_train_fwd", "fused_pointwise")
 def scale_bias_relu_conv_genstats(b):
     x = b.rounded(b.relu(b.binary("bias", b.binary("scale", image(b), b.weight(8)), b.weight(8))))
     y = conv(b, x, filters(b))
@@ -112,7 +112,7 @@ def scale_bias_relu_wgrad(b):
 
 # ---- products
 
-@pattern("unary", "matmul")
+@pattern("matmul")
 def matmul_of_absolute_values(b):
     a = b.node("abs", np.abs, b.input((2, 6, 16))).set_data_type(T.HALF)
     b.output(b.node("matmul", np.matmul, a, b.input((2, 16, 8), low=-0.25, high=0.25)))
@@ -124,7 +124,7 @@ def matmul_scale_bias_relu(b):
     b.output(b.relu(b.binary("bias", b.binary("scale", y, b.input((1, 1, 8))), b.input((1, 1, 8)))))
 
 
-@pattern("fused_pointwise", "matmul", io=T.BFLOAT16)
+@pattern("matmul", io=T.BFLOAT16)
 def matmul_of_int8_and_bfloat16(b):
     a = b.node("identity", np.asarray, b.input((2, 6, 16), T.INT8)).set_data_type(T.BFLOAT16)
     b.output(b.node("matmul", np.matmul, a, b.input((2, 16, 8), low=-0.25, high=0.25)), dtype=T.FLOAT)

@@ -65,7 +65,22 @@ def index_of_k(graph):
     return {ta: a, tb: b}, graph.matmul(low, tb), np.tril(a.astype(float)) @ b.astype(float)
 
 
-GRAPHS = int8_by_bfloat16, scale_bias_relu, both, index_of_k
+def convolution(graph):
+    """Scale, bias, ReLU of an image with padding, channels last; scale and ReLU behind."""
+    x, w = normal(2, 5, 4, 8).transpose(0, 3, 1, 2), normal(16, 3, 3, 8).transpose(0, 3, 1, 2)
+    scale, bias, after = (normal(1, c, 1, 1, dtype=np.float32) for c in (8, 8, 16))
+    tx, tw, ts, tb, ta = (like(graph, array) for array in (x, w, scale, bias, after))
+    made = graph.relu(graph.bias(graph.scale(tx, ts), tb)).set_data_type(T.BFLOAT16)
+    y = graph.relu(graph.scale(graph.conv_fprop(made, tw, padding=[1, 1]), ta))
+    exact = np.maximum(x.astype(np.float32) * scale + bias, 0).astype(BF16).astype(float)
+    padded, found = np.pad(exact, ((0, 0), (0, 0), (1, 1), (1, 1))), np.zeros((2, 16, 5, 4))
+    for r in range(3):
+        for s in range(3):
+            found += np.einsum("nchw,kc->nkhw", padded[:, :, r:r + 5, s:s + 4], w[:, :, r, s].astype(float))
+    return {tx: x, tw: w, ts: scale, tb: bias, ta: after}, y, np.maximum(found * after, 0)
+
+
+GRAPHS = int8_by_bfloat16, scale_bias_relu, both, index_of_k, convolution
 
 
 @pytest.mark.parametrize("make", GRAPHS, ids=lambda f: f.__name__)

@@ -426,10 +426,10 @@ def checked(p, roles) -> dict:
 def _check_types(p, roles):
     f, forward = roles.function, p.op == "conv_fwd"
     operands = {"conv_fwd": "xw", "conv_bwd_data": "yw", "conv_bwd_filter": "xy"}[p.op]
-    check_dtypes(f, *(p.operand("a") if role == "x" else getattr(p, role) for role in operands), getattr(p, OUTPUT[p.op]),
-                 tuple(getattr(roles, r) for r in operands), INPUTS if forward else FLOATS)
+    given = [p.operand("a") if forward and role == "x" else getattr(p, role) for role in operands]
+    check_dtypes(f, *given, getattr(p, OUTPUT[p.op]), tuple(getattr(roles, r) for r in operands), INPUTS if forward else FLOATS)
     one_of(f, "math", p.math, MATH)
     for name in ("bias", "residual"):
         if p.op == "conv_bwd_filter" and getattr(p, name) is not None:
             raise ValueError(f"{f}: a {name} makes no sense in a filter's gradient")
-        check_addend(f, name, getattr(p, name), p.dtype)
+        check_addend(f, name, getattr(p, name), given[0].dtype)

@@ -148,8 +148,9 @@ def _reduced(part, operations, known, node, axes):
     return found
 
 
-def prologue_of(part, operations, port, dtype):
+def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1)):
     """The `Chain` that makes the tensor at an input port of the anchor, rounded to a dtype at the end, of the array `Chain.main`.
+    `of_operand`: the axes of the operand that are the rows of its matrix, and its columns.
 
     Raises
     ------
@@ -176,7 +177,7 @@ def prologue_of(part, operations, port, dtype):
     last = known[uid]
     if part.dtype(t) != dtype:  # whatever reads the tensor reads this
         last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
-    loads, reads, numbers, axes = loads_of(values, ((-2,), -1))
+    loads, reads, numbers, axes = loads_of(values, of_operand)
     return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
 
 

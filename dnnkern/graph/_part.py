@@ -228,7 +228,7 @@ class Part:
         refs, more_refs, more_numbers = {**operands, **results}, {}, {}
         for of, made in (prologues or {}).items():
             names_of = [f"{of}{k}" for k in range(len(made.program.operands))]
-            tensors, some_refs, some_numbers = made.extras(refs[of].shape, names_of)
+            tensors, some_refs, some_numbers = made.extras(made.main.shape, names_of)
             fields[f"prologue_{of}"] = Prologue(made.program, dtype, tensors)
             more_refs, more_numbers = {**more_refs, **some_refs}, {**more_numbers, **some_numbers}
         if chain is not None:

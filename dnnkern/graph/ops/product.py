@@ -1,6 +1,7 @@
 """Products: matmul, convolution and its two gradients."""
 import operator
 
+from ...conv import ConvProblem
 from ...matmul import MatmulProblem
 from .._enums import convolution_mode, member
 from .._errors import AttributeNotSet, InvalidValue, cudnnGraphNotSupportedError
@@ -227,11 +228,27 @@ def _is_channels_last(*refs):
     return all(r.tensor.strides[1] == 1 or r.shape[1] == 1 for r in refs) and any(r.tensor.strides[1] == 1 < r.shape[1] for r in refs)
 
 
+def _made_image(part):
+    """({port: Ref} of the operands of a convolution whose kernel makes the image, the `Chain` that it is made by, their dtype)"""
+    dtypes = [part.dtype(part.spec_of(port)) for port in ("X", "W")]
+    dtype = common_dtype(*dtypes) or dtypes[0]
+    if dtype not in ("float16", "bfloat16", "float32"):
+        raise cudnnGraphNotSupportedError(f"{part}: a prologue makes {', '.join(dtypes)}; convolutions take float16, bfloat16 and float32")
+    rank = len(part.spec_of("X").dim)
+    made = prologue_of(part, OPERATIONS, "X", dtype, ((0, *range(2, rank)), 1))
+    return {"X": made.main, "W": part.converted(part.input("W"), dtype)}, made, dtype
+
+
 def _lower(part, op, x_port, w_port, y_port, fused=False):
-    inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
-    converted = dict(zip(inputs, alike(part, *inputs.values())))
-    (result,) = {x_port, w_port, y_port} - set(inputs)
-    dtype = next(iter(converted.values())).dtype
+    made = None
+    if fused and prologue(part.nodes[1:], part.node):
+        converted, made, dtype = _made_image(part)
+        result = y_port
+    else:
+        inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
+        converted = dict(zip(inputs, alike(part, *inputs.values())))
+        (result,) = {x_port, w_port, y_port} - set(inputs)
+        dtype = next(iter(converted.values())).dtype
     if op != "conv_fwd" and dtype not in FLOATS:
         converted, dtype = {port: part.converted(r, "float32") for port, r in converted.items()}, "float32"
     chain = None
@@ -239,6 +256,7 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
         rank = len(part.spec_of(result).dim)
         chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype],
                          ((0, *range(2, rank)), 1))
+    if chain is not None:
         written = out = chain.main
     else:
         written, out = target(part, result, dtype)
@@ -250,12 +268,16 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
     if _is_channels_last(x, y):
         layout, order = "NHWC", (0, *range(2, rank), 1)
         x, w, y = (r.permuted(order) for r in (x, w, y))
-        chain = chain and chain.permuted(order)
+        chain, made = chain and chain.permuted(order), made and made.permuted(order)
     padding = tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding")))
     stride, dilation = part.attribute("stride"), part.attribute("dilation")
     mode = part.attribute("convolution_mode").lower()
     common = stride, padding, dilation, groups, layout, mode
-    if op == "conv_fwd":
+    if made is not None:
+        names = "stride", "padding", "dilation", "groups", "layout", "mode"
+        part.problem(ConvProblem, {"x": x, "w": w}, {"y": y}, {"alpha": 1.0, "beta": 0.0}, chain=chain, prologues={"a": made}, dtype=dtype,
+                     op=op, **dict(zip(names, common)))
+    elif op == "conv_fwd":
         part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0), chain=chain)
     elif op == "conv_bwd_data":
         part.call(op, (y, w, None, None, None), (x,), x.shape, *common, None, False, False, scalars=(1.0, 0.0), chain=chain)
@@ -266,7 +288,7 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
 
 conv_fprop.lower(lambda part: _lower(part, "conv_fwd", "X", "W", "Y"))
 conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
-conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True))
+conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True), makes=("X",))
 conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True))
 conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))
 conv_wgrad.fuse(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY", fused=True))
