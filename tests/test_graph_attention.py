@@ -260,8 +260,7 @@ def test_refusals():
                              ({"score_max": short}, r"port Max.*dims.*; expected \(2, 4, 9, 1\)"),
                              ({"dropout": (k, q)}, "port Dropout_mask.*some that broadcast to"),
                              ({"dropout": (0.5, words, words), "rng_dump": graph.tensor_like(short)},
-                              r"port RNG_DUMP.*dims.*; expected \(2, 4, 9, 9\)"),
-                             ({"score_mod": len}, "score_mod: no kernel has it")):
+                              r"port RNG_DUMP.*dims.*; expected \(2, 4, 9, 9\)")):
         graph.nodes.clear()
         graph.sdpa(**{"q": q, "k": q, "v": q, "is_inference": True, **options})[0].set_output(True)
         with pytest.raises((ValueError, RuntimeError), match=message):

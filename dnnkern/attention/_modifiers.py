@@ -12,20 +12,21 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64, u8, u32
 from ..device.convert import element
-from ..device.fastmath import fabs, fma, fmax, tanh
+from ..device.fastmath import ex2, fabs, fma, fmax, tanh
 from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.philox import philox
+from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, any_lane, shuffle_sync, shuffle_xor
-from ._scores import NEG_INF, kept_of_eight, make_terms
+from ._scores import LOG2E, NEG_INF, kept_of_eight, make_terms
 
 
 def is_adjusted(problem, bias=True):
     """Whether scores are more than products times a positive number, which their maximum and their exponentials go by; `bias`: whether a
     bias counts."""
     p = problem
-    return bias and p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
+    return bias and p.bias is not None or p.alibi or p.softcap > 0 or p.score_mod is not None or not 2.0 ** -60 < p.scale < 2.0 ** 60
 
 
 class Scoring(NamedTuple):
@@ -80,12 +81,60 @@ def make_cap(width):
 
 
 @functools.cache
+def make_modify(kind, width, transposed):
+    """Device function ``modify(0, (x, products, line, at, last_row, last_key, scale, operands))``: products become scores by a `score_mod`,
+    each by constant indices: its program may be long. `products` get the scaled ones where the derivatives take them. `line` is query r and
+    `at` the key of the thread's first column, transposed key r and the query."""
+    terms, KEPT = make_terms(kind), kind.bends
+
+    @device_function
+    def of_one(k, s):
+        x, products, line, at, last_row, last_key, scale, operands = s
+        row, key = line + 4 * (k & 2), at + 8 * (k >> 2) + (k & 1)
+        if transposed:
+            row, key = key, row
+        x[k], product = terms.score_and_derivative(x[k], 0, f32(0), operands, (min(row, last_row), min(key, last_key)), scale, f32(0))
+        if KEPT:
+            products[k] = product
+    return unrolled(width // 2, of_one)
+
+
+@functools.cache
+def make_bend(kind, width, transposed):
+    """Device function ``bend(0, (ds, products, line, at, last_row, last_key, operands))``: derivatives by scores of `make_modify` become
+    those by the scaled products, where they are others."""
+    terms = make_terms(kind)
+
+    @device_function
+    def of_one(k, s):
+        ds, products, line, at, last_row, last_key, operands = s
+        row, key = line + 4 * (k & 2), at + 8 * (k >> 2) + (k & 1)
+        if transposed:
+            row, key = key, row
+        ds[k] = terms.gradient(ds[k], products[k], operands, (min(row, last_row), min(key, last_key)))
+    return unrolled(width // 2, of_one) if kind.score_mod_bprop is not None else same_derivatives
+
+
+@device_function
+def same_derivatives(first, s):
+    """Those by the scores and those by the products are the same."""
+
+
+@functools.cache
 def make_adjust(kind, width):
     """Device function ``adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides)``: products
     become scores with a cap, a bias and ALiBi.
 
-    `bias_at` is where the head's bias begins; beyond the last row and key it is not read.
+    `bias_at` is where the head's bias begins, `bias` may be a `score_mod`'s operands of the head; beyond the last row and key neither is
+    read.
     """
+    if kind.score_mod is not None:
+        modify = make_modify(kind, width, False)
+
+        @device_function
+        def adjust_by_program(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+            modify(0, (x, x, row, at + column, last_row, last_key, scale, bias))
+        return adjust_by_program
     score, cap, BIAS = make_terms(replace(kind, softcap=False)).score, make_cap(width), bool(kind.bias)
     CAPPED, MORE = kind.softcap, not kind.softcap or bool(kind.bias) or kind.alibi
 
@@ -116,9 +165,16 @@ def make_adjust(kind, width):
 @functools.cache
 def make_adjust_with_derivatives(kind, width, transposed):
     """Device function ``adjust(x, derivatives, line, at, column, scoring)``: `make_adjust` of a tile that may be transposed; with a cap
-    `derivatives` get those of the scores by the products, but for the scale. `line` is query r and `at` the first key, transposed key r and
-    the first query; `scoring` is a `Scoring`."""
+    `derivatives` get those of the scores by the products, but for the scale; with a program that has derivatives of its own, the scaled
+    products. `line` is query r and `at` the first key, transposed key r and the first query; `scoring` is a `Scoring`."""
     terms, BIAS, CAPPED = make_terms(kind), bool(kind.bias), kind.softcap
+    if kind.score_mod is not None:
+        modify = make_modify(kind, width, transposed)
+
+        @device_function
+        def adjust_by_program(x, derivatives, line, at, column, scoring):
+            modify(0, (x, derivatives, line, at + column, scoring.last_row, scoring.last_key, scoring.scale, scoring.bias))
+        return adjust_by_program
 
     @device_function
     def adjust(x, derivatives, line, at, column, scoring):
@@ -137,6 +193,55 @@ def make_adjust_with_derivatives(kind, width, transposed):
                     if CAPPED:
                         derivatives[k] = derivative
     return adjust
+
+
+@functools.cache
+def make_capped(kind, width, stats_of, share):
+    """Device function ``capped(0, (x, dp, stats, first_row, first_key, column, scoring, kept, factor))`` of a transposed tile of scores
+    whose derivatives take the products, with a cap or a `score_mod`: x are products, -inf where a query does not attend to a key, and
+    become p, after dropout; dp becomes ds, but for the scale.
+
+    ``stats_of(stats, j, column)`` gives (lse, delta), two of each, of columns 8 j + column and the next one, ``share(k, kept, factor)``
+    what dropout makes of probability k.
+    """
+    terms, BIAS, MODIFIED = make_terms(kind), bool(kind.bias), kind.score_mod is not None
+
+    @device_function
+    def of_one(k, row, key, lse, delta, arguments):
+        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        bias_at, strides = scoring.bias_at, scoring.bias_strides
+        if BIAS:
+            bias_at = bias_at + min(row, scoring.last_row) * strides.row + min(key, scoring.last_key) * strides.column
+        at = terms.where(bias_at, min(row, scoring.last_row), min(key, scoring.last_key))
+        product = x[k]
+        if MODIFIED:  # 0 times infinity is no derivative
+            product = product if product != NEG_INF else f32(0)
+        score, derivative = terms.score_and_derivative(product, key - row - scoring.shift, scoring.slope, scoring.bias, at, scoring.scale,
+                                                       scoring.softcap)
+        p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -lse))
+        part = share(k, kept, factor)
+        dp[k] = terms.gradient(p * fma(dp[k], part, -delta), derivative, scoring.bias, at)
+        x[k] = p * part
+
+    @device_function
+    def columns(j, arguments):
+        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        lse, delta = stats_of(stats, j, column)
+        for h in range(2):
+            for e in range(2):
+                of_one(4 * j + 2 * h + e, first_row + column + 8 * j + e, first_key + 8 * h, lse[e], delta[e], arguments)
+
+    @device_function
+    def columns_by_program(j, arguments):
+        """Without loops, which the compiler leaves where their bodies are long."""
+        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        lse, delta = stats_of(stats, j, column)
+        row = first_row + column + 8 * j
+        of_one(4 * j, row, first_key, lse[0], delta[0], arguments)
+        of_one(4 * j + 1, row + 1, first_key, lse[1], delta[1], arguments)
+        of_one(4 * j + 2, row, first_key + 8, lse[0], delta[0], arguments)
+        of_one(4 * j + 3, row + 1, first_key + 8, lse[1], delta[1], arguments)
+    return unrolled(width // 8, columns_by_program if MODIFIED else columns)
 
 
 @functools.cache

@@ -93,5 +93,5 @@ def make_gradients(kind):
                 share = T(dropout.factor * T(load_keep(dropout.mask, at)))
                 kept, dp = T(kept * share), T(dp * share)
             ds = T(p * T(dp - delta))
-        return T(ds * derivative), ds, kept
+        return terms.gradient(ds, derivative, bias.data, bias.at), ds, kept
     return gradients

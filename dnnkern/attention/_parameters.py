@@ -7,6 +7,7 @@ from ..device.convert import element
 from ..host import seeds
 from ..host.launch import Argument
 from ._checks import SCALES, broadcast_strides
+from ._score_mod import score_mod_argument
 
 
 class Strides(NamedTuple):
@@ -55,6 +56,7 @@ class Kind:
         Whether keys or values lie in pages; whether blocks of queries and keys are masked.
     dropout_mask : str
         dtype of what probabilities are multiplied by; "" for none.
+    score_mod, score_mod_bprop : Program or None
     """
     dtype: str
     bias: str = ""
@@ -73,6 +75,18 @@ class Kind:
     paged: bool = False
     block_mask: bool = False
     dropout_mask: str = ""
+    score_mod: object = None
+    score_mod_bprop: object = None
+
+    @property
+    def bends(self):
+        """Whether the derivative of a score takes the product that it was made of."""
+        return self.softcap or self.score_mod_bprop is not None
+
+    @property
+    def accesses(self):
+        """By what the operands of a score_mod are addressed."""
+        return [access for program in (self.score_mod, self.score_mod_bprop) if program is not None for _, access in program.operands]
 
     @property
     def compute(self):
@@ -90,7 +104,8 @@ def kind_of(problem) -> Kind:
     return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
                 p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False),
-                getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "")
+                getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "",
+                p.score_mod, getattr(p, "score_mod_bprop", None))
 
 
 def sequence_arguments(problem):
@@ -123,9 +138,10 @@ def softmax_scale(problem):
 
 
 def added_arguments(problem):
-    """Kernel parameters `bias`, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
+    """Kernel parameters `bias`, with a `score_mod` its operands, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
     p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
-    return (Argument(pointer(p.bias), "bias"), Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
+    bias = Argument(pointer(p.bias), "bias") if p.score_mod is None else score_mod_argument(p)
+    return (bias, Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
             Argument(Strides, broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
             Argument("int64", p.sink.strides[0] if p.sink is not None else 0))
 

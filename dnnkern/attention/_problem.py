@@ -12,6 +12,7 @@ from ..host.products import FLOATS, FP8, OUTPUTS
 from ..host.tensor import Tensor
 from ._checks import (SCALES, check_beside, check_bias, check_block_mask, check_broadcast, check_factors, check_number, check_sink, expect)
 from ._layout import LAYOUTS, PAGES, ROW_NUMBERS, Layout
+from ._score_mod import WithScoreMod
 
 ALIGNMENTS = ("top_left", "bottom_right")
 UNBOUNDED = 1 << 30
@@ -20,16 +21,21 @@ STEPS = 1 << 16
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 
 
-class _Attention(Layout):
+class _Attention(Layout, WithScoreMod):
     """What attention and its gradient share."""
     scalar_type = "float32"
-    scalar_types = {"seed": "uint64", "offset": "uint64"}
+
+    @functools.cached_property
+    def scalar_types(self):
+        """{scalar: type} of dropout's numbers, and of a score_mod's."""
+        return {"seed": "uint64", "offset": "uint64", **WithScoreMod.scalar_types.func(self)}
 
     def _check(self):
         self._check_operands()
         self._check_lengths()
         self._check_added()
         self._check_numbers()
+        self._check_score_mod()
         seeds.check(self.op, self.seed_array, self.offset_array)
         self.expect_row_numbers("lse" if not self.is_forward else "out (lse)", self.lse, self.ragged_lse is not None, self.heads, self.rows)
         self.expect_rows("o", self.o, self.o_dtypes, self.heads, self.rows, self.dv, "out (o)" if self.is_forward else "o")
@@ -181,7 +187,8 @@ class _Attention(Layout):
     @property
     def bytes(self):
         """Bytes that must move: each distinct element read, each written."""
-        given = (self.q, self.k, self.v, self.bias, self.mask, self.dropout_mask, *(() if self.is_forward else (self.do, self.o, self.lse)))
+        given = (self.q, self.k, self.v, self.bias, self.mask, self.dropout_mask, *self.extra_tensors.values(),
+                 *(() if self.is_forward else (self.do, self.o, self.lse)))
         return sum(self._nbytes(t) for t in (*given, *self.outputs) if t is not None)
 
     def _nbytes(self, t):
@@ -222,6 +229,7 @@ class _Attention(Layout):
                 found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
         found += "".join(f" {name}" for name in (*SCALES, *self.ragged_names, *PAGES) if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
+        found += f" score_mod {self.score_mod}" if self.score_mod is not None else ""
         return found + (f" dropout {self.dropout:g}" * (self.dropout > 0)) + seeds.in_words(self)
 
     def __str__(self):
@@ -267,6 +275,10 @@ class SdpaProblem(_Attention):
     score_max, score_sum_exp : Tensor or None
         Results: the largest score of a row, and the sum of exponentials relative to it.
     ragged_score_max, ragged_score_sum_exp : Tensor or None
+    score_mod : Program or None
+        What scaled products become scores by, without a bias, ALiBi and a cap (see `_score_mod`).
+    extras : tuple of Tensor
+        Its operands, which broadcast to (B, H, S, N).
     """
     q: Tensor
     k: Tensor
@@ -309,6 +321,8 @@ class SdpaProblem(_Attention):
     score_max: Tensor | None = None
     score_sum_exp: Tensor | None = None
     dropout_scale: float = 1.0
+    score_mod: object = None
+    extras: tuple = ()
     op = "sdpa_fwd"
 
     def __post_init__(self):
@@ -353,6 +367,11 @@ class SdpaGradientProblem(_Attention):
         As the forward problem's; gradients begin where they say.
     dropout_mask : Tensor or None
     dropout_scale : float
+    score_mod, score_mod_bprop : Program or None
+        What scaled products become scores by; of (the derivative by a score, the scaled product) the derivative by that, None where they
+        are the same.
+    extras : tuple of Tensor
+        The operands of the one and of the other.
     """
     do: Tensor
     q: Tensor
@@ -395,6 +414,9 @@ class SdpaGradientProblem(_Attention):
     max_seq_len_kv: int = 0
     dropout_mask: Tensor | None = None
     dropout_scale: float = 1.0
+    score_mod: object = None
+    score_mod_bprop: object = None
+    extras: tuple = ()
     op = "sdpa_bwd"
 
     def __post_init__(self):
@@ -406,6 +428,10 @@ class SdpaGradientProblem(_Attention):
         for name, like in (("dbias", self.bias), ("dsink", self.sink)):
             if (out := self._gradients[name]) is not None:
                 expect(self.op, f"out ({name})", out, (like.dtype,), like.shape)
+
+    def of_tensors(self, tensors, **more):
+        """The same problem with other tensors, by their names in launches."""
+        return super().of_tensors({"dv_out" if name == "dv" else name: t for name, t in tensors.items()}, **more)
 
     @property
     def _gradients(self):

@@ -9,7 +9,9 @@ from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
 from ..device.index import Divisor, divide_remainder, divisor
 from ..device.philox import make_stream_seed, philox
+from ..device.program_operands import MEMBERS
 from ..device.vec import advance
+from ._score_mod import joined
 
 NEG_INF = -float("inf")
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
@@ -36,7 +38,14 @@ class Terms(NamedTuple):
     score(dot, distance, slope, bias, at, scale, softcap)
         The score of a product of a row and a key that is `distance` after the row's own position; the bias's element is at `at`.
     score_and_derivative(dot, ...)
-        (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
+        (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap; with a `score_mod` what that
+        was computed of).
+    of_head(bias, image, h)
+        The bias as the others take it; of a `score_mod` its operands, which kernels are given for a bias.
+    where(at, i, j)
+        What the others take for `at` of query i and key j: that, the index of the bias's element; with a `score_mod` (i, j).
+    gradient(ds, derivative, bias, at)
+        The derivative of the loss by the product but for `scale`, of that by the score and of what `score_and_derivative` gave beside it.
     permits(mask, at)
         Whether the mask, whose element is at `at`, lets a row attend to a key; True without a mask.
     seed_of(seed, offset)
@@ -52,6 +61,9 @@ class Terms(NamedTuple):
     slope: Callable
     score: Callable
     score_and_derivative: Callable
+    of_head: Callable
+    where: Callable
+    gradient: Callable
     permits: Callable
     seed_of: Callable
     kept: Callable
@@ -128,8 +140,8 @@ def kept_of_eight(words, threshold):
 def make_terms(kind) -> Terms:
     """Device functions of a kind."""
     T, BOTTOM, ALIBI, SOFTCAP, DROPOUT = kind.real, kind.bottom, kind.alibi, kind.softcap, kind.dropout
-    BIAS, MASK = bool(kind.bias), kind.mask
-    load_bias = element(kind.bias or kind.dtype).load
+    BIAS, MASK, MODIFIED, modifier = bool(kind.bias), kind.mask, kind.score_mod is not None, make_score_mod(kind)
+    modify, load_bias = modifier.modify, element(kind.bias or kind.dtype).load
 
     @device_function
     def shift(rows, keys):
@@ -177,12 +189,22 @@ def make_terms(kind) -> Terms:
             x = T(x + T(load_bias(bias, at)))
         if ALIBI:
             x = T(x - T(slope * fabs(T(distance))))
+        if MODIFIED:
+            x, derivative = modify(x, bias, at), x
         return x, derivative
 
     @device_function
     def score(dot, distance, slope, bias, at, scale, softcap):
         x, _ = score_and_derivative(dot, distance, slope, bias, at, scale, softcap)
         return x
+
+    @device_function
+    def of_bias(at, i, j):
+        return at
+
+    @device_function
+    def of_pair(at, i, j):
+        return i, j
 
     @device_function
     def permits(mask, at):
@@ -205,9 +227,77 @@ def make_terms(kind) -> Terms:
                 word = word << 16
             p = T(p * factor) if word >= threshold else T(0)
         return p
-    return Terms(find, make_lengths(kind), shift, key_range, query_range, slope, score, score_and_derivative, permits,
+    return Terms(find, make_lengths(kind), shift, key_range, query_range, slope, score, score_and_derivative, modifier.of_head,
+                 of_pair if MODIFIED else of_bias, modifier.gradient, permits,
                  make_stream_seed(kind.seed_array, kind.offset_array), kept)
 
+
+# ---- a score_mod
+
+class ScoreMod(NamedTuple):
+    """Device functions of a `Kind`.
+
+    of_head(operands, image, head)
+        The operands, or the bias, for a head of an image.
+    modify(x, operands, at)
+        The score of a scaled product of the query and the key `at`.
+    gradient(ds, x, operands, at)
+        The derivative by that, of the derivative by the score.
+    """
+    of_head: Callable
+    modify: Callable
+    gradient: Callable
+
+
+@device_function
+def same_operands(operands, image, head):
+    return operands
+
+
+@device_function
+def same_score(x, operands, at):
+    return x
+
+
+@device_function
+def same_gradient(ds, x, operands, at):
+    return ds
+
+
+@functools.cache
+def make_score_mod(kind) -> ScoreMod:
+    """The functions of a kind; without a program scores stay as they are, and derivatives are multiplied."""
+    T, score_mod, bprop = kind.real, kind.score_mod, kind.score_mod_bprop
+
+    @device_function
+    def times(ds, derivative, operands, at):
+        return T(ds * derivative)
+    if score_mod is None:
+        return ScoreMod(same_operands, same_score, times)
+    from ..device.program import make_cast, make_program
+    from ..device.program_batches import make_moved
+    move = make_moved(joined(score_mod, bprop), 2)
+    run, cast = make_program(score_mod, kind.compute), make_cast(score_mod.types(kind.compute)[score_mod.result], kind.compute)
+
+    @device_function
+    def of_head(operands, image, head):
+        return move(operands, (image, head))
+
+    @device_function
+    def modify(x, operands, at):
+        return cast(run(x, at[0], at[1], operands))
+    if bprop is None:
+        return ScoreMod(of_head, modify, same_gradient)
+    run_back = make_program(bprop, kind.compute, first=sum(len(MEMBERS[access]) for _, access in score_mod.operands))
+    cast_back = make_cast(bprop.types(kind.compute)[bprop.result], kind.compute)
+
+    @device_function
+    def gradient(ds, x, operands, at):
+        return cast_back(run_back((ds, x), at[0], at[1], operands))
+    return ScoreMod(of_head, modify, gradient)
+
+
+# ---- tiles
 
 @functools.cache
 def make_tile(packed, height):

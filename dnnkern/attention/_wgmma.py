@@ -23,6 +23,8 @@ COLUMNS = 64        # of a box: rows of 128 bytes, the widest swizzle
 ALIGNMENT = 1024    # of boxes: the swizzle's pattern repeats there
 BARRIERS = 256      # bytes set apart for barriers and tile numbers
 MOST_STAGES = 4
+HELD = {"matrix": 12, "row": 6, "column": 6, "index": 2}
+"""About how many registers an operand of a score_mod takes by its access: address, strides, values in flight."""
 SECTION_BYTES = 32 << 20
 """Of keys and values that heads which are worked on at once may have: they are to stay in the L2."""
 
@@ -102,7 +104,8 @@ class Config:
         """About how many registers each thread needs."""
         s = self.shape
         return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
-            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout))
+            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout)
+            + sum(HELD.get(access, 1) for access in self.kind.accesses))
 
     @property
     def boxes(self):
@@ -302,7 +305,7 @@ def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0, time
     products = times * itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
     step = max(COST.product * products + COST.exponential * s.height * s.width / 16 + COST.step, products + COST.least) + more
     issues = ((COST.staged if staged else COST.bias) * bool(config.kind.bias) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
-              + COST.dropout * (p.dropout > 0))
+              + COST.dropout * (p.dropout > 0) + p.score_instructions)
     steps, masked = _steps(p, s.height, s.width)
     issue = (steps * issues + masked * (COST.mask + COST.left * (p.left >= 0))) * s.height * s.width / 128
     tiles = p.batch * p.heads * ceil_div(of_a_sequence(p, p.rows), s.height)

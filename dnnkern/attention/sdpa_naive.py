@@ -131,6 +131,7 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
             k_at = memory.keys_at(k_strides, image, keys) + kv_head * k_strides.head + first_key * k_strides.row
             v_at = memory.keys_at(v_strides, image, keys) + kv_head * v_strides.head + first_key * v_strides.row
             k_steps, v_steps = memory.steps(k_strides, image), memory.steps(v_strides, image)
+            of_head = terms.of_head(bias, image, h)
             bias_at = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
             mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
             keep_at = image * keep_strides.batch + h * keep_strides.head + i * keep_strides.row
@@ -144,7 +145,8 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
                     permitted = permitted and is_block_there(block_mask, blocks_at, j, block_strides)
                 if permitted:
                     product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
-                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
+                    at = terms.where(bias_at + j * bias_strides.column, i, j)
+                    x = terms.score(product, j - i - shift, slope, of_head, at, scale, softcap)
                     row_max = maximum(row_max, x)
             ref_max, row_sum = T(0), T(0)
             if row_max != T(NEG_INF):
@@ -165,7 +167,8 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
                     permitted = permitted and is_block_there(block_mask, blocks_at, j, block_strides)
                 if permitted:
                     product = dot(q_row, Vector(k, k_at + memory.key_at(j, k_steps), k_strides.column), sizes.d)
-                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides.column, scale, softcap)
+                    at = terms.where(bias_at + j * bias_strides.column, i, j)
+                    x = terms.score(product, j - i - shift, slope, of_head, at, scale, softcap)
                     p = exp(T(x - ref_max))
                     row_sum = T(row_sum + p)
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
@@ -243,6 +246,7 @@ def rows_kernel(kind):
             i, head = i32(t - first_row), i32(b * sizes.heads + h)
             begin, end = terms.key_range(i, rows, keys, bounds)
             shift, scoring = terms.shift(rows, keys), Scoring(scale, softcap, terms.slope(h, sizes.heads))
+            of_head = terms.of_head(bias, image, h)
             q_row = Vector(q, rows_at(q_strides, image, rows) + h * q_strides.head + t * q_strides.row, q_strides.column)
             do_row = Vector(do, rows_at(do_strides, image, rows) + h * do_strides.head + t * do_strides.row, do_strides.column)
             kv_head = h // sizes.group
@@ -264,8 +268,8 @@ def rows_kernel(kind):
                 k_row = Vector(k, k_at + j * k_strides.row, k_strides.column)
                 v_row = Vector(v, v_at + j * v_strides.row, v_strides.column)
                 ds, _, _ = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row,
-                                     Element(bias, bias_at + j * bias_strides.column), Element(mask, mask_at + j * mask_strides.column),
-                                     row_lse, row_delta, sizes, scoring, dropout)
+                                     Element(of_head, terms.where(bias_at + j * bias_strides.column, i, j)),
+                                     Element(mask, mask_at + j * mask_strides.column), row_lse, row_delta, sizes, scoring, dropout)
                 for c in range(CHUNK):
                     if column + c < sizes.d:
                         acc[c] = T(acc[c] + ds * T(load(k, k_row.at + (column + c) * k_strides.column)))
@@ -308,6 +312,7 @@ def keys_kernel(kind):
             for member in range(sizes.group):
                 h = kv_head * sizes.group + member
                 scoring, head = Scoring(scale, softcap, terms.slope(h, sizes.heads)), i32(b * sizes.heads + h)
+                of_head = terms.of_head(bias, image, h)
                 for i in range(begin, end):
                     s = i64(first_row) + i
                     q_row = Vector(q, rows_at(q_strides, image, rows) + h * q_strides.head + s * q_strides.row, q_strides.column)
@@ -316,8 +321,9 @@ def keys_kernel(kind):
                     mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row + j * mask_strides.column
                     row_lse = lse[rows_at(lse_strides, image, rows) + h * lse_strides.head + s * lse_strides.row]
                     row_delta = delta[(image * sizes.heads + h) * sizes.rows + s]
-                    ds, _, p = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row, Element(bias, bias_at),
-                                         Element(mask, mask_at), row_lse, row_delta, sizes, scoring, dropout)
+                    ds, _, p = gradients(Pair(head, i, j, j - i - shift), q_row, k_row, do_row, v_row,
+                                         Element(of_head, terms.where(bias_at, i, j)), Element(mask, mask_at), row_lse,
+                                         row_delta, sizes, scoring, dropout)
                     for c in range(CHUNK):
                         if column + c < sizes.d:
                             acc_k[c] = T(acc_k[c] + ds * T(load(q, q_row.at + (column + c) * q_strides.column)))
@@ -453,5 +459,5 @@ def build(problem, device, config):
     return launches + dsink_launches(p, RowStats(0, p.rows, 0, 0))
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)
                    for op in ("sdpa_fwd", "sdpa_bwd"))

@@ -233,14 +233,14 @@ def positions_of(program):
 # ---- the device function
 
 @functools.cache
-def make_program(program, accumulator="float32", short=None, given=()):
+def make_program(program, accumulator="float32", short=None, given=(), first=0):
     """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
 
     `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: what `convert.short_of` gives for
     the type that the result will be rounded to. `given`: what comes after the one accumulator, ``run((acc, value, ...), m, n, e)``;
-    operands whose numbers are among it are not loaded.
+    operands whose numbers are among it are not loaded. `first`: the member of `e` that the operands begin with.
     """
-    types, shift, positions = program.types(accumulator), not program.accumulators, iter(positions_of(program))
+    types, shift, positions = program.types(accumulator), not program.accumulators, (first + at for at in positions_of(program))
     values = _values_of(program, types, positions, short, given)
     RESULT = program.result + shift
     if not program.stores:

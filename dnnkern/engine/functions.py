@@ -1,4 +1,6 @@
-"""What functions of single elements cost, in instructions."""
+"""What functions of single elements, and programs of them, cost, in instructions."""
+import functools
+
 from ..device.pointwise import WITH_SLOPE
 from .constants import constants
 
@@ -20,6 +22,13 @@ def instructions_of(function):
     if function.is_condition:
         return COST.light
     return getattr(COST, OF_MODES.get(function.mode, "other"))
+
+
+@functools.cache
+def program_instructions(program):
+    """Of an element: its functions, conversions of what is loaded, and of what is rounded on the way."""
+    moved = len(program.operands) + sum(step.round_to is not None for step in program.steps)
+    return PROGRAM.value * moved + steps_instructions(program)
 
 
 def steps_instructions(program):

@@ -60,7 +60,7 @@ class GraphNode:
 
     def __init__(self, graph, operation, name, inputs, outputs, attributes, compute):
         self.graph, self.operation, self.name, self.inputs, self.outputs = graph, operation, name, inputs, outputs
-        self.attributes, self.compute = attributes, compute
+        self.attributes, self.compute, self.inner = attributes, compute, None
 
     def __str__(self):
         return f"{self.operation.name} node {self.name!r}"
@@ -69,6 +69,11 @@ class GraphNode:
         """What messages call a port and its tensor."""
         t = self.inputs.get(port) or self.outputs.get(port)
         return f"{self}: port {port}" + (f" (tensor {t._label()})" if t is not None else "")
+
+    @property
+    def tensors(self):
+        """All that it reads, makes, and has inside."""
+        return [*self.inputs.values(), *self.outputs.values(), *(self.inner.tensors if self.inner is not None else ())]
 
     # ---- reading
 
@@ -145,4 +150,5 @@ class GraphNode:
     def spec(self, uid_of):
         """As plain data."""
         ports = [tuple((port, uid_of(t)) for port, t in side.items() if t is not None) for side in (self.inputs, self.outputs)]
-        return Node(self.operation.name, self.name, *ports, tuple(self.attributes.items()), self.compute_type)
+        return Node(self.operation.name, self.name, *ports, tuple(self.attributes.items()), self.compute_type,
+                    self.inner and self.inner.spec(uid_of))

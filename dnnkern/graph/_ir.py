@@ -71,13 +71,15 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `op` is the name of pygraph's method, ports have cuDNN's names, attributes are plain data."""
+    """One operation: `op` is the name of pygraph's method, ports have cuDNN's names, attributes are plain data; `inner` is what runs inside
+    of it."""
     op: str
     name: str
     inputs: tuple
     outputs: tuple
     attributes: tuple
     compute: str
+    inner: "Inner | None" = None
 
     @property
     def label(self):
@@ -95,6 +97,20 @@ class Node:
     def attribute(self, key, default=None):
         """One attribute."""
         return dict(self.attributes).get(key, default)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Pointwise nodes that run inside another, in topological order; ((name, uid), ...) of the tensors that it gives them, and of those
+    that it takes."""
+    nodes: tuple
+    given: tuple
+    taken: tuple
+
+    @property
+    def anonymous(self):
+        """Without names."""
+        return replace(self, nodes=tuple(replace(n, name="") for n in self.nodes))
 
 
 @dataclass(frozen=True)
@@ -132,7 +148,7 @@ class GraphSpec:
     def anonymous(self):
         """The same without names, which do not count: equal graphs have equal ones."""
         return replace(self, name="", tensors=tuple(replace(t, name="") for t in self.tensors),
-                       nodes=tuple(replace(n, name="") for n in self.nodes))
+                       nodes=tuple(replace(n, name="", inner=n.inner and n.inner.anonymous) for n in self.nodes))
 
     def key(self) -> int:
         """A hash that is the same in every process; names do not count."""
@@ -144,8 +160,7 @@ class GraphSpec:
 
     def to_json(self, indent=None, tags=None) -> str:
         """As JSON text; `tags` are cuDNN's names of operations, {op: tag}, for logs."""
-        nodes = [{"op": n.op, **({"tag": tags(n)} if tags else {}), "name": n.name, "inputs": dict(n.inputs), "outputs": dict(n.outputs),
-                  "attributes": {k: _plain(v) for k, v in n.attributes}, "compute_data_type": n.compute} for n in self.nodes]
+        nodes = [_node_data(n, tags) for n in self.nodes]
         data = {"format": FORMAT, "context": {"name": self.name, "io_data_type": self.io, "intermediate_data_type": self.intermediate,
                                               "compute_data_type": self.compute},
                 "nodes": nodes, "tensors": {str(t.uid): _tensor_data(t) for t in self.tensors}}
@@ -160,14 +175,31 @@ class GraphSpec:
                 raise ValueError(f"format {data['format']}; expected {FORMAT}")
             context = data["context"]
             tensors = tuple(_tensor(int(uid), t) for uid, t in data["tensors"].items())
-            nodes = tuple(Node(str(n["op"]), str(n["name"]), tuple((str(p), _uid(u)) for p, u in n["inputs"].items()),
-                               tuple((str(p), _uid(u)) for p, u in n["outputs"].items()),
-                               tuple((str(k), _frozen(v)) for k, v in n["attributes"].items()), str(n["compute_data_type"]))
-                          for n in data["nodes"])
+            nodes = tuple(map(_node, data["nodes"]))
             return cls(tensors, nodes, context["io_data_type"], context["intermediate_data_type"], context["compute_data_type"],
                        context["name"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not a graph as JSON: {type(error).__name__}: {error}") from None
+
+
+def _node_data(n, tags):
+    found = {"op": n.op, **({"tag": tags(n)} if tags else {}), "name": n.name, "inputs": dict(n.inputs), "outputs": dict(n.outputs),
+             "attributes": {k: _plain(v) for k, v in n.attributes}, "compute_data_type": n.compute}
+    if n.inner is not None:
+        found["inner"] = {"nodes": [_node_data(i, tags) for i in n.inner.nodes], "given": dict(n.inner.given), "taken": dict(n.inner.taken)}
+    return found
+
+
+def _node(data):
+    inner = data.get("inner")
+    if inner is not None:
+        inner = Inner(tuple(map(_node, inner["nodes"])), _ports(inner["given"]), _ports(inner["taken"]))
+    return Node(str(data["op"]), str(data["name"]), _ports(data["inputs"]), _ports(data["outputs"]),
+                tuple((str(k), _frozen(v)) for k, v in data["attributes"].items()), str(data["compute_data_type"]), inner)
+
+
+def _ports(data):
+    return tuple((str(name), _uid(uid)) for name, uid in data.items())
 
 
 _FIELDS = {f.name: f for f in fields(TensorSpec) if f.name != "uid"}

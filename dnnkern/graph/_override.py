@@ -8,6 +8,7 @@ from ._enums import data_type
 from ._engines import Cut
 from ._errors import AttributeNotSet, InvalidValue, ShapeDeductionFailed
 from ._infer import GraphNode
+from ._inner import InnerNodes
 from ._ir import GraphSpec
 from ._partition import between, cuts
 from ._tensor import sizes, tensor_of
@@ -146,6 +147,20 @@ def _node(graph, spec, node, made):
     found = GraphNode(graph, OPERATIONS[node.op], node.name, inputs, outputs, attributes, data_type[node.compute])
     for t in outputs.values():
         t._producer = found
+    if node.inner is not None:
+        found.inner = _inner(graph, spec, node.inner, made, found)
+    return found
+
+
+def _inner(graph, spec, inner, made, anchor):
+    """What runs inside a node; all of its tensors are inferred anew."""
+    given, taken = ({name: made[uid] for name, uid in side} for side in (inner.given, inner.taken))
+    found = InnerNodes([_node(graph, spec, node, made) for node in inner.nodes], given, taken)
+    for t in found.tensors:
+        t._dim = t._stride = None
+        t._inside = anchor
+    for t in given.values():
+        t._producer = anchor
     return found
 
 

@@ -219,13 +219,15 @@ class Part:
             raise cudnnGraphNotSupportedError(f"{self}: {error}") from None
         self.add(problem, refs, numbers)
 
-    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, chain=None, prologues=None, dtype=None, **fields):
+    def problem(self, kind, operands, results, scalars=None, bound=None, names=None, chain=None, prologues=None, dtype=None,
+                beside=({}, {}), **fields):
         """Add a step: a problem of a class whose fields are its arrays' names, {name: Ref or None}, and these.
 
         `bound`: {field: Value} of fields that are read at each execution. `names`: {field: name in launches}, where they differ. `chain`
-        is as `call`'s. `prologues`: {"a" or "b": Chain} of what the kernel makes of its operands, of this dtype.
+        is as `call`'s. `prologues`: {"a" or "b": Chain} of what the kernel makes of its operands, of this dtype. `beside`: ({name: Ref},
+        {name: Value}) of operands that are no fields.
         """
-        refs, more_refs, more_numbers = {**operands, **results}, {}, {}
+        refs, (more_refs, more_numbers) = {**operands, **results}, beside
         for of, made in (prologues or {}).items():
             names_of = [f"{of}{k}" for k in range(len(made.program.operands))]
             tensors, some_refs, some_numbers = made.extras(made.main.shape, names_of)

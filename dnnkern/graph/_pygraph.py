@@ -7,6 +7,7 @@ import operator
 from ._enums import as_data_type, data_type, member, scalar_type, tensor_reordering
 from ._errors import AttributeNotSet, InvalidValue, of_node
 from ._infer import GraphNode, overlaps
+from ._inner import check_outside
 from ._ir import GraphSpec
 from ._lifecycle import Lifecycle
 from ._tensor import sizes, tensor
@@ -176,6 +177,8 @@ class pygraph(Lifecycle):
                     raise InvalidValue(f"{node}: port {port}: tensor {t._label()} is a result of {t._producer} already")
                 t._producer = node
             node.outputs[port] = t
+        if operation.callbacks is not None:
+            operation.callbacks(node, arguments)
         self.nodes.append(node)
         self._spec = None
         returned = [node.outputs.get(port) for port in operation.outputs if port not in operation.given]
@@ -199,9 +202,11 @@ class pygraph(Lifecycle):
             raise InvalidValue(f"graph {self.name!r} has no operations; expected one at least")
         for t in self.tensors:
             t._forget()
+        for node in self.nodes:
+            check_outside(node)
         order = self._sorted()
         self._mark_outputs()
-        used = {id(t): t for node in order for t in (*node.inputs.values(), *node.outputs.values())}
+        used = {id(t): t for node in order for t in node.tensors}
         used.update({id(t._ragged): t._ragged for t in list(used.values()) if t._ragged is not None})
         for t in used.values():
             self._check_tensor(t)

@@ -21,6 +21,7 @@ class tensor:
         self._virtual, self._by_value, self._value, self._constant = producer is not None, False, None, False
         self._uid, self._ragged, self._reordering, self._alignment, self._vector = None, None, tensor_reordering.NONE, 16, None
         self._marked = self._stored = False  # set_output or set_is_virtual was called; what was inferred to be an output
+        self._inside = None  # the node that has it inside only
         self._inferred = set()  # attributes that inference has set, which a later one may set anew
 
     # ---- getters

@@ -121,7 +121,7 @@ class Operation:
         """The operation with the operands of this problem: itself, unless its operands are lists or a program has some (see
         `engine.programs`). Parameters of its calls are then the problem, of whatever tensors, and nothing else."""
         names = getattr(problem, "extra_names", ())
-        if not any(names) and not getattr(problem, "prologues", None):
+        if not any(names) and not getattr(problem, "prologues", None) and getattr(problem, "score_mod", None) is None:
             return self
         outputs = getattr(problem, "output_names", None) or self.outputs + names[1]  # which has not those that this one lacks
         fused = self.fused.get((names, outputs))

@@ -34,8 +34,9 @@ def problem_from_record(make_it, op, record):
         for name, value in fields.items():
             if isinstance(value, dict) and "shape" in value:
                 fields[name] = tensor_of_record(value)
-        if isinstance(program := fields.get("program"), dict):
-            fields["program"] = Program.of_record(program)
+        for name in ("program", "score_mod", "score_mod_bprop"):
+            if isinstance(program := fields.get(name), dict):
+                fields[name] = Program.of_record(program)
         if "extras" in fields:
             fields["extras"] = tuple(map(tensor_of_record, fields["extras"]))
         if (activation := fields.get("activation")) is not None:

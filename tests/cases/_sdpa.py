@@ -1,4 +1,5 @@
 """What the cases of attention and of its gradient share: the definition in float64, and how far rounding may lead from it."""
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ import numpy as np
 from . import LARGEST, ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 from ._cross_entropy import SHORT, growth, in_mode
 from ._dropout import philox
+from ._score_mods import SCORE_MODS
 
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 SCALES = ("scale_q", "scale_k", "scale_v")
@@ -49,7 +51,8 @@ class Sdpa(Case):
     """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand; `scales`
     are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory; `ragged` is the dtype of offsets of
     ragged arrays, all but the `dense` ones; `page` are the keys of a page, of which there are `pages`, and `table` in a row of a table;
-    `blocks`: there is a block mask; `keep` is the shape of a dropout mask; `stats`: the largest score and the sum are results, too."""
+    `blocks`: there is a block mask; `keep` is the shape of a dropout mask; `stats`: the largest score and the sum are results, too;
+    `modifier` is a name of `SCORE_MODS`."""
     id: str
     batch: int
     heads: int
@@ -92,6 +95,7 @@ class Sdpa(Case):
     keep: tuple | None = None
     keep_scale: float = 1.0
     stats: bool = False
+    modifier: str = ""
     exact = False
 
     @property
@@ -228,7 +232,29 @@ class Sdpa(Case):
             found["block_mask"] = self.place("block_mask", (self.batch, self.heads, -(-self.rows // 128), -(-self.keys // 1024)), "uint8")
         if self.keep is not None:
             found["dropout_mask"] = self.place("dropout_mask", self.keep, self.bias_dtype or self.dtype)
+        if self.modifier:
+            found.update(SCORE_MODS[self.modifier].places(self.sizes, self.op == "sdpa_bwd", self.layout))
         return {**found, **self.memory()}
+
+    @property
+    def sizes(self):
+        """Of scores."""
+        return dict(zip("bhij", (self.batch, self.heads, self.rows, self.keys)))
+
+    def with_score_mod(self, problem):
+        """The problem with the modifier."""
+        if not self.modifier:
+            return problem
+        parts = SCORE_MODS[self.modifier].parts(self.compute, self.sizes, self.tensors(), self.op == "sdpa_bwd")
+        return dataclasses.replace(problem, **parts)
+
+    def call_with_score_mod(self, operation, arrays, out, tail):
+        """A call of the operation with the problem's own operands, which is no public function's."""
+        problem = self.problem()
+        operation = operation.of(problem)
+        operands = tuple(arrays.get(name) for name in operation.operands)
+        numbers = self.seed, self.offset, *SCORE_MODS[self.modifier].numbers(self.op == "sdpa_bwd")
+        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
 
     def tensors(self):
         """Descriptors of operands and results by name."""
@@ -259,6 +285,9 @@ class Sdpa(Case):
         rng, found = np.random.default_rng(list(self.id.encode())), {}
         for name, p in self.common().items():
             if p is None:
+                continue
+            if self.modifier and name in SCORE_MODS[self.modifier].own(True):
+                found[name] = SCORE_MODS[self.modifier].operand_value(rng, p)
                 continue
             if name.startswith(("seq", "cu")):
                 lengths = self.of_rows if name.endswith("_q") else self.of_keys
@@ -310,6 +339,8 @@ class Sdpa(Case):
             level = np.tanh(x / self.softcap)
             x, derivative = self.softcap * level, 1 - level ** 2
         error = error + 8 * self.unit * np.abs(x)
+        if self.modifier:
+            x, derivative, error = SCORE_MODS[self.modifier].apply(x, error, self.unit, values, b)
         bias, mask = (None if values.get(name) is None else np.broadcast_to(values[name], (self.batch, self.heads, self.rows, self.keys))[
             b, :, :x.shape[1], :x.shape[2]] for name in ("bias", "mask"))
         if bias is not None:
@@ -409,11 +440,14 @@ class Forward(Sdpa):
         out = tuple(t[name] for name in self.outputs())
         more = *RAGGED, *PAGES, "block_mask", "dropout_mask", *("ragged_lse",) * 2 * self.stats
         given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *more))
-        return make_forward(given, out if len(out) > 1 else out[0], self.out_dtype, *self.options, with_lse=self.wanted,
-                            with_stats=self.stats, aliases=frozenset())
+        return self.with_score_mod(make_forward(given, out if len(out) > 1 else out[0], self.out_dtype, *self.options, with_lse=self.wanted,
+                                                with_stats=self.stats, aliases=frozenset()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
+        if self.modifier:
+            from dnnkern.attention import SDPA_FWD
+            return self.call_with_score_mod(SDPA_FWD, arrays, out, tail)
         scales = {name: arrays[name] for name in self.scales}
         return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, return_stats=self.stats,
                         out_dtype=self.out_dtype, **scales, **self.keywords(arrays, out, tail))

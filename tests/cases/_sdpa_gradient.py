@@ -34,12 +34,15 @@ class Backward(Sdpa):
         from dnnkern.attention._calls import make_backward
         t = self.tensors()
         more = *RAGGED, "ragged_o", "ragged_q", "ragged_k", "ragged_v", "dropout_mask"
-        return make_backward(tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *more)),
-                             tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, with_dsink=self.of_sink,
-                             aliases=frozenset())
+        given = tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *more))
+        return self.with_score_mod(make_backward(given, tuple(t[name] for name in self.outputs()), *self.options,
+                                                 with_dbias=self.with_dbias, with_dsink=self.of_sink, aliases=frozenset()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_bwd
+        if self.modifier:
+            from dnnkern.attention import SDPA_BWD
+            return self.call_with_score_mod(SDPA_BWD, arrays, out, tail)
         more = {"bias_gradient": self.wanted} if self.bias is not None else {}
         if self.of_sink:
             more["sink_gradient"] = True
@@ -81,8 +84,8 @@ class Backward(Sdpa):
             ds_error = p * ((p_error + 6 * unit) * (np.abs(dp) + np.abs(delta)) + dp_error)
             slant = ds * derivative
             slant_error = ds_error * np.abs(derivative) + (6 * unit + half) * np.abs(slant) + least
-            if self.softcap:
-                slant_error = slant_error + np.abs(ds * self.factor) * (2 * error / self.softcap + 16 * unit)
+            if self.softcap or self.modifier:
+                slant_error = slant_error + np.abs(ds * self.factor) * (2 * error / (self.softcap or 1) + 16 * unit)
 
             def product(a, a_error, m):
                 return a @ m, a_error @ np.abs(m) + unit * (growth(a.shape[2]) + growth(share) + 8) * (np.abs(a) @ np.abs(m))

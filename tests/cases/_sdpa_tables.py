@@ -1,6 +1,7 @@
 """The cases of attention and of its gradient: small ones of every option, large ones for a GPU, and one of more than 2**31 elements."""
 from . import LARGEST
 from ._cross_entropy import SHORT
+from ._score_mods import SCORE_MODS
 from ._sdpa import NAMES, OPTIONAL, SCALES
 
 
@@ -27,6 +28,7 @@ def table(kind):
         case("alibi-capped", 1, 3, 3, 7, 8, 4, dtype=dtype, alibi=True, softcap=1.5)
         case("dropped", 2, 2, 1, 5, 18, 4, dtype=dtype, dropout=0.3)
         case("sink", 1, 4, 2, 6, 7, 4, dtype=dtype, sink=dtype if k != 2 else "float32", of_sink=True)
+        case("mod-" + tuple(SCORE_MODS)[k], 2, 4, 2, 9, 11, 8, dtype=dtype, modifier=tuple(SCORE_MODS)[k], causal=k == 1)
     for n, m in ((1, 1), (1, 65), (63, 64), (64, 63), (65, 129), (127, 1), (129, 64)):
         case("edge", 1, 1, 1, n, m, 2 if n * m > 4000 else 4, 3, ("float32", "bfloat16", "float16")[(n + m) % 3], causal=n == m,
              align="bottom_right" if n < m else "top_left", window=(-1, -1) if n % 2 else (40, 3), trivial=backward and m == 1)

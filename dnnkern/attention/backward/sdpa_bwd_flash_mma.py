@@ -26,7 +26,7 @@ from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
 from .._fragments import make_pack, make_store, stored_in_pairs
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
-                          make_apply_mask_transposed)
+                          make_apply_mask_transposed, make_bend)
 from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
 from .._scores import LOG2E, load_row_lse, make_extent, make_memory, make_terms, make_tile
 from ..forward.sdpa_fwd_flash_mma import DTYPES, Threads
@@ -68,7 +68,7 @@ class Config:
     @property
     def registers(self):
         """About how many a thread needs."""
-        extra = self.threads.width // 2 * self.kind.softcap + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
+        extra = self.threads.width // 2 * self.kind.bends + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
         return (self.q.width + self.v.width) // 2 + self.threads.width * 3 // 2 + 56 + extra
 
     def __str__(self):
@@ -119,7 +119,7 @@ def estimate(problem, device, config):
     products = 4 * config.q.width + 3 * config.v.width
     read = bool(config.kind.bias) + config.kind.mask
     issues = 2 * (COST.bwd_score + COST.bwd_read * read + COST.bwd_alibi * p.alibi + COST.bwd_softcap * (p.softcap > 0)
-                  + COST.bwd_dropout * (p.dropout > 0))  # of a score
+                  + COST.bwd_dropout * (p.dropout > 0) + p.score_instructions)  # of a score
     work = t.height * rows * (products / COST.bwd + rate * issue_seconds(issues, 1, device))
     slow = sum(COST.bwd_slow * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
     seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
@@ -173,7 +173,7 @@ class _Parts:
         self.apply_mask = make_hidden(t.width, config.left, config.right)
         self.apply_boolean_mask = make_apply_boolean_mask(t.width, transposed)
         self.adjust = make_adjust_with_derivatives(kind, t.width, transposed)
-        self.gradient = make_softmax_gradient(kind, t.width, transposed)
+        self.gradient, self.bend = make_softmax_gradient(kind, t.width, transposed), make_bend(kind, t.width, transposed)
         of_q, of_v = config.q, config.v
         self.score = make_gemm(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
         self.value = make_gemm(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
@@ -194,14 +194,14 @@ def rows_kernel(config):
     """dq of a tile of queries of one head per block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, False)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
-    adjust, gradient = parts.adjust, parts.gradient
+    adjust, gradient, bend = parts.adjust, parts.gradient, parts.bend
     score, value, by_q, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
     DO_AT, K_AT, V_AT = parts.offsets
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
     memory_of = make_memory(kind.ragged, kind.paged)
-    CAPS = SCORES if kind.softcap else 1
+    CAPS = SCORES if kind.bends else 1
 
     @jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dq_flash_mma(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
@@ -238,7 +238,7 @@ def rows_kernel(config):
             delta_at = image_head * i64(all_rows) + first_row
             row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             softmax_scale = f32(LOG2E) if ADJUSTED else scale * LOG2E
-            scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            scoring = Scoring(shift, slope, terms.of_head(bias, image, h), bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             dropout = Dropout(seed, head, threshold, factor)
             of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
             a, a_do = of_rows_at + left_offset(lane, PITCH), of_do_at + left_offset(lane, V_PITCH)
@@ -276,6 +276,7 @@ def rows_kernel(config):
                 if at + WIDTH > first_end or at < last_begin:
                     apply_mask(x, row + shift, at, column, keys, bounds)
                 gradient(x, y, row_lse, deltas, derivatives, row, at, column, softmax_scale, dropout)
+                bend(0, (y, derivatives, row, at + column, rows - 1, keys - 1, scoring.bias))
                 pack(words, y)
                 by_q(sums, words, right, transposed_k)
                 cuda.syncthreads()
@@ -288,7 +289,7 @@ def keys_kernel(config):
     """dk and dv of a tile of keys of one head of k and v per block."""
     kind, t, parts = config.kind, config.threads, _Parts(config, True)
     terms, extent, tile_of, apply_mask = parts.terms, parts.extent, parts.tile_of, parts.apply_mask
-    adjust, gradient = parts.adjust, parts.gradient
+    adjust, gradient, bend = parts.adjust, parts.gradient, parts.bend
     score, value, by_q, by_v, pack, landed = parts.score, parts.value, parts.by_q, parts.by_v, parts.pack, wait_copies(0)
     (load_q, load_do, load_k, load_v), apply_boolean_mask, MASK = parts.loaders, parts.apply_boolean_mask, kind.mask
     _, store_dk, store_dv = parts.stores
@@ -296,7 +297,7 @@ def keys_kernel(config):
     V_AT, Q_AT, DO_AT = parts.offsets
     LSE_AT, DELTA_AT = parts.lse_at, parts.lse_at + 4 * WIDTH
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, config.q.width // 2, config.v.width // 2, WIDTH // 4
-    PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.softcap else 1
+    PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.bends else 1
     memory_of = make_memory(kind.ragged, kind.paged)
 
     @device_function
@@ -366,7 +367,7 @@ def keys_kernel(config):
                 mask_at = image * mask_strides.batch + h * mask_strides.head
                 lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
-                scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+                scoring = Scoring(shift, slope, terms.of_head(bias, image, h), bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
                     load_q(base + Q_AT, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                     load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
@@ -388,6 +389,7 @@ def keys_kernel(config):
                         apply_mask(x, key - shift, i0, column, keys - key, bounds)
                     gradient(x, y, base + LSE_AT, base + DELTA_AT, derivatives, key, i0, column, softmax_scale,
                              Dropout(seed, head, threshold, factor))
+                    bend(0, (y, derivatives, key, i0 + column, rows - 1, keys - 1, scoring.bias))
                     pack(words, x)
                     by_v(sums_v, words, right, transposed_do)
                     pack(words, y)
@@ -427,4 +429,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+")
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True)

@@ -107,7 +107,8 @@ def estimate(problem, device, config):
     rate = (device.fp64_rate if p.compute == "float64" else device.fp32_rate) / 2
     products = 4 * config.depth + 3 * config.width
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
-    issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * COST.load + COST.exponentials_bwd / products * (2 if p.dropout else 1)
+    of_scores = COST.exponentials_bwd * (2 if p.dropout else 1) + p.score_instructions
+    issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * COST.load + of_scores / products
     bias = issue_seconds(p.pairs * p.heads * (p.d + p.dv), COST.dbias, device) if p.dbias is not None else 0
     seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * COST.bwd, device)
     return LAUNCH * 3 + Cost(issue=bias) + dsink_seconds(p, device) + overlap(math=seconds, memory=memory_seconds(p.bytes, device))
@@ -164,13 +165,14 @@ def make_softmax_gradient(kind):
     def gradient(x, y, visible, i, j, bias_at, row_lse, delta, scoring, dropout):
         ds, used = T(0), T(0)
         if visible:
-            score, derivative = terms.score_and_derivative(x, j - i - scoring.shift, scoring.slope, scoring.bias, bias_at, scoring.scale,
+            at = terms.where(bias_at, i, j)
+            score, derivative = terms.score_and_derivative(x, j - i - scoring.shift, scoring.slope, scoring.bias, at, scoring.scale,
                                                            scoring.softcap)
             p, share = powers.rise(score, row_lse), T(1)
             if DROPOUT:
                 share = terms.kept(T(1), dropout.seed, dropout.head, i, j, dropout.threshold, dropout.factor)
             used = T(p * share)
-            ds = T(T(p * T(T(y * share) - delta)) * derivative)
+            ds = terms.gradient(T(p * T(T(y * share) - delta)), derivative, scoring.bias, at)
         return ds, used
     return gradient
 
@@ -269,7 +271,7 @@ def rows_kernel(config):
             lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
             delta_at = image_head * i64(all_rows) + first_row
             sequence, dropout = Sequence(rows, keys, shift, bounds), Dropout(seed, head, threshold, factor)
-            scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            scoring = Scoring(shift, slope, terms.of_head(bias, image, h), bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             own = i0 + line * ROWS
             sums, row_lse, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
             x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
@@ -405,7 +407,7 @@ def keys_kernel(config):
                 mask_at = image * mask_strides.batch + h * mask_strides.head
                 lse_at = memory_of.rows_at(lse_strides, image, rows) + h * lse_strides.head + first_row * lse_strides.row
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
-                scoring = Scoring(shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+                scoring = Scoring(shift, slope, terms.of_head(bias, image, h), bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
                     load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                     load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
@@ -466,4 +468,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, arch="sm_80+")
+                      build=build, arch="sm_80+", programs=True)

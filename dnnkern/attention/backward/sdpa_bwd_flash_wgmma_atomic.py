@@ -6,4 +6,4 @@ from .flash_wgmma import build, configs, estimate, supports, workspace
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma_atomic", supports=supports, workspace=workspace,
                       configs=functools.partial(configs, ordered=False), estimate=estimate, build=build,
-                      notes=Note.TENSOR_CORE | Note.NONDETERMINISTIC, arch="sm_90a")
+                      notes=Note.TENSOR_CORE | Note.NONDETERMINISTIC, arch="sm_90a", programs=True)

@@ -127,7 +127,7 @@ def estimate(problem, device, config):
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     rate = mma_rate(device)
     issues = (COST.score + COST.read * (bool(config.kind.bias) + config.kind.mask) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
-              + COST.dropout * (p.dropout > 0))  # of a score
+              + COST.dropout * (p.dropout > 0) + p.score_instructions)  # of a score
     work = t.height * keys * ((config.q.width + config.v.width) / COST.fwd + rate * issue_seconds(issues, 1, device))
     slow = sum(COST.slow * s.width for s in (config.k, config.v) if not s.wide)
     math = blocks_seconds(blocks, work + keys * slow, t, config.shared, config.registers, rate, device)
@@ -193,6 +193,7 @@ def kernel(config):
             of_v = memory_of.keys_of(v, v_strides, tile.image, tile.kv_head, tile.first_key, keys)
             q_steps, k_steps = (q_strides.row, q_strides.column), memory_of.steps(k_strides, tile.image)
             v_steps = memory_of.steps(v_strides, tile.image)
+            of_head = terms.of_head(bias, tile.image, tile.h)
             bias_at = tile.image * bias_strides.batch + tile.h * bias_strides.head
             mask_at = tile.image * mask_strides.batch + tile.h * mask_strides.head
             q_at = base + u32(warp * 16 * Q_PITCH) + left_offset(lane, Q_PITCH)
@@ -236,7 +237,7 @@ def kernel(config):
                 commit_copies()
 
                 if ADJUSTED:
-                    adjust(x, row, position, key, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+                    adjust(x, row, position, key, column, rows - 1, keys - 1, scale, slope, softcap, of_head, bias_at, bias_strides)
                 if MASK:
                     apply_boolean_mask(x, row, i32(key), column, rows - 1, keys - 1, mask, mask_at, mask_strides)
                 if key + WIDTH > span.full_end or key < span.full_begin:
@@ -273,4 +274,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, fits=lack, notes=Note.TENSOR_CORE, arch="sm_80+")
+                      build=build, fits=lack, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True)

@@ -125,7 +125,7 @@ def estimate(problem, device, config):
     work = t.height * keys * (config.depth + config.width)
     # of a thread's products and loads of 16 bytes, and of the exponentials, some 20 instructions each
     loads = (t.rows + t.columns) / (t.rows * t.columns) * COST.load
-    issue = 1 + loads + COST.exponentials / (config.depth + config.width) * (2 if p.dropout else 1)
+    issue = 1 + loads + (COST.exponentials * (2 if p.dropout else 1) + p.score_instructions) / (config.depth + config.width)
     math = blocks_seconds(blocks, work * issue, t, config.shared, config.registers, rate * COST.fwd, device)
     return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
@@ -197,6 +197,7 @@ def kernel(config):
             if BIAS:  # rows beyond the last are computed, too
                 row_at = scoring.bias_at + i * scoring.bias_strides.row
                 at = row_at + j * scoring.bias_strides.column if i < tile.rows else i64(0)
+            at = terms.where(at, min(i, tile.rows - 1), j)
             value = terms.score(x, j - i - tile.shift, scoring.slope, scoring.bias, at, scoring.scale, scoring.softcap)
         return value
 
@@ -278,7 +279,7 @@ def kernel(config):
             of_v = memory_of.keys_of(v, v_strides, tile.image, tile.kv_head, tile.first_key, keys)
             q_steps, k_steps = (q_strides.row, q_strides.column), memory_of.steps(k_strides, tile.image)
             v_steps = memory_of.steps(v_strides, tile.image)
-            scoring = Scoring(scale, softcap, terms.slope(tile.h, i32(heads_of.d)), bias,
+            scoring = Scoring(scale, softcap, terms.slope(tile.h, i32(heads_of.d)), terms.of_head(bias, tile.image, tile.h),
                               tile.image * bias_strides.batch + tile.h * bias_strides.head, bias_strides, mask,
                               tile.image * mask_strides.batch + tile.h * mask_strides.head, mask_strides, bounds)
             q_at = base + u32(line * ROWS * PITCH * ITEM)
@@ -346,4 +347,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, arch="sm_80+")
+                      build=build, arch="sm_80+", programs=True)

@@ -47,6 +47,8 @@ class Operation:
         Of a reduction of its input X: ((output port, mode), ...).
     makes : tuple of str
         Of an anchor: the input ports that its kernel can make by a program as it loads them.
+    callbacks : callable(node, arguments), optional
+        Of an anchor that runs callables of the caller's: keeps with the node what they add to the graph (`_inner`).
     takes : callable(spec, node, others, outside), optional
         Of an anchor that runs some pointwise nodes and no program: why these others, in their order, are none that it runs after it, or
         None; `outside` tells whether a node besides them reads the tensor of a uid.
@@ -63,6 +65,7 @@ class Operation:
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
+        self.callbacks = None
         self.makes = ()
 
     def infer(self, function):
@@ -73,6 +76,11 @@ class Operation:
     def lower(self, function):
         """Decorate the lowering."""
         self.lower_node = function
+        return function
+
+    def calls(self, function):
+        """Decorate what runs the callables among the arguments."""
+        self.callbacks = function
         return function
 
     def fuse(self, function, takes=None, makes=(), axes=None):

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, its gradients, and rotary embeddings."""
+"""Scaled dot-product attention and its gradients."""
 import math
 from types import SimpleNamespace
 
@@ -7,11 +7,12 @@ from ...host.products import FLOATS
 from .._enums import attention_implementation, data_type, diagonal_alignment, member
 from .._errors import InvalidValue
 from .._infer import ordered_like, row_major
+from .._inner import infer as infer_inner
+from .._inner import passes, trace
+from .._score_mod import modifiers_of
 from .._tensor import tensor
-from ._define import operation
+from ._define import OPERATIONS, operation
 
-ABSENT = ("score_mod", "score_mod_bprop")
-"""Options of cuDNN's that no kernel here has."""
 RAGGED = {"Q": "q", "K": "k", "V": "v", "O": "o", "Stats": "lse", "Max": "score_max", "Sum_exp": "score_sum_exp", "dO": "do", "dQ": "dq",
           "dK": "dk", "dV": "dv"}
 """Ports whose tensors may be ragged: {port: the array's name in launches}."""
@@ -39,7 +40,10 @@ def _options(function, a):
     ports = {"Bias": a.bias, "SEQ_LEN_Q": a.seq_len_q, "SEQ_LEN_KV": a.seq_len_kv, "SINK_TOKEN": a.sink_token}
     if a.use_padding_mask and (a.seq_len_q is None or a.seq_len_kv is None):
         raise InvalidValue(f"{function}: use_padding_mask without seq_len_q and seq_len_kv; expected both")
-    if not a.use_padding_mask and (a.seq_len_q is not None or a.seq_len_kv is not None):
+    if a.score_mod is not None and not a.use_padding_mask:
+        if getattr(a, "paged_attention_k_table", None) is None and getattr(a, "paged_attention_v_table", None) is None:
+            ports["SEQ_LEN_Q"] = ports["SEQ_LEN_KV"] = None  # the callable's alone
+    elif not a.use_padding_mask and (a.seq_len_q is not None or a.seq_len_kv is not None):
         raise InvalidValue(f"{function}: seq_len_q or seq_len_kv without use_padding_mask; expected it")
     attributes = {"alibi": bool(a.use_alibi_mask), "left": -1 if left is None else int(left) - 1,
                   "right": -1 if right is None else int(right), "align": align.name.lower(), "scale": None, "dropout": 0.0}
@@ -59,7 +63,6 @@ def _options(function, a):
                                "the probability")
     if a.rng_dump is not None and "Seed" not in ports:
         raise InvalidValue(f"{function}: rng_dump with dropout={a.dropout!r}; expected (probability, seed, offset), whose mask it is")
-    attributes["absent"] = tuple(name for name in ABSENT if getattr(a, name, None) is not None)
     return ports, attributes
 
 
@@ -99,6 +102,12 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
         exponentials relative to it.
     sink_token : tensor
         A logit of each head, (1, H, 1, 1), in the softmax without a value.
+    score_mod : callable(graph, tensor) -> tensor
+        Adds pointwise operations to the graph, of the scores after `attn_scale`, (B, H, S, N), FLOAT, and of tensors that broadcast to
+        them, and returns what the scores become; `gen_index` of axes 0 to 3 are batch, head, query and key. It runs in attention's kernel.
+        Without bias, ALiBi, padding or causal mask and band: where it ends with `binary_select` of the scores and a constant of -inf, or
+        -1e9, by comparing the indices of queries and keys, that is a band of its own, whose masked tiles are skipped. Lengths beside it
+        are those of pages.
 
     Returns
     -------
@@ -130,6 +139,11 @@ def sdpa_backward(q, k, v, o, dO, stats, attn_scale=None, bias=None, dBias=None,
         Tensors of the caller's that receive these gradients.
     rng_dump : tensor
         As `sdpa`'s.
+    score_mod : callable(graph, tensor) -> tensor
+        As `sdpa`'s.
+    score_mod_bprop : callable(graph, tensor) -> tensor
+        From the derivative by what `score_mod` returned to that by its scores; it may read tensors that `score_mod` was given or has
+        computed. Without it they are the same, as of what is added and of masks; any other `score_mod` needs it.
 
     Returns
     -------
@@ -185,8 +199,8 @@ def _check(node):
     if node.inputs.get("Block_mask") is not None:
         node.expect_dim("Block_mask", (q[0], q[1], -(-q[2] // 128), -(-keys // 1024)))
     node.result("RNG_DUMP", full, row_major)
-    if node.attributes["absent"]:
-        node.refuse(None, f"{', '.join(node.attributes['absent'])}: no kernel has it")
+    if node.inner is not None:
+        infer_inner(node, full, any(node.inputs[port]._type is data_type.DOUBLE for port in "QKV"))
     for port, t in (*node.inputs.items(), *node.outputs.items()):
         if t is not None and t._ragged is not None:
             _check_ragged(node, port, t, q[0])
@@ -203,6 +217,29 @@ def _check_ragged(node, port, t, batch):
         node.refuse(port, "a ragged offset without use_padding_mask; expected it, seq_len_q and seq_len_kv")
     if t.get_is_virtual():
         node.refuse(port, "a ragged offset of a virtual tensor; expected one of a tensor with a buffer")
+
+
+def _callbacks(node, arguments):
+    """The callables of `score_mod` and `score_mod_bprop`."""
+    functions = {"score_mod": (arguments["score_mod"], "Score"), "score_mod_bprop": (arguments.get("score_mod_bprop"), "dScore")}
+    functions = {name: given for name, given in functions.items() if given[0] is not None}
+    if not functions:
+        return
+    if "score_mod" not in functions:
+        raise InvalidValue(f"{node}: got score_mod_bprop without score_mod; expected both")
+    band = node.attributes["left"] >= 0 or node.attributes["right"] >= 0
+    for name, there in (("bias", arguments["bias"] is not None), ("use_alibi_mask", node.attributes["alibi"]),
+                        ("use_padding_mask", arguments["use_padding_mask"]), ("a causal mask or a band", band)):
+        if there:  # as cuDNN does; what masks, or is added, is part of the callable
+            node.refuse(None, f"got score_mod and {name}; expected one of them")
+    trace(node, functions)
+    taken, given = node.inner.taken, node.inner.given
+    if node.operation is sdpa_backward and "dScore" not in given and not passes(node, taken["score_mod"], given["Score"]):
+        raise InvalidValue(f"{node}: got score_mod without score_mod_bprop; expected both: what it computes has another derivative than 1")
+
+
+sdpa.calls(_callbacks)
+sdpa_backward.calls(_callbacks)
 
 
 @sdpa.infer
@@ -268,7 +305,11 @@ def _fields(part, d, dtype, compute):
         arrays, words = _words(part)
         operands.update(arrays)
         scalars.update(words)
-    return fields, operands, scalars, bound
+    beside = {}, {}
+    if part.node.inner is not None:
+        more, beside = modifiers_of(part, OPERATIONS)
+        fields.update(more)
+    return fields, operands, scalars, bound, beside
 
 
 def _words(part):
@@ -358,7 +399,7 @@ def _(part):
     dtype = q.dtype if q.dtype == k.dtype == v.dtype == o.dtype else "float64" if "float64" in (q.dtype, k.dtype, v.dtype) else "float32"
     compute = "float64" if dtype == "float64" else "float32"
     q, k, v = (arrays.converted(port, r, dtype) for port, r in zip("QKV", (q, k, v)))
-    fields, operands, scalars, bound = _fields(part, q.shape[3], dtype, compute)
+    fields, operands, scalars, bound, beside = _fields(part, q.shape[3], dtype, compute)
     operands["block_mask"], keys = part.input("Block_mask"), k.shape[2]
     for name, port in zip("kv", TABLES.values()):
         table = part.input(port)
@@ -370,7 +411,7 @@ def _(part):
     given = {name: arrays.rows(port, r) for name, port, r in zip("qkv", "QKV", (q, k, v))}
     part.problem(SdpaProblem, {**given, **operands, **arrays.offsets},
                  {"o": arrays.rows("O", written), **{RAGGED[port]: arrays.numbers(port, r) for port, r in kept.items()}}, scalars,
-                 bound=bound, layout=arrays.layout, **arrays.most(keys), **fields)
+                 bound=bound, beside=beside, layout=arrays.layout, **arrays.most(keys), **fields)
     part.done(written, o)
     for port, r in numbers.items():
         part.done(kept[port], r)
@@ -387,7 +428,7 @@ def _(part):
     compute = "float64" if dtype == "float64" else "float32"
     do, q, k, v, o = (arrays.converted(port, r, dtype) for port, r in zip(names, refs))
     stats = arrays.converted("Stats", part.input("Stats"), compute)
-    fields, operands, scalars, bound = _fields(part, q.shape[3], dtype, compute)
+    fields, operands, scalars, bound, beside = _fields(part, q.shape[3], dtype, compute)
     results, pending = {"dbias": None, "dsink": None}, []
     for name, port, like in (("dq", "dQ", q), ("dk", "dK", k), ("dv_out", "dV", v), ("dbias", "dBias", operands["bias"]),
                              ("dsink", "dSINK_TOKEN", operands["sink"])):
@@ -402,65 +443,7 @@ def _(part):
                          else written.view((written.shape[1],), (written.tensor.strides[1],)))
     given = {RAGGED[port]: arrays.rows(port, r) for port, r in zip(names, (do, q, k, v, o))}
     part.problem(SdpaGradientProblem, {**given, "lse": arrays.numbers("Stats", stats), **operands, **arrays.offsets}, results, scalars,
-                 bound=bound, names={"dv_out": "dv"}, layout=arrays.layout, **arrays.most(k.shape[2]), **fields)
+                 bound=bound, beside=beside, names={"dv_out": "dv"}, layout=arrays.layout, **arrays.most(k.shape[2]), **fields)
     for written, target in pending:
         part.done(written, target)
     _dump(part)
-
-
-# ---- rotary embeddings
-
-
-@operation(tag="ROPE")
-def rope(input, freqs, output_scale=None, rope_dim=None):
-    """Rotate the first `rope_dim` elements of every head of input (B, H, S, D): element i with element i + rope_dim / 2, by the angle
-    `freqs` (S, 1, 1, rope_dim), FLOAT, has for both of them."""
-    return {"X": input, "FREQS": freqs}, {"output_scale": None if output_scale is None else float(output_scale),
-                                          "rope_dim": None if rope_dim is None else int(rope_dim)}
-
-
-@operation(outputs="DX", tag="ROPE_BPROP")
-def rope_backward(dY, freqs, output_scale=None, rope_dim=None):
-    """The gradient of `rope`: rotate back."""
-    return {"DY": dY, "FREQS": freqs}, {"output_scale": None if output_scale is None else float(output_scale),
-                                        "rope_dim": None if rope_dim is None else int(rope_dim)}
-
-
-def _infer_rope(node):
-    first, result = ("X", "Y") if "X" in node.inputs else ("DY", "DX")
-    node.expect_rank(first, 4)
-    dim, freqs = node.dim(first), node.dim("FREQS")
-    size = node.attributes["rope_dim"] = freqs[-1] if node.attributes["rope_dim"] is None else node.attributes["rope_dim"]
-    node.expect(freqs == (dim[2], 1, 1, size), "FREQS", f"dims {freqs}", f"{(dim[2], 1, 1, size)}")
-    node.expect(size % 2 == 0 and 0 < size <= dim[3], "FREQS", f"rope_dim {size}", f"an even number up to {dim[3]}")
-    if node.attributes["output_scale"] not in (None, 1.0):
-        node.refuse(None, f"output_scale {node.attributes['output_scale']}; expected 1")
-    node.result(result, dim, node.stride(first))
-
-
-rope.infer(_infer_rope)
-rope_backward.infer(_infer_rope)
-
-
-@rope.lower
-def _(part):
-    _lower_rope(part, "rope_fwd", "X", "Y")
-
-
-@rope_backward.lower
-def _(part):
-    _lower_rope(part, "rope_bwd", "DY", "DX")
-
-
-def _lower_rope(part, op, source, result):
-    x, y, freqs = part.input(source), part.output(result), part.converted(part.input("FREQS"), "float32")
-    dtype = x.dtype if x.dtype == y.dtype and x.dtype in ("float64", "float32", "float16", "bfloat16") else "float32"
-    x, written = part.converted(x, dtype), part.into(y, (dtype,), dtype)
-    compute = "float64" if dtype == "float64" else "float32"
-    pairs = part.attribute("rope_dim") // 2
-    angles = part.converted(freqs.view((x.shape[2], pairs), (freqs.tensor.strides[0], freqs.tensor.strides[3])), compute)
-    cos, sin = (part.temporary(angles.shape, compute) for _ in range(2))
-    part.call("unary", (angles,), (cos,), "cos", None)
-    part.call("unary", (angles,), (sin,), "sin", None)
-    part.call(op, (x, cos, sin), (written,), False)
-    part.done(written, y)

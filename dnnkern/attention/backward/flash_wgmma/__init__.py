@@ -106,7 +106,7 @@ def estimate(problem, device, config):
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
     of_bias = WGMMA.staged if config.staged else COST.bias
     issues = (COST.score + COST.split * config.split + of_bias * bool(config.kind.bias) + COST.alibi * p.alibi
-              + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0))
+              + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0) + p.score_instructions)
     cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)  # of each step
     work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
     work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
@@ -169,4 +169,4 @@ def main_launch(problem, device, config, space, maps, ticket=0):
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)

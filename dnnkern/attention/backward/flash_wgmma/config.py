@@ -151,7 +151,8 @@ class Config:
             return sums + max(self.gemm_columns) // 2 + words + max(words + width // 4, part) + 16 * options + 22
         read = bool(k.bias) and not self.staged
         options = (16 + 16 * read if self.transposed else 20) if read or k.dropout else 8 * self.adjusted
-        scores = width + 32 + options + 8 * (k.softcap and width != 64)
+        scores = width + 32 + options + 8 * (k.bends and width != 64)
+        scores += 5 * (width > 64) * sum(access in ("row", "column", "matrix") for access in k.accesses)
         products = width // 2 + part + 30
         return sums + max(scores, products)
 

@@ -13,16 +13,15 @@ from ....device.pipeline import PipelineState
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4
 from ....device.tma import prefetch_tensor_map, tensor_map_address
-from ....device.unroll import unrolled
 from ....device.vec import advance, load_shared_2f32, shared_address, store_shared_4f32, store_shared_4u32
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
 from ..._fragments import make_pack, make_single_store, make_split, make_store
 from ..._modifiers import (Dropout, Scoring, bit_of, make_add_bias_transposed, make_adjust_with_derivatives, make_apply_mask_transposed,
-                           make_draw_transposed, words_of_bits)
+                           make_capped, make_draw_transposed, words_of_bits)
 from ..._parameters import Sequences
-from ..._scores import LOG2E, NEG_INF, make_terms
+from ..._scores import LOG2E, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
 from .gemms import make_gemms
 from .parameters import Added, Maps, Options, Outputs, Shared, Step, Thread, Work
@@ -38,7 +37,8 @@ def kernel(config, down):
     multiply_s, multiply_dp, multiply_dk, multiply_dv, multiply_dq, BY_ROW, BY_COLUMN, OF_DS, OF_KEYS = make_gemms(config)
     pipes = kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     HEIGHT, WIDTH, GROUPS, CONSUMERS, PACKED = s.height, s.width, s.groups, 128 * s.groups, kind.packed
-    DROPOUT, CAPPED, STAGED, ADJUSTED = kind.dropout, kind.softcap, config.staged, config.adjusted and not kind.softcap
+    DROPOUT, CAPPED, STAGED = kind.dropout, kind.softcap or kind.score_mod is not None, config.staged
+    ADJUSTED = config.adjusted and not CAPPED
     OF_DK, OF_DV, SPLIT, SERIAL, PIECES = config.only != "dv", config.only != "dk", config.split, config.serial, config.pieces
     (Q_BOXES, V_BOXES), KV_BOX, Q_BOX, V_AT, SINGLE_DO = config.boxes, HEIGHT * ROW, WIDTH * ROW, at.v, config.single_do
     DS_BOX, DS_LINE, SCORES, WORDS = HEIGHT * config.ds_line, config.ds_line, WIDTH // 2, WIDTH // 4
@@ -86,7 +86,8 @@ def kernel(config, down):
 
     # ---- scores
 
-    adjust = make_adjust_with_derivatives(replace(kind, softcap=False, bias="" if STAGED else kind.bias), WIDTH, True)
+    added = replace(kind, softcap=False, score_mod=None, score_mod_bprop=None, bias="" if STAGED else kind.bias)
+    adjust = make_adjust_with_derivatives(added, WIDTH, True)
     add_bias = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None
     apply_mask = make_apply_mask_transposed(WIDTH, config.left, config.right)
     scores_first, scores_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
@@ -123,7 +124,7 @@ def kernel(config, down):
 
     # ---- p = exp(s - lse), ds = p (dp - delta)
 
-    BIAS, TOGETHER, STATS_AT, STATS, bit = bool(kind.bias), config.stats_rows, at.stats, config.stats, bit_of
+    TOGETHER, STATS_AT, STATS, bit = config.stats_rows, at.stats, config.stats, bit_of
 
     @device_function
     def stats_of(at, j, column):
@@ -131,11 +132,16 @@ def kernel(config, down):
         return load_shared_2f32(at + u32(4 * (8 * j + 8 * j // TOGETHER * TOGETHER + column)))
 
     @device_function
+    def both_of(at, j, column):
+        return stats_of(at, j, column), stats_of(at + 4 * TOGETHER, j, column)
+
+    @device_function
     def share(k, kept, factor):
         """What dropout makes of a probability."""
         if DROPOUT:
             return factor if (kept[k >> 5] >> bit(k)) & 1 else f32(0)
         return f32(1)
+    capped = make_capped(kind, WIDTH, both_of, share)
 
     @device_function
     def probabilities(x, stats, column, softmax_scale):
@@ -158,25 +164,6 @@ def kernel(config, down):
                         p[k] = p[k] * part
                     else:
                         dp[k] = p[k] * (dp[k] - delta[e])
-
-    @device_function
-    def capped_columns(j, arguments):
-        """Both at once: the derivative of a cap takes the score. x are products, -inf where a query does not attend to a key."""
-        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
-        lse, delta = stats_of(stats, j, column), stats_of(stats + 4 * TOGETHER, j, column)
-        strides, last_row, last_key = scoring.bias_strides, scoring.last_row, scoring.last_key
-        for h in range(2):
-            for e in range(2):
-                k, row, key, bias_at = 4 * j + 2 * h + e, first_row + column + 8 * j + e, first_key + 8 * h, scoring.bias_at
-                if BIAS:
-                    bias_at = bias_at + min(row, last_row) * strides.row + min(key, last_key) * strides.column
-                score, derivative = terms.score_and_derivative(x[k], key - row - scoring.shift, scoring.slope, scoring.bias, bias_at,
-                                                               scoring.scale, scoring.softcap)
-                p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -lse[e]))
-                part = share(k, kept, factor)
-                dp[k] = p * fma(dp[k], part, -delta[e]) * derivative
-                x[k] = p * part
-    capped = unrolled(WIDTH // 8, capped_columns)
 
     @device_function
     def softmax_gradient(x, dp, step, scoring, key, kept, factor, softmax_scale, shared, q_state, do_state, thread):
@@ -384,8 +371,8 @@ def kernel(config, down):
         while tiles.is_left(row, tile) and member < work.heads.group:
             h, step = tile.head + member, step_at(row, shared, q_state, ds_state)
             bias_at = tile.sequence * options.bias_strides.batch + h * options.bias_strides.head
-            scoring = Scoring(shift, slope, options.bias, bias_at, options.bias_strides, tile.rows - 1, tile.keys - 1, options.scale,
-                              options.softcap)
+            scoring = Scoring(shift, slope, terms.of_head(options.bias, tile.sequence, h), bias_at, options.bias_strides, tile.rows - 1,
+                              tile.keys - 1, options.scale, options.softcap)
 
             # s = k q', dp = v do'; then p and ds
             wait_for_queries(step, shared, tile, q_state, do_state, ds_state, thread)

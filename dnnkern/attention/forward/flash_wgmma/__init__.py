@@ -87,4 +87,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
-                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)

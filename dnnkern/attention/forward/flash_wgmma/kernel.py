@@ -327,6 +327,7 @@ def kernel(config):
                         uniform(span.full_begin), uniform(span.full_end))
             left = span.count
             key = span.begin + (left - 1) * WIDTH
+            modifiers = Scoring(scoring.scale, scoring.softcap, terms.of_head(scoring.bias, image, h), scoring.bias_strides)
             query = Query(i0 + thread.row, i0 + thread.row + span.shift, sequence * work.sizes.heads + h, terms.slope(h, work.sizes.heads),
                           image * scoring.bias_strides.batch + h * scoring.bias_strides.head)
             for i in range(ACC):
@@ -343,7 +344,7 @@ def kernel(config):
             # scores of the last tile of keys: no values to add yet
             start_scores(scores, held, q_at, shared, k_state)
             scores_alone(scores)
-            k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+            k_state = finish_scores(scores, key, query, span, modifiers, shared, k_state, work, thread)
             online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
             if PADDED:
@@ -356,7 +357,7 @@ def kernel(config):
                 start_scores(scores, held, q_at, shared, k_state)
                 start_values(acc, words, shared, v_state)
                 scores_first(scores)
-                k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+                k_state = finish_scores(scores, key, query, span, modifiers, shared, k_state, work, thread)
                 rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
                 acc_done(acc)
                 v_pipe.consumer_release(shared.v, v_state, thread.number)

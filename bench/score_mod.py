@@ -1,0 +1,235 @@
+"""Attention with a `score_mod` beside attention without one and PyTorch's `flex_attention`: ``bench graph --only score_mod``.
+
+A case is a modifier forward or backward: a soft cap with a causal mask, ALiBi by hand with a causal mask, documents. `plain` is our
+attention with what is built in of that: causal, causal with ALiBi, no mask.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from dnnkern.host.dtypes import ITEMSIZE
+
+CAP, PIECES = 20.0, 8
+MODS = "capped causal", "alibi causal", "documents"
+GRADIENTS = "dq", "dk", "dv"
+
+
+def score_mod_cases(dtypes, small=False):
+    """Every modifier in both directions."""
+    sizes = (1, 2, 48, 16) if small else (4, 16, 4096, 128)
+    return [ScoreModCase(mod, sizes, backward, dtype) for dtype in dtypes for mod in MODS for backward in (False, True)]
+
+
+@dataclass(frozen=True)
+class ScoreModCase:
+    """Attention of (batch, heads, rows and keys, elements)."""
+    mod: str
+    sizes: tuple
+    backward: bool
+    dtype: str
+    anchor = "sdpa"
+
+    @property
+    def slack(self):
+        """By how much a gradient, a sum of products of rounded numbers, may be off by more than a result."""
+        return 4 if self.backward else 1
+
+    @property
+    def is_causal(self):
+        return "causal" in self.mod
+
+    @property
+    def shapes(self):
+        """{name: dims} of everything but the result."""
+        b, h, s, d = self.sizes
+        found = dict.fromkeys(("q", "k", "v", *(("do", "o") if self.backward else ())), self.sizes)
+        if self.mod == "documents":
+            found.update(of_rows=(b, 1, s, 1), of_keys=(b, 1, 1, s))
+        elif self.mod.startswith("alibi"):
+            found["slopes"] = (1, h, 1, 1)
+        return found
+
+    @property
+    def bytes(self):
+        """Read and written once each."""
+        return (sum(map(math.prod, self.shapes.values())) + math.prod(self.sizes) * (3 if self.backward else 1)) * ITEMSIZE[self.dtype]
+
+    def arrays(self, device):
+        """{name: a new tensor}; the gradients are parts of the result. Backward o and the statistics are those of our forward graph."""
+        import torch
+        b, h, s, _ = self.sizes
+        dtype = getattr(torch, self.dtype)
+        found = {name: torch.randn(dims, device=device).to(dtype) for name, dims in self.shapes.items() if len(set(dims)) > 1}
+        if self.mod == "documents":
+            ids = (torch.arange(s, device=device, dtype=torch.int32) * PIECES // s).expand(b, s)
+            found.update(of_rows=ids.reshape(b, 1, s, 1).contiguous(), of_keys=ids.reshape(b, 1, 1, s).contiguous())
+        elif self.mod.startswith("alibi"):
+            found["slopes"] = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device) / h).reshape(1, h, 1, 1)
+        if not self.backward:
+            return {**found, "y": torch.empty(self.sizes, device=device, dtype=dtype)}
+        result = torch.empty((3, *self.sizes), device=device, dtype=dtype)
+        found.update(zip(GRADIENTS, result), y=result, o=torch.empty(self.sizes, device=device, dtype=dtype),
+                     stats=torch.empty((b, h, s, 1), device=device))
+        forward, given = self._forward({**found, "y": found["o"]}, None, False, True)
+        workspace = torch.empty(forward.get_workspace_size(), dtype=torch.uint8, device=device)
+        forward.execute({t: {**found, "y": found["o"]}[name] for t, name in given.items()}, workspace)
+        return found
+
+    # ---- by PyTorch
+
+    def modified(self, t, batch=slice(None)):
+        """A function of the scores (batch, heads, rows, keys) of some images, by the definition."""
+        import torch
+
+        def run(x):
+            rows, keys = torch.arange(x.shape[2], device=x.device)[:, None], torch.arange(x.shape[3], device=x.device)
+            if self.mod == "documents":
+                return x.masked_fill(t["of_rows"][batch] != t["of_keys"][batch], -math.inf)
+            x = CAP * torch.tanh(x / CAP) if self.mod.startswith("capped") else x + t["slopes"] * (keys - rows)
+            return x.masked_fill(keys > rows, -math.inf)
+        return run
+
+    def eager(self):
+        """A function that computes the case on {name: tensor}, image by image, from the definition."""
+        import torch
+
+        def run(t):
+            results = []
+            for b in range(self.sizes[0]):
+                q, k, v = (t[name][b:b + 1].detach().requires_grad_(self.backward) for name in "qkv")
+                x = self.modified(t, slice(b, b + 1))(q @ k.mT * self.sizes[3] ** -0.5)
+                o = torch.softmax(x, -1) @ v
+                results.append(torch.stack(torch.autograd.grad(o, (q, k, v), t["do"][b:b + 1])) if self.backward else o)
+            return torch.cat(results, 1 if self.backward else 0)
+        return run
+
+    @property
+    def peers(self):
+        """Of this case."""
+        return [Flex]
+
+    # ---- by graphs
+
+    def graph(self, arrays, handle=None, alone=False):
+        """(the graph, built, {tensor: name of its array}); `alone`: without a modifier."""
+        return self._forward(arrays, handle, alone, False) if not self.backward else self._backward(arrays, handle, alone)
+
+    def _forward(self, arrays, handle, alone, with_stats):
+        graph, given, tensor = self._new(arrays, handle)
+        o, stats = graph.sdpa(*map(tensor, "qkv"), generate_stats=with_stats, **self._options(tensor, alone))
+        for t, name in ((o, "y"), (stats, "stats")):
+            if t is not None:
+                self._result(t, arrays[name])
+                given[t] = name
+        return self._built(graph), given
+
+    def _backward(self, arrays, handle, alone):
+        graph, given, tensor = self._new(arrays, handle)
+        options = self._options(tensor, alone)
+        if not alone and self.mod.startswith("capped"):
+            options["score_mod_bprop"] = self._uncapped
+        results = graph.sdpa_backward(*map(tensor, ("q", "k", "v", "o", "do", "stats")), **options)
+        for t, name in zip(results, GRADIENTS):
+            self._result(t, arrays[name])
+            given[t] = name
+        return self._built(graph), given
+
+    def _new(self, arrays, handle):
+        import dnnkern.graph as cudnn
+        io = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}[self.dtype]
+        graph, given = cudnn.pygraph(str(self), cudnn.data_type[io], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle), {}
+
+        def tensor(name):
+            t = arrays[name]
+            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
+            given[made] = name
+            return made
+        return graph, given, tensor
+
+    @staticmethod
+    def _result(t, array):
+        t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
+
+    @staticmethod
+    def _built(graph):
+        import dnnkern.graph as cudnn
+        graph.build([cudnn.heur_mode.A])
+        return graph
+
+    def _options(self, tensor, alone):
+        found = {"attn_scale": self.sizes[3] ** -0.5}
+        if alone:
+            return {**found, "use_causal_mask": self.is_causal, "use_alibi_mask": self.mod.startswith("alibi")}
+        operands = {name: tensor(name) for name in ("of_rows", "of_keys", "slopes") if name in self.shapes}
+        return {**found, "score_mod": functools.partial(self._modify, **operands)}
+
+    def _modify(self, graph, scores, of_rows=None, of_keys=None, slopes=None):
+        import dnnkern.graph as cudnn
+
+        def number(value):
+            return graph.tensor_scalar(value, cudnn.scalar_type.COMPILE_TIME_CONST)
+        if self.mod == "documents":
+            same = graph.cmp_eq(of_rows, of_keys).set_data_type(cudnn.data_type.BOOLEAN)
+            return graph.binary_select(scores, number(-math.inf), same)
+        rows, keys = (graph.gen_index(scores, axis).set_data_type(cudnn.data_type.INT32) for axis in (2, 3))
+        causal = graph.cmp_ge(rows, keys).set_data_type(cudnn.data_type.BOOLEAN)
+        if slopes is None:
+            scores = graph.mul(graph.tanh(graph.mul(scores, number(1 / CAP))), number(CAP))
+        else:
+            distance = graph.sub(keys, rows).set_data_type(cudnn.data_type.INT32)
+            scores = graph.add(scores, graph.mul(distance, slopes))
+        return graph.binary_select(scores, number(-math.inf), causal)
+
+    @staticmethod
+    def _uncapped(graph, gradient):
+        import dnnkern.graph as cudnn
+        scores = next(t for t in graph.tensors if t.get_name().endswith("::Score"))
+        factor = graph.tensor_scalar(1 / CAP, cudnn.scalar_type.COMPILE_TIME_CONST)
+        return graph.tanh_backward(gradient, graph.mul(scores, factor))
+
+    def __str__(self):
+        b, h, s, d = self.sizes
+        return f"sdpa {'backward' if self.backward else 'forward'} b{b} h{h} s{s} d{d} {self.mod} {self.dtype}"
+
+
+class Flex:
+    """PyTorch's flex_attention, compiled, its mask as blocks of which it skips the empty ones; backward the gradients alone."""
+    NAME = "torch.compile"
+
+    @staticmethod
+    def make(case, sets, clock):
+        """(contender, function of a set), as the peers of `bench.peers` have it."""
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        from .torch_arrays import TorchContender
+        torch._dynamo.reset()
+        compiled, (b, _, s, d) = torch.compile(flex_attention, dynamic=False), case.sizes
+        slopes, ids = (sets[0][name].flatten() if name in sets[0] else None for name in ("slopes", "of_keys"))
+        if ids is not None:
+            ids = ids.reshape(b, s)
+
+        def modify(score, b, h, i, j):
+            return CAP * torch.tanh(score / CAP) if slopes is None else score + slopes[h] * (j - i)
+
+        def same_document(b, h, i, j):
+            return ids[b, i] == ids[b, j]
+
+        def causal(b, h, i, j):
+            return i >= j
+        mask = create_block_mask(causal if case.is_causal else same_document, None if case.is_causal else b, None, s, s,
+                                 device=sets[0]["q"].device)
+        attend = functools.partial(compiled, score_mod=modify if case.is_causal else None, block_mask=mask, scale=d ** -0.5)
+        if not case.backward:
+            def function(t):
+                return attend(t["q"], t["k"], t["v"])
+            return TorchContender(Flex.NAME, [lambda t=t: function(t) for t in sets], clock), function
+        saved = {}
+        for t in sets:
+            leaves = [t[name].detach().requires_grad_(True) for name in "qkv"]
+            saved[id(t)] = attend(*leaves), leaves
+
+        def gradients(t):
+            o, leaves = saved[id(t)]
+            return torch.autograd.grad(o, leaves, t["do"], retain_graph=True)
+        return TorchContender(Flex.NAME, [lambda t=t: gradients(t) for t in sets], clock), lambda t: torch.stack(gradients(t))

@@ -1,0 +1,92 @@
+"""A score modifier of the caller's: a program (`device.program`) of the scaled product of a query and a key, whose result is the score.
+
+    m, n           query i and key j of their sequence
+    operands       broadcast to (batch, heads, rows, keys); indices of batch, head, query and key are operands like others
+    forward        score = score_mod(x),  x = scale * q k'
+    backward       of dS, the derivative by the score:  score_mod_bprop(dS, x), the derivative by x;  dS itself without such a program
+
+Kernels have the operands of both programs, one after the other, for the bias, of which there is none then: `of_head` moves them to a head,
+and where a bias has the index of its element, they have the query and the key.
+"""
+import functools
+
+from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, members_argument, operand_names
+from ..host.products import FP8
+
+
+@functools.cache
+def joined(score_mod, score_mod_bprop):
+    """The loads of both programs, as one program that has no steps; None without them."""
+    if score_mod is None:
+        return None
+    loads = score_mod.loads + (score_mod_bprop.loads if score_mod_bprop is not None else ())
+    return type(score_mod)(loads, result=0)
+
+
+class WithScoreMod(WithProgram):
+    """A problem with the fields `score_mod` and `extras`, of gradients `score_mod_bprop` as well; a mixin."""
+
+    @functools.cached_property
+    def program(self):
+        """What the operands are of."""
+        return joined(self.score_mod, getattr(self, "score_mod_bprop", None))
+
+    @property
+    def scores_shape(self):
+        """What the operands broadcast to."""
+        return self.batch, self.heads, self.rows, self.keys
+
+    @functools.cached_property
+    def extra_steps(self):
+        """`Steps` of each operand."""
+        strides = [broadcast_strides(t, self.scores_shape) for t in self.extras]
+        return tuple(Steps(row, column, (batch, head)) for batch, head, row, column in strides)
+
+    @property
+    def wide(self):
+        """Whether offsets in the operands need 64 bits."""
+        return any(sum(abs(s) * (n - 1) for s, n in zip((*steps.batch, steps.row, steps.column), self.scores_shape) if n) >= 2 ** 31
+                   for steps in self.extra_steps)
+
+    @functools.cached_property
+    def score_instructions(self):
+        """Of a score, by the programs."""
+        if self.score_mod is None:
+            return 0
+        from ..engine.functions import program_instructions
+        programs = self.score_mod, getattr(self, "score_mod_bprop", None)
+        return sum(program_instructions(program) for program in programs if program is not None)
+
+    def _check_score_mod(self):
+        """Raise unless the programs are some, with their operands, and nothing else makes scores of products."""
+        bprop = getattr(self, "score_mod_bprop", None)
+        object.__setattr__(self, "extras", tuple(self.extras))
+        if self.score_mod is None:
+            if self.extras or bprop is not None:
+                raise ValueError(f"{self.op}: {'extras' if self.extras else 'score_mod_bprop'} without score_mod; expected both or neither")
+            return
+        from ..device.program import Program
+        for name, program, given in (("score_mod", self.score_mod, 1), ("score_mod_bprop", bprop, 2)):
+            if name == "score_mod_bprop" and program is None:
+                continue
+            if not isinstance(program, Program):
+                raise TypeError(f"{self.op}: {name}: got {type(program).__name__}; expected a Program")
+            if program.accumulators != given or program.stores or program.reductions:
+                raise ValueError(f"{self.op}: {name}: a program of {program.accumulators} accumulators, {len(program.stores)} stores and "
+                                 f"{len(program.reductions)} reductions; expected {given} and none")
+        for name in ("bias", "alibi", "softcap"):
+            if getattr(self, name):
+                raise ValueError(f"{self.op}: {name} with score_mod; expected that alone: its program can compute the other")
+        if self.packed:
+            raise ValueError(f"{self.op}: packed sequences with score_mod; expected padded or ragged ones")
+        if self.dtype in FP8:
+            raise TypeError(f"{self.op}: score_mod with operands of {self.dtype}; expected 16 bits and more")
+        self.check_program(self.op, self.scores_shape)
+        for name, (_, access), steps in zip(operand_names(self.program), self.program.operands, self.extra_steps):
+            check_access(self.op, name, access, steps)
+
+
+def score_mod_argument(problem):
+    """The kernel parameter with the operands of the programs."""
+    p = problem
+    return members_argument(p.program, operand_names(p.program), p.extra_steps, p.wide, 2)
