@@ -128,6 +128,20 @@ def test_words_that_make_no_sense(words, said):
         parse_problem(words.split(), "fused_reduction")
 
 
+def test_parts_of_few_long_rows():
+    """A launch for each level and one for the results; few rows are cut into as many parts as fill the device."""
+    split = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "split")
+    assert "expected 1024 or more" in split.supports(parse_problem("4x1000 f32 abs --rows add".split(), "fused_reduction"))
+    softmax = parse_problem("1x4194304 f32 sub@row-max exp div@row-add".split(), "fused_reduction")
+    device = contract.device()
+    config = split.configs(softmax, device)[0]
+    assert config.splits >= device.sms and split.workspace(softmax, device, config) == 8 * config.splits
+    launches = split.build(softmax, device, config)
+    assert [launch.grid[0] for launch in launches] == [config.splits] * 3
+    sums = parse_problem("1x4194304 f32 abs --rows add,amax --only-rows".split(), "fused_reduction")
+    assert [launch.grid[0] for launch in split.build(sums, device, split.configs(sums, device)[0])] == [config.splits, 1]
+
+
 def test_rows_take_what_the_registers_of_a_block_hold():
     rows = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "rows")
 

@@ -123,6 +123,14 @@ def halves_of_rows(b):
     b.output(softmax_of(b, two(b, "add", x, b.input((1, 3, 1)))))
 
 
+@pattern("fused_reduction", launches=1, io=T.BFLOAT16)
+def all_of_a_tensor_scaled_by_its_largest_magnitude(b):
+    x = b.input((2, 30, 40))
+    top = reduce(b, "AMAX", x, 0, 1, 2)
+    b.output(two(b, "div", x, top), dtype=T.FLOAT)
+    b.output(top, dtype=T.FLOAT)
+
+
 @pytest.mark.parametrize("name", pattern)
 def test_pattern(name):
     pattern.check(name)

@@ -33,6 +33,18 @@ def test_rows_are_registers(words, instructions):
         assert len(code.opcodes("LDG.E.128")) == inputs, "each input is read once, 16 bytes at a time"
 
 
+def test_parts_of_rows_are_registers():
+    """Of all launches: a level, and the results."""
+    problem = parse_problem("1x67108864 bf16 div@row-amax mul@0.5".split(), "fused_reduction")
+    split = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "split").configured(problem, device("sm_90a"))
+    launches = split.build(problem, device("sm_90a"), split.config)
+    assert len(launches) == 2
+    for launch in launches:
+        code = sass.assembled(launch.kernel, launch.signature, "sm_90a")
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+        assert len(code.opcodes("LDG.E.128")) == split.config.lanes
+
+
 def test_a_program_in_float64_has_no_stack():
     problem = parse_problem(f"512x1024 f64 {SOFTMAX}".split(), "fused_reduction")
     rows = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "rows").configured(problem, device("sm_80"))

@@ -173,6 +173,31 @@ class States:
             return results(numbers, factor, 0)
         return finish
 
+    def save(self, before):
+        """``save(partial, at, plane, numbers)``: the states to memory, planes of numbers, the first of which is plane number `before`."""
+        def make(done, J, f, START):
+            get, put, FIRST = f.get, f.put, before + START
+
+            @device_function
+            def save(partial, at, plane, numbers):
+                done(partial, at, plane, numbers)
+                put(partial, partial, FIRST * plane + at, plane, get(numbers, numbers, START, 1))
+            return save
+        return self._each(make, lambda partial, at, plane, numbers: None)
+
+    def absorb(self, before):
+        """``absorb(partial, at, plane, numbers)``: merged with states that were saved."""
+        def make(done, J, f, START):
+            get, put, merge, FIRST = f.get, f.put, f.merge, before + START
+
+            @device_function
+            def absorb(partial, at, plane, numbers):
+                done(partial, at, plane, numbers)
+                other = get(partial, partial, FIRST * plane + at, plane)
+                put(numbers, numbers, START, 1, merge(get(numbers, numbers, START, 1), other))
+            return absorb
+        return self._each(make, lambda partial, at, plane, numbers: None)
+
     def meet(self, lanes, base=0):
         """``meet(numbers, scratch)``: the states of `lanes` threads merged, in all of them, in a fixed order; of more than a warp by way of
         `lanes` / 32 times `size` numbers of shared memory from `base` on, which nothing else uses."""

@@ -98,7 +98,7 @@ class Config:
             f", {self.cover}" * (self.cover != "even"))
 
 
-def _leader(forms):
+def leader_of(forms):
     """The array whose rows chunks are aligned to: the first result, or the first input that is contiguous along the row."""
     form = forms.form
     if len(form.arrays) > form.inputs:
@@ -108,11 +108,21 @@ def _leader(forms):
 
 def _led(forms):
     """The form with one result at least: the leader once more, where there is none."""
-    form, k = forms.form, _leader(forms)
+    form, k = forms.form, leader_of(forms)
     if len(form.arrays) > form.inputs:
         return form
     dims = tuple(Dim(d.size, (*d.strides, d.strides[k])) for d in form.dims)
     return Form(dims, (*form.arrays, Operand("", form.arrays[k].tensor, form.arrays[k].first)), form.inputs)
+
+
+def refusal(problem):
+    """Why the rows of a problem that is not empty cannot be cut into chunks, or None."""
+    forms = problem.forms
+    if not forms.form.size:
+        return "there are no elements to reduce"
+    if len(forms.form.dims) - forms.outer > 1:
+        return f"a row has {len(forms.form.dims) - forms.outer} dimensions that do not merge in all arrays; expected one"
+    return rows_refusal(_led(forms))
 
 
 def supports(problem):
@@ -120,11 +130,7 @@ def supports(problem):
     forms = problem.forms
     if problem.is_empty:
         return None
-    if not forms.form.size:
-        return "there are no elements to reduce"
-    if len(forms.form.dims) - forms.outer > 1:
-        return f"a row has {len(forms.form.dims) - forms.outer} dimensions that do not merge in all arrays; expected one"
-    reason = rows_refusal(_led(forms))
+    reason = refusal(problem)
     if reason:
         return reason
     if forms.count >= WIDE // WIDTHS[-1]:
@@ -140,22 +146,30 @@ def workspace(problem, device, config):
     return 0
 
 
+def chunks_of(forms):
+    """(chunks of the arrays of elements, how many a row has, whether some are parts)"""
+    chunks = make_chunks(_led(forms))
+    count = ceil_div(forms.length + max(chunks.align - 1, 0), chunks.elements)
+    parts = chunks.align > 0 or forms.length % chunks.elements > 0
+    return Chunks(chunks.units[:len(forms.form.arrays)], chunks.once, chunks.elements, chunks.align), count, parts
+
+
+def indices_of(form):
+    """Of each array its stride along the row if it is an index, else None."""
+    return tuple(None if a.name else s for a, s in zip(form.arrays, form.dims[-1].strides))
+
+
 @functools.lru_cache(maxsize=256)
 def _choices(problem):
-    forms = problem.forms
-    led, form = _led(forms), forms.form
-    chunks = make_chunks(led)
-    count = ceil_div(forms.length + max(chunks.align - 1, 0), chunks.elements)
-    chunks = Chunks(chunks.units[:len(form.arrays)], chunks.once, chunks.elements, chunks.align)
-    indices = tuple(None if a.name else s for a, s in zip(form.arrays, form.dims[-1].strides))
-    found = []
+    forms, found = problem.forms, []
+    chunks, count, parts = chunks_of(forms)
     for threads in WIDTHS:
         lanes = ceil_div(count, threads)
         if lanes > MOST_LANES or count <= threads // 2 and threads > 1:
             continue
-        parts = chunks.align or forms.length % chunks.elements
         cover = "parts" if parts else "even" if threads * lanes == count else "whole"
-        config = Config(problem.program, chunks, lanes, threads, forms.outer, form.is_wide, cover, _leader(forms), indices)
+        config = Config(problem.program, chunks, lanes, threads, forms.outer, forms.form.is_wide, cover, leader_of(forms),
+                        indices_of(forms.form))
         if config.words <= (MOST_WORDS // 3 if threads == 1024 else MOST_WORDS):
             found.append(config)
     return tuple(found)
@@ -186,8 +200,35 @@ def estimate(problem, device, config):
 
 # ---- the kernel
 
+def steps_of(config):
+    """Of each array, elements from a thread's chunk to its next one."""
+    return tuple(config.threads * config.chunks.elements * (int(unit > 0) if s is None else s)
+                 for unit, s in zip(config.chunks.units, config.indices))
+
+
+def make_extents(config):
+    """Device function ``extents(arrays, c, length, shift, first, last)``: where the chunks of a thread are, the first of which is number c
+    of the row, and which elements of them exist; see `make_walks`."""
+    THREADS, LANES, LENGTH, LEADER = config.threads, config.lanes, config.chunks.elements, config.leader
+    leader = make_base(config, LEADER, pointer_positions(config.program)[LEADER])
+    itemsize = ITEMSIZE[dtypes_of(config.program)[LEADER]]
+    lead_of, SCALE, LED = make_lead(itemsize, config.chunks.align), word_of(itemsize)[2], config.chunks.align > 0
+
+    @device_function
+    def extents(arrays, c, length, shift, first, last):
+        lead = 0
+        if LED:
+            lead = lead_of(advance(leader(arrays), -(c * LENGTH) * SCALE))
+        for k in range(LANES):
+            position = (c + k * THREADS) * LENGTH
+            shift[k] = -lead
+            first[k] = lead - position
+            last[k] = length - position + lead
+    return extents
+
+
 @functools.cache
-def _make_walks(config):
+def make_walks(config):
     """(words of a thread, [device function ``level(words, numbers, e, shift, first, last)`` of each level], ``final(words, e, shift, first,
     last)``, device function ``load(words, e, shift, first, last)``)
 
@@ -266,10 +307,10 @@ def _make_walks(config):
 @functools.cache
 def kernel(config):
     """All results of a row, by T threads."""
-    staged, chunks = config.staged, config.chunks
-    THREADS, LANES, LENGTH, BLOCK_THREADS = config.threads, config.lanes, chunks.elements, config.block
+    staged = config.staged
+    THREADS, LANES, BLOCK_THREADS = config.threads, config.lanes, config.block
     ROWS, LOG, FULL = BLOCK_THREADS // THREADS, THREADS.bit_length() - 1, len(config.program.stores) > 0
-    words_count, walks, final, load = _make_walks(config)
+    words_count, walks, final, load = make_walks(config)
     run, scratch_size = device_function(_nothing), 0
     hold = pin(words_count) if not config.keeps else device_function(_as_it_is)
     for level, (states, walk) in enumerate(zip(states_of(staged), walks)):
@@ -277,11 +318,7 @@ def kernel(config):
         scratch_size += states.size * max(THREADS // 32, 1)
     SCRATCH, REAL = scratch_size if THREADS > 32 else 1, states_of(staged)[0].type
     coordinates, start, end = make_coordinates(config.outer), make_start(staged, config.outer), make_end(staged, config.outer)
-    LEADER = config.leader
-    leader = make_base(config, LEADER, pointer_positions(config.program)[LEADER])
-    itemsize = ITEMSIZE[dtypes_of(config.program)[LEADER]]
-    lead_of, SCALE, LED = make_lead(itemsize, chunks.align), word_of(itemsize)[2], chunks.align > 0
-    STEPS = tuple(THREADS * LENGTH * (int(unit > 0) if s is None else s) for unit, s in zip((*chunks.units,), config.indices))
+    STEPS, extents = steps_of(config), make_extents(config)
 
     @jit(launch_bounds=(BLOCK_THREADS, config.blocks))
     def fused_reduction_rows(pointers, row_pointers, rows, length, firsts, row_firsts, sizes, strides, row_strides, numbers, factor):
@@ -296,14 +333,7 @@ def kernel(config):
         at = coordinates(row if mine else 0, sizes)
         of_row = start(row_pointers, row_firsts, row_strides, numbers, at)
         arrays = pointers, at + (t,), strides, firsts, STEPS
-        lead = 0
-        if LED:
-            lead = lead_of(advance(leader(arrays), -(t * LENGTH) * SCALE))
-        for k in range(LANES):
-            position = (t + k * THREADS) * LENGTH
-            shift[k] = -lead
-            first[k] = lead - position
-            last[k] = length - position + lead
+        extents(arrays, t, length, shift, first, last)
         load(words, arrays, shift, first, last)
 
         # levels, results
@@ -339,18 +369,24 @@ def _with_level(before, states, walk, meet, next_rows, hold):
     return run
 
 
-def build(problem, device, config):
-    """One launch."""
-    forms, threads, length = problem.forms, config.threads, config.chunks.elements
+def arguments_of(problem, config):
+    """(parameters `pointers` and `row_pointers`, those from `firsts` on) of kernels that walk over chunks."""
+    forms, length = problem.forms, config.chunks.elements
     form = forms.form
-    dims = (*form.dims[:forms.outer], Dim(threads, tuple(s * length for s in form.dims[-1].strides)))
+    dims = (*form.dims[:forms.outer], Dim(0, tuple(s * length for s in form.dims[-1].strides)))
     pointers = [Argument(word_of(a.itemsize)[1] + "*", a.name) for a in form.arrays if a.name]
     row_pointers, row_firsts, row_strides = row_arguments(forms)
-    arguments = (struct_argument([a.type for a in pointers], pointers), row_pointers, Argument("int32", forms.count),
-                 Argument("int32", forms.length), Argument(f"int64x{len(form.arrays)}", tuple(a.first for a in form.arrays)), row_firsts,
-                 coordinate_argument([d.size for d in form.dims[:forms.outer]]), stride_argument(dims, config.wide), row_strides,
-                 number_arguments(problem), factor_argument(problem))
-    grid = ceil_div(forms.count, config.block // threads)
+    return (struct_argument([a.type for a in pointers], pointers), row_pointers), (
+        Argument(f"int64x{len(form.arrays)}", tuple(a.first for a in form.arrays)), row_firsts,
+        coordinate_argument([d.size for d in form.dims[:forms.outer]]), stride_argument(dims, config.wide), row_strides,
+        number_arguments(problem), factor_argument(problem))
+
+
+def build(problem, device, config):
+    """One launch."""
+    forms, (pointers, others) = problem.forms, arguments_of(problem, config)
+    arguments = (*pointers, Argument("int32", forms.count), Argument("int32", forms.length), *others)
+    grid = ceil_div(forms.count, config.block // config.threads)
     return (Launch(kernel(config), (grid, 1, 1), (config.block, 1, 1), arguments),)
 
 
