@@ -73,6 +73,8 @@ class ScoreModCase:
         forward, given = self._forward({**found, "y": found["o"]}, None, False, True)
         workspace = torch.empty(forward.get_workspace_size(), dtype=torch.uint8, device=device)
         forward.execute({t: {**found, "y": found["o"]}[name] for t, name in given.items()}, workspace)
+        if result.is_cuda:  # other streams read it
+            torch.cuda.synchronize()
         return found
 
     # ---- by PyTorch

@@ -89,6 +89,16 @@ def test_reductions_among_functions(case):
         assert len(case.graph(t, alone=True)[0]._engines.steps) == 1
 
 
+def test_score_mods(tmp_path, monkeypatch):
+    """A soft cap with a causal mask, forward and backward, beside the definition."""
+    file, made = tmp_path / "rows.jsonl", graph.cases
+    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[:2])
+    assert graph.main(["--only", "score_mod", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
+    rows = list(map(json.loads, file.read_text().splitlines()))
+    assert [row["plan"] for row in rows] == ["sdpa_fwd_naive", "sdpa_bwd_naive"] and all(0 < row["error"] <= 1 for row in rows)
+    assert all(row["of_plain"] > 0 and row["plain_plan"] == row["plan"] for row in rows)
+
+
 def test_unknown_parts():
     with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
         graph.main(["--only", "networks"])
