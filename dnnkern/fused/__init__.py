@@ -197,9 +197,11 @@ def fused_reduction(program, inputs, *, axes, numbers=(), index_axes=(), out=Non
     if not isinstance(numbers, (list, tuple)):
         raise TypeError(f"fused_reduction: numbers is {shown(numbers)}; expected a list of numbers")
     operation = _reduction_operation_of(program, len(inputs))
-    scalars = tuple([number("fused_reduction", f"numbers[{k}]", v) for k, v in enumerate(numbers)])
-    if len(scalars) != len(operation.scalars):
-        raise ValueError(f"fused_reduction: {len(scalars)} numbers for a program with {len(operation.scalars)} loads by 'value'")
+    scalars = ()
+    if numbers or operation.scalars:
+        scalars = tuple([number("fused_reduction", f"numbers[{k}]", v) for k, v in enumerate(numbers)])
+        if len(scalars) != len(operation.scalars):
+            raise ValueError(f"fused_reduction: {len(scalars)} numbers for a program with {len(operation.scalars)} loads by 'value'")
     axes, index_axes = ints("fused_reduction", "axes", axes), ints("fused_reduction", "index_axes", index_axes)
     parameters = program, axes, index_axes if type(index_axes) is tuple else (index_axes,)
     return operation.call(tuple(inputs), out, parameters, scalars, workspace, stream, choice)

@@ -13,7 +13,7 @@ from ..engine.fold import make_fold
 from ..engine.functions import instructions_of
 from ..host.launch import Argument
 from ._arrays import joined, make_offset, stride_argument, struct_argument
-from ._estimate import COST, instructions
+from ._estimate import COST
 
 
 # ---- the row's values
@@ -265,10 +265,10 @@ def make_next(program, level):
 # ---- estimates
 
 @functools.cache
-def element_instructions(program):
-    """Instructions of an element, of all levels and of the final functions."""
+def element_instructions(program, kept=False):
+    """Instructions of an element, of all levels and of the final functions; `kept`: what several of these need is computed once."""
     stages = program.stages
-    found = instructions(stages.final) if stages.final.stores else 0
-    for stage in stages.levels:
-        found += sum(instructions_of(step.function) - COST.apart for step in stage.element.steps) + 3 * len(stage.modes)
-    return found + COST.value * sum(access == "matrix" for _, access in program.loads) * len(stages.levels)
+    walks = 1 if kept else len(stages.levels) + 1
+    steps = program.element_steps if kept else [s for p in (*(stage.element for stage in stages.levels), stages.final) for s in p.steps]
+    moved = walks * sum(access == "matrix" for _, access in program.loads) + len(stages.final.stores)
+    return COST.value * moved + sum(instructions_of(s.function) - COST.apart for s in steps) + 2 * len(program.reductions)

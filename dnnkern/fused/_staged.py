@@ -196,6 +196,12 @@ class StagedProgram:
             number.append(first + len(steps) - 1)
         return StagedProgram(self.loads, steps, [(number[v], dtype, access) for v, dtype, access in self.stores])
 
+    @property
+    def element_steps(self) -> tuple:
+        """Those that kernels compute of each element, without reductions."""
+        p = self.hoisted
+        return tuple(s for s, (_, kind) in zip(p.steps, p._places[len(p.loads):]) if kind == "full")
+
     @functools.cached_property
     def stages(self) -> Stages:
         """What a kernel runs."""

@@ -187,7 +187,7 @@ def estimate(problem, device, config):
     resident, passes = config.blocks, len(problem.program.stages.levels)
     fill = forms.length / (config.threads * config.lanes * config.chunks.elements)
     flight = config.block * resident * 4 * config.words * fill
-    each = element_instructions(problem.program) + COST.access / config.chunks.elements * config.arrays
+    each = element_instructions(problem.program, config.keeps) + COST.access / config.chunks.elements * config.arrays
     each *= COST.parts if config.cover == "parts" else 1.0
     issue = issue_seconds(forms.count * config.threads, COST.thread * passes + config.lanes * config.chunks.elements * each, device)
     strided = COST.parts if config.cover == "parts" else 1.0

@@ -84,7 +84,7 @@ def estimate(problem, device, config):
     full = problem.bytes if config.program.stores else 0
     blocks = forms.count * config.splits
     rate = flight_rate(config.block * config.blocks * 4 * config.words, COST.in_flight) * occupied(blocks * THREADS, 512, device)
-    issue = issue_seconds(forms.form.size, (levels + bool(full)) * element_instructions(problem.program) / (levels + 1), device)
+    issue = issue_seconds(forms.form.size, element_instructions(problem.program), device)
     work = overlap(memory=memory_seconds(levels * read + full, device) / rate, issue=issue)
     return (levels + 1) * (LAUNCH + COST.alone) + work
 
