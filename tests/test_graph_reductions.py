@@ -1,6 +1,9 @@
 """Reductions of what an anchor computes: in its kernel, by tiles, and a second small one."""
+import contract
 import numpy as np
 import pytest
+from cases.matmul import Matmul  # noqa: F401
+from cases._matmul_reductions import ROUNDING, SEVERAL, ReducedMatmul
 from graph_patterns import Both, Patterns, count_launches
 from graphs import T, array_of, execute, like, new_graph
 
@@ -97,7 +100,7 @@ def test_nothing_in_between_is_in_the_workspace(together):
     assert mma.workspace(step.problem, target, config) == 4 * 48 * 2 * -(-40 // config.tile.bm)
 
 
-@pytest.mark.parametrize("name", ["naive", "mma"])
+@pytest.mark.parametrize("name", ["naive", "mma", "wgmma"])
 def test_nan_and_infinities(name):
     """Of elements, not of what lies beyond the edges."""
     from dnnkern.host.tensor import Tensor
@@ -118,6 +121,29 @@ def test_nan_and_infinities(name):
     np.testing.assert_array_equal(outs[1], v.min(1, keepdims=True))
     np.testing.assert_array_equal(outs[2], [[np.nan]])
     np.testing.assert_array_equal(outs[3], v.sum(1, keepdims=True))
+
+
+def test_warps_that_share_a_tile():
+    """Each has rows of its own to finish, some of those that all of them reduce."""
+    case = ReducedMatmul("reduced-slices", 40, 24, 64, "float16", reductions=(*SEVERAL, *ROUNDING), out_dtype="float32")
+    algorithm, problem = dispatch.named("matmul", "mma"), case.problem()
+    found = [v for v in algorithm.variants(problem, contract.device()) if v.config.tile.slices > 1]
+    assert found and all(v.config.ranges == 1 for v in found)
+    for v in found[:2]:
+        contract.check(v, case, again=False, only="float")
+
+
+def test_what_is_in_place():
+    """wgmma reads c once more when y is stored."""
+    from dataclasses import replace
+    from dnnkern.host.tensor import Tensor
+    from dnnkern.matmul import MatmulProblem
+    a, b, y = tensors()
+    problem = MatmulProblem(a, b, y, c=y, in_place=True, program=Program((), (), (), None, 1, [(0, "add", "rows", "float32")]),
+                            extras=[Tensor.packed((1, 8), "float32")])
+    assert "c is y" in dispatch.named("matmul", "wgmma").reason(problem)
+    assert dispatch.named("matmul", "mma").reason(problem) is None
+    assert dispatch.named("matmul", "wgmma").reason(replace(problem, in_place=False)) is None
 
 
 def tensors(m=8, n=8):

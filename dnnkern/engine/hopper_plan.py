@@ -25,6 +25,7 @@ from .roles import operand_strides
 from .scales import FP8, ScaleStrides
 from .simt import band_arguments
 from .simt_plan import addends_refusal
+from .tile_states import reduces
 
 COST = constants("engine/hopper")
 MOST_SUMS = 96  # of a thread, where the epilogue stores aside: beside more the addresses of a program's matrices are spilled
@@ -284,6 +285,29 @@ class MatmulOutput(NamedTuple):
     extras: object
 
 
+class ReducedOutput(NamedTuple):
+    """A `MatmulOutput` with what reductions write, see `engine.tile_states`."""
+    y: object
+    y_row: i64
+    y_column: i64
+    y_batch: i64
+    m: i32
+    n: i32
+    scale_a: object
+    scale_b: object
+    scale_strides: ScaleStrides
+    c_batch: i64
+    alpha: f32
+    beta: f32
+    bias: object
+    bias_stride: i64
+    c: object
+    c_row: i64
+    c_column: i64
+    extras: object
+    states: object
+
+
 @functools.cache
 def make_epilogue_params(spec):
     """Device function ``epilogue_params(out, z)``: the epilogue's parameters of a `MatmulOutput`, for matrix z of the batch."""
@@ -298,12 +322,13 @@ def make_epilogue_params(spec):
 
 @functools.cache
 def make_sink(special):
-    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`."""
+    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`, or of a
+    program with reductions a `ReducedOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
                                    ahead=special.ahead) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
-    epilogue_params = make_epilogue_params(spec)
+    epilogue_params, states_of = make_epilogue_params(spec), _states if reduces(spec) else _no_states
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
@@ -311,10 +336,20 @@ def make_sink(special):
         e = epilogue_params(out, z)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row, stages, group,
-                        columns)
+                        columns, states_of(out))
         else:
-            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column)
+            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column, z, states_of(out))
     return sink
+
+
+@device_function
+def _states(out):
+    return out.states
+
+
+@device_function
+def _no_states(out):
+    return None
 
 
 class WorkTile(NamedTuple):

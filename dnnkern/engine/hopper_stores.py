@@ -23,6 +23,7 @@ from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
 from .hopper_columns import make_columns
 from .stores import make_group_store
+from .tile_states import WARP_ROWS, Reducing, reduces
 
 
 def stores_aside(spec):
@@ -178,8 +179,8 @@ def make_fetch(width=ROW):
 
 @functools.cache
 def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False):
-    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns])``
-    for 64 rows of results.
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns,
+    states])`` for 64 rows of results.
 
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
@@ -191,6 +192,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
     WIDTH = 64 if halves else 32
+    BLOCKS = WIDTH // 8
     BOXES = tile.bn // WIDTH
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
@@ -202,6 +204,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
     (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(pairs)
+    after, reduced = make_reduced_store(spec, tile.bn, BLOCKS)
 
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
@@ -233,7 +236,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
 
     @device_function
     def store_box(box, s):
-        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns = s
+        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns, reducing = s
         lane, warp = thread & 31, thread >> 5
         r0 = row + warp * 16 + (lane >> 2)
         c0 = column + (lane & 3) * 2
@@ -276,38 +279,90 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
         elif thread == 0:
             tma_store_3d(y_map, buffer, column + start, row, z)
             bulk_commit()
+        after(BLOCKS * box + BLOCKS - 1, reducing)
     store_boxes = unrolled(BOXES, store_box)
 
     @device_function
-    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages=None, group=0, columns=None):
-        store_boxes(0, (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns))
+    def store_all(reducing, s):
+        store_boxes(0, s + (reducing,))
+    store_reduced = reduced(store_all)
+
+    @device_function
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages=None, group=0, columns=None,
+              states=None):
+        store_reduced((acc, first, row, column, z, thread, m, n, e, states),
+                      (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns))
     return store
 
 
 @functools.cache
+def make_reduced_store(spec, bn, blocks):
+    """(device function ``after(last, reducing)``, which reduces `blocks` blocks of 8 columns up to number `last`, once they are stored;
+    ``around(store)`` -> device function ``stored(of_rows, s)``, which calls ``store(reducing, s)`` with what that needs, of rows `of_rows`:
+    (sums, first, row, column, matrix, thread, rows, columns, epilogue's operands, states)). Without reductions they do nothing.
+
+    After the stores, since ptxas moves a rounding that would be the first to read sums in front of the products' end, and then lets
+    products wait for each other.
+    """
+    if not reduces(spec):
+        return device_function(lambda last, reducing: None), lambda store: device_function(lambda of_rows, s: store((), s))
+    from ..reduce._warps import CHUNK, make_warp_reductions
+    OWN, T, begin, chunk, rest, end = make_warp_reductions(spec, bn)
+    COUNT, LAST, HAS_REST = max(blocks // CHUNK, 1), bn // 8 - 1, bn // 8 % CHUNK != 0
+    chunks = unrolled(COUNT, chunk)
+
+    @device_function
+    def after(last, reducing):
+        if (last + 1) % CHUNK == 0:
+            chunks((last + 1) // CHUNK - COUNT, reducing)
+        elif HAS_REST and last == LAST:
+            rest(reducing)
+
+    def around(store):
+        @device_function
+        def stored(of_rows, s):
+            acc, first, row, column, z, thread, m, n, e, states = of_rows
+            own = cuda.local.array(OWN, T)
+            begin((own,))
+            reducing = acc, first, own, row + (thread >> 5) * WARP_ROWS, column, thread & 31, m, Reducing(n, e, z, states)
+            store(reducing, s)
+            end(reducing)
+        return stored
+    return after, around
+
+
+@functools.cache
 def make_direct_store(tile, spec, vector):
-    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
+    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, [z, states])`` for 64 rows of any
+    results.
 
     Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
     """
     COUNT = tile.bn // 8
-    pair = make_group_store(spec, 2, vector)
+    pair, (after, reduced) = make_group_store(spec, 2, vector), make_reduced_store(spec, tile.bn, 1)
 
     @device_function
     def store_columns(j, s):
-        acc, first, r0, r1, c0, m, n, y, at0, at1, y_column, e = s
+        acc, first, r0, r1, c0, m, n, y, at0, at1, y_column, e, reducing = s
         c = c0 + j * 8
         if r0 < m:
             pair(acc, first + 4 * j, r0, c, n, y, at0 + c * y_column, y_column, e)
         if r1 < m:
             pair(acc, first + 4 * j + 2, r1, c, n, y, at1 + c * y_column, y_column, e)
+        after(j, reducing)
     store_all = unrolled(COUNT, store_columns)
 
     @device_function
-    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
+    def store_rows(reducing, s):
+        store_all(0, s + (reducing,))
+    store_reduced = reduced(store_rows)
+
+    @device_function
+    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, z=0, states=None):
         lane, warp = thread & 31, thread >> 5
         r0 = row + warp * 16 + (lane >> 2)
         r1 = r0 + 8
         c0 = column + (lane & 3) * 2
-        store_all(0, (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
+        store_reduced((acc, first, row, column, z, thread, m, n, e, states),
+                      (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
     return store

@@ -89,6 +89,10 @@ def warp_bytes(spec, bm, bn, threads, row_layers, column_layers):
     return shared_bytes(spec, bm, bn, threads, row_layers, column_layers)
 
 
+WARP_ROWS = 16
+"""Of the tiles of warpgroups, see `reduce._warps`."""
+
+
 def single_states(spec):
     """`reduce._tiles.make_single` of an `EpilogueSpec`, None where there are no reductions."""
     if not reduces(spec):
@@ -116,17 +120,17 @@ def states_seconds(nbytes, device):
     return LAUNCH + Cost(reduction=2 * nbytes / device.bandwidth)
 
 
-def states_argument(parts, bm, bn):
-    """The kernel parameter `states`."""
+def states_argument(parts, bm, bn, first=0):
+    """The kernel parameter `states`; `first` bytes of the workspace are another's."""
     if not parts.reduced:
         return NOTHING
     from ..reduce._tiles import states_argument as argument
-    return argument(parts, bm, bn)
+    return argument(parts, bm, bn, first)
 
 
-def with_finish(launches, parts, bm, bn, dependent=False):
+def with_finish(launches, parts, bm, bn, dependent=False, first=0):
     """The launches, and the one that ends the reductions where there are some; `dependent` (sm_90): prepared while those run."""
     if not parts.reduced:
         return launches
     from ..reduce._tiles import finish_launch
-    return (*launches, finish_launch(parts, bm, bn, dependent))
+    return (*launches, finish_launch(parts, bm, bn, dependent, first))

@@ -17,18 +17,23 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
+from ..engine.hopper_plan import (Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
                                   make_epilogue_params, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
                                   product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import store_width, stored_by_rows
+from ..engine.tile_states import (WARP_ROWS, reduces, states_argument, states_bytes, states_refusal, states_seconds,
+                                  with_finish)
 from ..host.launch import Argument, Launch
 
 
 def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
-    return refusal(problem, stored_by_rows(problem))
+    parts = stored_by_rows(problem)
+    if parts.reduced and problem.in_place:
+        return "reductions where c is y: c is read when y has been stored"
+    return refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
 
 
 def configs(problem, device):
@@ -41,15 +46,17 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """Copies of operands that TMA cannot address."""
-    return sum(x.bytes for x in operands_of(stored_by_rows(problem), problem.math))
+    """Copies of operands that TMA cannot address; partial reductions."""
+    parts = stored_by_rows(problem)
+    return sum(x.bytes for x in operands_of(parts, problem.math)) + states_bytes(parts, WARP_ROWS, config.tile.bn)
 
 
 def estimate(problem, device, config):
     """Waves of tiles; a launch and two passes for each copy."""
     parts, tile = stored_by_rows(problem), config.tile
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts, problem.math)
-    return pack_seconds(operands, device) + product_seconds(
+    states = states_bytes(parts, WARP_ROWS, tile.bn)
+    return (states_seconds(states, device) if states else 0.0) + pack_seconds(operands, device) + product_seconds(
         problem, tile, device, tile_count(parts, tile) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 
@@ -103,18 +110,22 @@ def kernel(special):
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
                            addend=make_addend_stages(tile, corner) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None)
-    BY_RING = special.by_ring
+    BY_RING, REDUCES = special.by_ring, reduces(spec)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, addend_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
                      each, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                     c_row_stride, c_column_stride, extras):
+                     c_row_stride, c_column_stride, extras, states):
         shared = cuda.shared.array(0, u32)
         addend = tensor_map_address(addend_map if BY_RING else y_map)
+        if REDUCES:
+            out = ReducedOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
+                                c, c_row_stride, c_column_stride, extras, states)
+        else:
+            out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
+                               c, c_row_stride, c_column_stride, extras)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                             c_row_stride, c_column_stride, extras), addend)
+                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), out, addend)
     return matmul_wgmma
 
 
@@ -134,15 +145,15 @@ def build(problem, device, config):
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"), staged,
                              pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs))
-    b_rows = tile.bn // tile.cluster
+    b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, addend, Argument("int32", tiles), *place,
-                 *output_arguments(parts))
+                 *output_arguments(parts), states_argument(parts, WARP_ROWS, tile.bn, packed))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
-    return (*a.pack(0), *b.pack(a.bytes),
-            Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, cluster=(tile.cluster, 1, 1),
-                   dependent=True))
+    return with_finish((*a.pack(0), *b.pack(a.bytes),
+                        Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
+                               cluster=(tile.cluster, 1, 1), dependent=True)), parts, WARP_ROWS, tile.bn, True, packed)
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True)
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True, reductions=True)

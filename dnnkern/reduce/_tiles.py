@@ -49,9 +49,10 @@ class Partial:
         return ceil_div(numbers * ITEMSIZE[self.compute], 16) * 16
 
 
-def partials_of(parts, bm, bn) -> list:
-    """The `Partial` of each reduction of a product's `Roles`, or of what has these of them, in tiles of bm x bn."""
-    found, first, compute = [], 0, parts.epilogue.program.reduced_type(parts.epilogue.compute)
+def partials_of(parts, bm, bn, first=0) -> list:
+    """The `Partial` of each reduction of a product's `Roles`, or of what has these of them, in tiles of bm x bn; `first` bytes of the
+    workspace are another's."""
+    found, compute = [], parts.epilogue.program.reduced_type(parts.epilogue.compute)
     tiles_m, tiles_n = ceil_div(parts.m, bm), ceil_div(parts.n, bn)
     for of in parts.reduced:
         results, tiles, count = {"rows": (parts.n, tiles_m, parts.m), "columns": (parts.m, tiles_n, parts.n),
@@ -65,9 +66,9 @@ def partials_of(parts, bm, bn) -> list:
     return found
 
 
-def states_argument(parts, bm, bn):
+def states_argument(parts, bm, bn, first=0):
     """The kernel parameter `states`: `MEMBERS` of each reduction."""
-    members = [a for p in partials_of(parts, bm, bn) for a in (
+    members = [a for p in partials_of(parts, bm, bn, first) for a in (
         Argument(f"{p.compute}*", "workspace", p.first), *(Argument("int64", v) for v in (p.matrix, p.tile, p.outputs * p.splits)))]
     kind = operands_class(tuple(a.type for a in members))
     return Argument(kind, kind(*members))
@@ -142,10 +143,10 @@ def _with_finish(before, K, finish, ACROSS):
     return both
 
 
-def finish_launch(parts, bm, bn, dependent=False):
+def finish_launch(parts, bm, bn, dependent=False, first=0):
     """The second launch; `dependent`: prepared while the first runs."""
     members, kinds, blocks, threads = [], [], 1, 0
-    partials = partials_of(parts, bm, bn)
+    partials = partials_of(parts, bm, bn, first)
     for p in partials:
         name, mode, over, dtype, by_matrix, steps = p.reduced
         dims = [Dim(size, step, 0) for (size, _), step in zip(parts.batch, steps.batch)] if by_matrix else []

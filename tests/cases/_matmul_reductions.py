@@ -101,7 +101,7 @@ def reductions():
     yield case("genstats-whole-tiles", 128, 64, 32)
     yield case("genstats-skinny", 5, 140, 40)
     yield case("genstats-one-row", 1, 67, 24)
-    yield case("several-batch3", 35, 21, 16, batch_a=(3,), batch_b=(3,), of=SEVERAL, out_dtype="float32", bias="column")
+    yield case("several-batch3", 70, 13, 16, batch_a=(3,), batch_b=(3,), of=SEVERAL, out_dtype="float32", bias="column")
     yield case("several-batch2x3", 17, 30, 16, "bfloat16", batch_a=(2, 3), batch_b=(3,), of=SEVERAL)
     yield case("several-by-columns", 66, 34, 16, of=SEVERAL, layout={"y": {"order": (1, 0)}})
     yield case("rounding", 40, 75, 32, "bfloat16", of=ROUNDING, out_dtype="float32", rounds=False)
