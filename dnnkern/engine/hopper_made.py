@@ -111,7 +111,7 @@ def make_made_rows(tile, loader, rows, made, pairs, edge):
     """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: columns end
     within a stage."""
     GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
-    fill, word, columns = _make_fill(item, GROUPS), _make_word(made, pairs, edge), _make_columns(made.program, pairs, edge)
+    fill, word, columns = _make_fill(item, GROUPS), make_word(made, pairs, edge), make_columns(made.program, pairs, edge)
     multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
     wait, (_, _, column_of, row_of, mask, _) = make_wgmma_wait(STEPS - 1, 0), rows
     MASKED = mask is not None
@@ -173,7 +173,8 @@ def paired(making):
                  if access == "column" and fits(tensor, steps))
 
 
-def _make_columns(program, pairs, edge):
+@functools.cache
+def make_columns(program, pairs, edge):
     """Device function ``columns(k, end, e)``: the values of those operands at column k, and of the next column; k is even, as is `end`."""
     if not pairs:
         return device_function(lambda k, end, e: (0, 0))
@@ -208,7 +209,8 @@ def _with_pair(before, kind, AT):
     return more_values
 
 
-def _make_word(made, pairs, edge):
+@functools.cache
+def make_word(made, pairs, edge):
     """Device function ``word(pair, given, row, k, end, e)``: two neighbours along k, made of two in memory, and of the values of `pairs`; 0
     from `end` on."""
     source = loaded_type(made.source)

@@ -16,14 +16,16 @@ from ...dispatch import Algorithm, Note
 
 from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
+from ...engine.functions import steps_instructions
 from ...engine.hopper_columns import paired_columns
 from ...engine.hopper_stores import staged_addend, stores_aside
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
+from .._prologue import making_of_image, prologue_refusal
 from .._taps import roles
-from .kernel import CHANNELS, WIDE, Body, Tiles, halo_kernel
+from .kernel import CHANNELS, WIDE, Body, Source, Tiles, halo_kernel
 
 COST, WGMMA = constants("conv/halo"), constants("engine/hopper")
 
@@ -55,10 +57,19 @@ def _body(p, config):
     total = _channels(p)[0]
     body = Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
                 config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue,
-                *_given(p))
+                *_given(p), **_made(p))
     with_boxes = replace(body, by_ring=True)
     fits = body.staged is not None and _pixels_apart(_addend(p, body.staged)[2], (p.n, *roles(p)[-1])) > 0
     return with_boxes if fits and with_boxes.shared <= MOST_SHARED else body
+
+
+def _made(p):
+    """The fields of `Body` that say what the image is made of."""
+    making = making_of_image(p)
+    if making is None:
+        return {}
+    from ...engine.hopper_made import paired  # programs are imported where there is one
+    return {"made": making.made, "made_pairs": paired(making)}
 
 
 @remembered
@@ -99,6 +110,9 @@ def supports(problem):
     p = problem
     if p.dtype not in ("float16", "bfloat16") or p.w.dtype != p.dtype or p.output.dtype not in ("float16", "bfloat16"):
         return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; expected 16-bit floats"
+    reason = prologue_refusal(p) or p.x.itemsize != 2 and f"an image of {p.x.dtype}, which is made of 16 bits in place"
+    if reason:
+        return reason
     if p.groups > 1 or p.strides != (1, 1, 1):
         return f"{p.groups} groups, stride {p.stride}; expected one group and stride 1"
     if p.taps == 1:
@@ -182,7 +196,11 @@ def estimate(problem, device, config):
     late = max(0, boxes - config.stages) * (COST.late + body.stage / COST.late_bytes)     # a consumer loads its boxes one by one
     slower = (COST.one_stage if config.stages == 1 else 1.0) + COST.consumer * (4 - config.consumers)
     times = tiles * slower / device.clock_hz
-    work = overlap(math=times * products, issue=times * ((COST.line + COST.box * boxes) * config.lines),
+    issue = (COST.line + COST.box * boxes) * config.lines
+    if p.prologue_a is not None:
+        pieces = boxes * ceil_div(math.prod(body.box), 16)  # of 8 elements, a thread's
+        issue += pieces * (COST.piece + 8 * COST.function * steps_instructions(p.prologue_a.program))
+    work = overlap(math=times * products, issue=times * issue,
                    waits=times * (COST.waiting * config.lines + late))
     work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)
     return Cost(launch=COST.start) + overlap(work, exposed=COST.exposed, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
@@ -216,9 +234,11 @@ def build(problem, device, config):
                  Argument("int32", tiles), Argument(Divisor, divisor(parts)),
                  Argument(Tiles, Tiles(divisor(of_plane), divisor(across), divisor(result_sizes[0]), *before)),
                  *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)),
-                 operands_argument(p.epilogue, _operand_steps(p), p.n * math.prod(result_sizes), columns))
+                 operands_argument(p.epilogue, _operand_steps(p), p.n * math.prod(result_sizes), columns),
+                 Argument(Source, Source(*sizes, total)), NOTHING if p.prologue_a is None else making_of_image(p).argument(0))
     return (Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="halo_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, programs=True, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", arch="sm_90a")
+                   for op in ("conv_fwd", "conv_bwd_data"))

@@ -10,11 +10,13 @@ works because the swizzle permutes 16-byte vectors by their address, wherever an
 A block loads its filters once, all taps of them, and walks over its tiles. Each of its consumer warpgroups has every n-th tile and its own
 stages, so while one stores its results, through the stage that held its pixels, the others multiply. An array that the epilogue adds comes
 by TMA too, to a box of the warpgroup's own: a tile's is loaded when the pixels of its next tile are, if those have a stage by then.
+
+An image that a program makes is made in the stage, once for all taps: pixels of the padding, which TMA filled with zeros, are left alone.
 """
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...device import cuda, device_function, f32, i32, jit, u32
 from ...device.barrier import barrier_sync
@@ -25,12 +27,15 @@ from ...device.index import Divisor, ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
-from ...device.vec import address, shared_address
+from ...device.vec import address, load_shared_4u32, shared_address, store_shared_4u32
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
 from ...engine.hopper_columns import make_columns
 from ...engine.hopper_stores import make_fetch, make_fill, make_staged, stores_aside
+
+if TYPE_CHECKING:
+    from ...engine.prologues import Made
 
 WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
 BARRIERS = 256          # bytes
@@ -45,7 +50,7 @@ class Body:
     a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
     "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through shared memory, see `staged_addend`;
     `pairs`: what it reads in pairs of columns, see `paired_columns`; `by_ring`: what is staged has boxes of its own, otherwise the threads
-    copy it to the stage.
+    copy it to the stage; `made`: what the image is made of, with the operands that come in pairs of channels.
     """
     dtype: str
     taps: tuple
@@ -62,6 +67,8 @@ class Body:
     staged: str | int | None = None
     pairs: tuple = ()
     by_ring: bool = False
+    made: "Made | None" = None
+    made_pairs: tuple = ()
 
     def __post_init__(self):
         steps = self.taps[0] * self.blocks
@@ -102,6 +109,14 @@ class Body:
         return 128 * (self.consumers + 1)
 
 
+class Source(NamedTuple):
+    """Extents of the image along d, h, w, and its channels."""
+    deep: i32
+    high: i32
+    wide: i32
+    channels: i32
+
+
 class Tiles(NamedTuple):
     """Tiles of a plane and of a line of tiles, planes of an image; leading padding along d, h, w."""
     plane: Divisor
@@ -110,6 +125,31 @@ class Tiles(NamedTuple):
     padding_d: i32
     padding_h: i32
     padding_w: i32
+
+
+@functools.cache
+def _make_pixels(body):
+    """Device function ``make(at, depth, line, column, block, source, thread, operands)``: the pixels of a box at the shared address `at`,
+    whose first one in the image is given, of 64 channels from 64 * `block` on; by 128 threads, for wgmma to read. Host function."""
+    from ...engine.hopper_made import make_columns, make_word  # programs are imported where there is one
+    word, columns = make_word(body.made, body.made_pairs, False), make_columns(body.made.program, body.made_pairs, False)
+    WIDTH, PIXELS = body.box[1], body.box[0] * body.box[1]
+
+    @device_function
+    def make(at, depth, line, column, block, source, thread, operands):
+        piece = thread & 7  # of 16 bytes, in all of the thread's pixels
+        c = block * CHANNELS + piece * 8
+        if 0 <= depth < source.deep and c < source.channels:
+            first, second = columns(c, source.channels, operands), columns(c + 2, source.channels, operands)
+            third, fourth = columns(c + 4, source.channels, operands), columns(c + 6, source.channels, operands)
+            for pixel in range(thread >> 3, PIXELS, 16):
+                h, w = line + pixel // WIDTH, column + pixel % WIDTH
+                if 0 <= h < source.high and 0 <= w < source.wide:
+                    to = at + u32(pixel * ROW + ((piece ^ (pixel & 7)) << 4))
+                    x = load_shared_4u32(to)
+                    store_shared_4u32(to, word(x[0], first, 0, c, 0, operands), word(x[1], second, 0, c + 2, 0, operands),
+                                      word(x[2], third, 0, c + 4, 0, operands), word(x[3], fourth, 0, c + 6, 0, operands))
+    return make
 
 
 @functools.cache
@@ -137,6 +177,7 @@ def halo_kernel(body):
     staged_array, arrived, PIXELS = make_staged(body.epilogue, body.staged) if STAGED else None, wait_copies(0), 64 * TILES
     (WORDS, read_columns, _), PAIRS = make_columns(body.epilogue, body.pairs, 2 * COLUMNS), bool(body.pairs)
     CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
+    MADE, make_pixels = body.made is not None, body.made and _make_pixels(body)
 
     @device_function
     def locate(t, tiles):
@@ -267,7 +308,7 @@ def halo_kernel(body):
 
     @device_function
     def consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, consumer, thread, n, extents,
-                e):
+                e, source, operands):
         acc = cuda.local.array(SUMS, f32)
         turn = box_of(consumer, one_box.consumer_start().phase)
         addend = ring + ADDENDS + turn.stage * ALL_RESULTS
@@ -283,6 +324,12 @@ def halo_kernel(body):
                 own = of_consumer(state, consumer)
                 at = ring + own.stage * STAGE
                 rings.consumer_wait(bars, own)
+                if MADE:
+                    _, depth = divide_remainder(plane, tiles.planes)
+                    make_pixels(at, depth + step // BLOCKS * DT - tiles.padding_d, line - tiles.padding_h, column - tiles.padding_w,
+                                step % BLOCKS, source, thread, operands)
+                    fence_async_shared()
+                    barrier_sync(consumer + 1, 128)
                 for tap in range(TAPS):
                     pixel = at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW))
                     b = filters + u32((step * TAPS + tap) * PART)
@@ -300,7 +347,7 @@ def halo_kernel(body):
 
     @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, addend, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
-                        residual, residual_row, residual_column, extras):
+                        residual, residual_row, residual_column, extras, source, operands):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         addend_map = tensor_map_address(addend if BY_RING else y)
@@ -331,5 +378,5 @@ def halo_kernel(body):
             e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
                               extras)
             consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, role - 1, tid & 127, n,
-                    (high, wide), e)
+                    (high, wide), e, source, operands)
     return conv_halo_wgmma

@@ -38,12 +38,12 @@ from ...engine.hopper_columns import columns_ahead, make_columns_ahead, paired_c
 from ...engine.hopper_plan import TILES, addend_argument, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
-from ...engine.prologues import making_by
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
+from .._prologue import making_of_image, prologue_refusal
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
 from .made import make_pixel_rows
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
@@ -105,7 +105,7 @@ def supports(problem):
     image, forward = (problem.x if problem.op == "conv_fwd" else problem.y), problem.op == "conv_fwd"
     if wgmma_dtype(problem.dtype, problem.math) is None:
         return f"dtype {problem.dtype}" + (" without math='tf32'" if problem.dtype == "float32" else "")
-    reason = problem.prologue_a is not None and _prologue_refusal(problem)
+    reason = prologue_refusal(problem)
     if reason:
         return reason
     channels = problem.c_group if forward else problem.k_group
@@ -126,17 +126,6 @@ def supports(problem):
     if max(tiles, parts.pixels + 512, problem.c + 512, problem.k + 512) >= 2 ** 31:
         return f"{parts.pixels} pixels in each of {parts.classes} classes; the limit is 2**31 pixels and as many tiles of 64 x 64"
     return None
-
-
-def _prologue_refusal(problem):
-    """Why an image cannot be made in registers, or None."""
-    program = problem.prologue_a.program
-    if problem.dtype not in ("float16", "bfloat16") or problem.x.itemsize > 2:
-        return f"an image of {problem.x.dtype} of which a prologue makes {problem.dtype}; expected at most 16 bits, and 16"
-    if problem.groups > 1:
-        return f"a prologue, and {problem.groups} groups"
-    others = [access for _, access in program.operands if access not in ("scalar", "value", "column")]
-    return f"a prologue with operands by {', '.join(others)}; expected channels alone" if others else None
 
 
 def configs(problem, device):
@@ -365,13 +354,6 @@ def _program_refusal(problem, parts):
     return None
 
 
-def _making(problem):
-    """The `Making` of the image, or None."""
-    if problem.prologue_a is None:
-        return None
-    return making_by(problem, "a", [Steps(0, strides[1]) for strides in problem.prologue_strides])
-
-
 def build(problem, device, config):
     """Copies of operands where TMA needs them, then one persistent launch."""
     parts, tile = parts_of(problem), config.tile
@@ -384,7 +366,7 @@ def build(problem, device, config):
     rows = sum(out.itemsize * s % (2 * out.itemsize) for s in (problem.output_strides[0], *problem.output_strides[2:])) == 0
     pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
     dtype, w_dtype = (wgmma_dtype(t, problem.math) for t in (problem.dtype, w.tensor.dtype))
-    making = _making(problem)
+    making = making_of_image(problem)
     image_map = image.argument(parts.axes, tile.bm, 0, making and DEPTH)
     y_map, addend, staged, pairs, by_ring = image_map, NOTHING, None, (), False
     if store == "tma":

@@ -117,8 +117,9 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "s of a launch; cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little; of a line of "
     "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
-    "shorter of both", ("start",),
-    start=2e-6, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25, consumer=0.015, block=4000,
+    "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with",
+    ("start", "piece", "function"),
+    start=2e-6, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25, consumer=0.015, block=4000,
     filters=48, exposed=0.05)
 row("conv/implicit_gemm", GUESSED,
     "times as long as a product, for the gathering; least share of k that counts",
