@@ -311,8 +311,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
     WORDS, load_ahead = ahead or (0, None)
-    first_rows, rows_after, multiply_made = (made.rows.first, made.rows.after, made.multiply) if MADE else (None,) * 3
-    KEPT = made.rows.kept if MADE else 0
+    first_rows, rows_after = (made.rows.first, made.rows.after) if MADE else (None, None)
+    made_ahead, multiply_made, KEPT, COLUMNS = (made.ahead, made.multiply, made.rows.kept, made.words) if MADE else (None, None, 0, 0)
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
@@ -370,7 +370,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
         columns = cuda.local.array(max(WORDS, 1), u32)
-        kept = cuda.local.array(max(KEPT, 1), u32)
+        kept, made_columns = cuda.local.array(max(KEPT, 1), u32), cuda.local.array(max(COLUMNS, 1), u32)
         while t < tiles:
             tile = locate(t, rank, place)
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
@@ -395,6 +395,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if MADE:
                 rows = first_rows(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands, kept)
             for k in range(begin, end):
+                if MADE:
+                    made_ahead(made_columns, rows, thread)
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
                 if PROMOTED:
@@ -416,7 +418,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                                 total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
                     continue
                 if MADE:
-                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept)
+                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept,
+                                  made_columns)
                     rows = rows_after(rows, tile)
                 else:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))

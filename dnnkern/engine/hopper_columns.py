@@ -66,11 +66,16 @@ def make_columns(spec, pairs, width=ROW):
     first is `column`, into the first `words` of a local array; ``values(words, j)`` gives the values of its pair number j: those of
     the first columns, and those of the second, each a tuple with a value for each operand.
     """
+    return make_column_words([(_pointer(spec, name), spec.bias_dtype if name == "bias" else spec.program.operands[name][0])
+                              for name in pairs], width)
+
+
+def make_column_words(arrays, width):
+    """The same of arrays that are (device function pointer(e), dtype). Host function."""
     count, read, values = 0, None, None
-    for name in pairs:
-        dtype = spec.bias_dtype if name == "bias" else spec.program.operands[name][0]
+    for pointer, dtype in arrays:
         per = 2 // element(dtype).per_word
-        read, values = _with_pairs(read, values, _pointer(spec, name), element(dtype).unpack, count, width // 16, per)
+        read, values = _with_pairs(read, values, pointer, element(dtype).unpack, count, width // 16, per)
         count += width // 16 * per
     return count, read, values
 

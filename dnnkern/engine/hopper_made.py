@@ -20,6 +20,8 @@ from ..host.dtypes import numpy_dtype
 from .constants import constants
 from .cost import sm_issue_seconds
 from .functions import steps_instructions
+from .hopper import ROW
+from .hopper_columns import make_column_words
 
 DEPTH = 64  # elements of k in a stage, 128 bytes of what is made
 STEP = 16   # of them in a product
@@ -27,12 +29,14 @@ STEPS = DEPTH // STEP
 
 
 COST = constants("engine/hopper_made")
-WORDS = 40  # registers that a thread needs beside its sums for each 64 rows: 4 steps of 4 words, and what they are made of
+WORDS = 36  # registers of a thread for each 64 rows: 4 steps of 4 words, as many of what they are made of, two rows
+OTHERS = 24
 
 
-def fits_made(tile):
-    """Whether a thread has the registers. Host function."""
-    return tile.sums + tile.groups * WORDS <= tile.registers[1]
+def fits_made(tile, making):
+    """Whether a thread has the registers, those of a stage's columns among them. Host function."""
+    words, _, _ = _make_stage_columns(making.made.program, paired(making))
+    return tile.sums + tile.groups * WORDS + words + OTHERS <= tile.registers[1]
 
 
 def made_step(program, tile, device):
@@ -68,14 +72,20 @@ class MadeRows(NamedTuple):
     """How a warpgroup makes its rows of a.
 
     rows : Rows
-    multiply : device function (acc, at, b, accumulate, thread, state, kept)
+    ahead : device function (columns, state, thread)
+        Load what the program reads of the stage's columns to the local array `columns`, before the stage is there.
+    multiply : device function (acc, at, b, accumulate, thread, state, kept, columns)
         A stage of the warpgroup's rows, which lie at the shared address `at`, times the matrix of descriptor `b`, in `STEPS` groups of
         products.
+    words : int
+        Of `columns`.
     pitch : int
         Bytes of a row of a stage.
     """
     rows: Rows
+    ahead: object
     multiply: object
+    words: int
     pitch: int
 
 
@@ -111,17 +121,29 @@ def make_made_rows(tile, loader, rows, made, pairs, edge):
     """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: columns end
     within a stage."""
     GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
-    fill, word, columns = _make_fill(item, GROUPS), make_word(made, pairs, edge), make_columns(made.program, pairs, edge)
+    fill, word, (WORDS, read, values) = _make_fill(item, GROUPS), make_word(made, pairs, edge), _make_stage_columns(made.program, pairs)
     multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
     wait, (_, _, column_of, row_of, mask, _) = make_wgmma_wait(STEPS - 1, 0), rows
-    MASKED = mask is not None
+    MASKED, PAIRS = mask is not None, bool(pairs)
+
+    @device_function
+    def ahead(columns, state, thread):
+        if PAIRS:
+            k, end, e = column_of(state)
+            read(columns, k, k + 2 * (thread & 3), end, e)
+
+    @device_function
+    def given(columns, j):
+        if PAIRS:
+            return values(columns, j)
+        return 0, 0
 
     @device_function
     def step(i, s):
-        acc, found, b, accumulate, thread, state, kept = s
+        acc, found, b, accumulate, thread, state, kept, columns = s
         k, end, e = column_of(state)
         words, column = cuda.local.array(4 * GROUPS, u32), k + STEP * i + 2 * (thread & 3)
-        early, late = columns(column, end, e), columns(column + STEP // 2, end, e)
+        early, late = given(columns, 2 * i), given(columns, 2 * i + 1)
         wait(acc)
         for n in range(2 * GROUPS):
             fragment, row = n // 2 * 4 + n % 2, row_of(state, n)
@@ -136,11 +158,11 @@ def make_made_rows(tile, loader, rows, made, pairs, edge):
     steps = unrolled(STEPS, step)
 
     @device_function
-    def multiply(acc, at, b, accumulate, thread, state, kept):
+    def multiply(acc, at, b, accumulate, thread, state, kept, columns):
         found = cuda.local.array(4 * STEPS * GROUPS, u32)
         fill(found, at, thread)
-        steps(0, (acc, found, b, accumulate, thread, state, kept))
-    return MadeRows(rows, multiply, DEPTH * item)
+        steps(0, (acc, found, b, accumulate, thread, state, kept, columns))
+    return MadeRows(rows, ahead, multiply, WORDS, DEPTH * item)
 
 
 def _make_fill(item, groups):
@@ -174,18 +196,23 @@ def paired(making):
 
 
 @functools.cache
-def make_columns(program, pairs, edge):
-    """Device function ``columns(k, end, e)``: the values of those operands at column k, and of the next column; k is even, as is `end`."""
+def _make_stage_columns(program, pairs):
+    """(words, device functions `read` and `values`) of the operands `pairs`, for the pairs of columns of a stage that a thread makes, see
+    `hopper_columns.make_columns`. Host function."""
+    def pointer(at):
+        return device_function(lambda e: e[at])
+    return make_column_words([(pointer(positions_of(program)[k]), program.operands[k][0]) for k in pairs], ROW)
+
+
+@functools.cache
+def make_columns(program, pairs):
+    """Device function ``columns(k, e)``: the values of those operands at column k, which is even, and at the next one. Host function."""
     if not pairs:
-        return device_function(lambda k, end, e: (0, 0))
+        return device_function(lambda k, e: (0, 0))
     values = None
     for number in pairs:
         values = _with_pair(values, element(program.operands[number][0]), positions_of(program)[number])
-
-    @device_function
-    def columns(k, end, e):
-        return values(minimum(k, end - 2) if edge else k, e)
-    return columns
+    return values
 
 
 def _with_pair(before, kind, AT):

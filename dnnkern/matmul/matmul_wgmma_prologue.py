@@ -72,9 +72,10 @@ def operands_of(parts):
 
 def configs(problem, device):
     """The tiles that read b as it lies, with registers for the words of a."""
-    major = operands_of(parts_of(problem))[1].major
+    parts = parts_of(problem)
+    major, making = operands_of(parts)[1].major, parts.making[0]
     return [Config(tile) for tile in TILES if (major == "k" or tile.cluster == 1 or tile.bn // tile.cluster % 64 == 0)
-            and fits_made(tile) and tile.sums <= most_sums(problem.program)]
+            and fits_made(tile, making) and tile.sums <= most_sums(problem.program)]
 
 
 def workspace(problem, device, config):

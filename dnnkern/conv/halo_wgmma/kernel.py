@@ -132,7 +132,7 @@ def _make_pixels(body):
     """Device function ``make(at, depth, line, column, block, source, thread, operands)``: the pixels of a box at the shared address `at`,
     whose first one in the image is given, of 64 channels from 64 * `block` on; by 128 threads, for wgmma to read. Host function."""
     from ...engine.hopper_made import make_columns, make_word  # programs are imported where there is one
-    word, columns = make_word(body.made, body.made_pairs, False), make_columns(body.made.program, body.made_pairs, False)
+    word, columns = make_word(body.made, body.made_pairs, False), make_columns(body.made.program, body.made_pairs)
     WIDTH, PIXELS = body.box[1], body.box[0] * body.box[1]
 
     @device_function
@@ -140,15 +140,15 @@ def _make_pixels(body):
         piece = thread & 7  # of 16 bytes, in all of the thread's pixels
         c = block * CHANNELS + piece * 8
         if 0 <= depth < source.deep and c < source.channels:
-            first, second = columns(c, source.channels, operands), columns(c + 2, source.channels, operands)
-            third, fourth = columns(c + 4, source.channels, operands), columns(c + 6, source.channels, operands)
+            first, second = columns(c, operands), columns(c + 2, operands)
+            third, fourth = columns(c + 4, operands), columns(c + 6, operands)
             for pixel in range(thread >> 3, PIXELS, 16):
                 h, w = line + pixel // WIDTH, column + pixel % WIDTH
                 if 0 <= h < source.high and 0 <= w < source.wide:
                     to = at + u32(pixel * ROW + ((piece ^ (pixel & 7)) << 4))
-                    x = load_shared_4u32(to)
-                    store_shared_4u32(to, word(x[0], first, 0, c, 0, operands), word(x[1], second, 0, c + 2, 0, operands),
-                                      word(x[2], third, 0, c + 4, 0, operands), word(x[3], fourth, 0, c + 6, 0, operands))
+                    x0, x2, x4, x6 = load_shared_4u32(to)
+                    store_shared_4u32(to, word(x0, first, 0, c, 0, operands), word(x2, second, 0, c + 2, 0, operands),
+                                      word(x4, third, 0, c + 4, 0, operands), word(x6, fourth, 0, c + 6, 0, operands))
     return make
 
 

@@ -139,8 +139,8 @@ def configs(problem, device):
     reads = problem.beta or problem.residual or program and (
         len(program.operands) > 1 or any(access not in ("column", "value") for _, access in program.operands))
     most = 64 if reads else 128
-    if problem.prologue_a is not None:
-        found = [t for t in found if fits_made(t)]
+    if (making := making_of_image(problem)) is not None:
+        found = [t for t in found if fits_made(t, making)]
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 

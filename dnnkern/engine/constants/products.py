@@ -119,8 +119,8 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
     "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with",
     ("start", "piece", "function"),
-    start=2e-6, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25, consumer=0.015, block=4000,
-    filters=48, exposed=0.05)
+    start=2e-6, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25,
+    consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", GUESSED,
     "times as long as a product, for the gathering; least share of k that counts",
     gather=1.1, least_share=0.1)
