@@ -12,7 +12,7 @@ from unittest import mock
 
 from dnnkern import dispatch, warming
 from dnnkern.graph import _arrays as graph_arrays
-from dnnkern.graph import _engines, _execute, _serial
+from dnnkern.graph import _engines, _execute
 from dnnkern.host import arrays, device, executable, front, launch, lists, memory, raw
 
 
@@ -36,7 +36,7 @@ def pretended_gpu(index=0):
         def change(module, **names):
             for name, value in names.items():
                 stack.enter_context(mock.patch.object(module, name, value))
-        for module in (arrays, device, front, graph_arrays, _execute, lists, warming):
+        for module in (arrays, device, front, graph_arrays, _engines, _execute, lists, warming):
             change(module, HOST_MEMORY=False)
         with contextlib.suppress(ImportError):
             *classes, _ = memory.numba_classes()
@@ -44,8 +44,9 @@ def pretended_gpu(index=0):
         change(executable, SIMULATED=False, DEVICE="cuda")
         change(front, device_of=lambda index: pretended)
         change(front.Operation, _executable=_executable)
-        for module in (dispatch, _engines, _serial):
+        for module in (dispatch, _engines):
             change(module, device_of=lambda index=0: pretended, current_device=lambda: 0)
+        change(_engines, device_count=lambda: 1)
         change(launch, device=lambda index: pretended, Function=_Function, compile_kernel=lambda *ignored: None)
         functions = dict.fromkeys(raw.FUNCTIONS, lambda *ignored: 0)
         functions.update({name: _nothing(raw.types_of(name)) for name in _ON_EVERY_CALL})

@@ -225,14 +225,21 @@ def test_device_properties():
     graph, *_ = linear()
     graph.device_property = again
     graph.build(A)
-    other = cudnn.create_device_properties(text.replace(json.loads(text)["arch"], "sm_20"))
-    graph, *_ = linear()
-    graph.device_property = other
-    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="device_property is of sm_20"):
-        graph.build(A)
+    data = json.loads(text)
+    ahead = cudnn.create_device_properties("sm_80")
+    assert cudnn.create_device_properties(ahead.serialize()) == ahead != properties and json.loads(ahead.serialize())["sms"] == 108
+    if HOST_MEMORY:  # of the other device without a GPU, which is not here
+        other = {**data, "name": "processor" if data["name"] == "simulator" else "simulator", "rate": 1.0 * (data["name"] == "simulator")}
+        graph, *_ = linear()
+        graph.device_property = cudnn.create_device_properties(json.dumps(other))
+        with pytest.raises(cudnn.cudnnGraphNotSupportedError, match=f"device_property is of {other['name']}; the device is "):
+            graph.build(A)
     with pytest.raises(TypeError, match="pygraph: device_property is 'sm_90'"):
         cudnn.pygraph(device_property="sm_90")
-    for wrong, error in (("{}", RuntimeError), ("sm_90", RuntimeError), (99, RuntimeError), (None, TypeError)):
+    changes = {"arch": "sm_20"}, {"sms": "80"}, {"sms": True}, {"capability": [9]}, {"more": 1}
+    wrong = [json.dumps({**data, **change}) for change in changes]
+    for wrong, error in (*((text, RuntimeError) for text in ("{}", "{", text[:-1], *wrong)), ("sm_90", RuntimeError), (99, RuntimeError),
+                         (None, TypeError), (True, TypeError)):
         with pytest.raises(error, match="create_device_properties"):
             cudnn.create_device_properties(wrong)
 

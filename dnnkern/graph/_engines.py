@@ -7,8 +7,10 @@ from functools import cached_property
 
 from .. import dispatch
 from ..algorithm import Note
-from ..host.device import current_device
+from ..device import HOST_MEMORY
+from ..host.device import current_device, device_count
 from ..host.device import device as device_of
+from ..host.driver import CudaError
 from ._enums import behavior_note, heur_mode, knob_type
 from ._errors import InvalidValue, cudnnGraphNotSupportedError
 from ._kernels import WORTH_COMPILING
@@ -89,8 +91,17 @@ def _with_so_many(device, sm_count):
     return replace(device, sms=sm_count)
 
 
+def device_here():
+    """The current device; None where there is none."""
+    try:
+        count = device_count()
+    except CudaError:  # no driver, or one without a GPU
+        return None
+    return device_of(current_device()) if count else None
+
+
 class Engines:
-    """The engines of a graph on the current device: those of the cut with the least predicted time, then those of the others.
+    """The engines of a graph on a device: those of the cut with the least predicted time, then those of the others.
 
     Parameters
     ----------
@@ -101,10 +112,13 @@ class Engines:
         Which of `cuts(spec)`, or after them of `between(spec)`; default: that of `cuts` with the least predicted time, and all others.
     sm_count : int, optional
         Multiprocessors that plans are made for; default: all.
+    device : Device, optional
+        Default: the current one. Plans for one that is not here are compiled, and run where they are deserialized.
     """
 
-    def __init__(self, spec, kernels=None, cut=None, sm_count=None):
-        self.spec, self.device, self.kernels, self._first = spec, _with_so_many(device_of(current_device()), sm_count), kernels, None
+    def __init__(self, spec, kernels=None, cut=None, sm_count=None, device=None):
+        self.spec, self.device, self._first = spec, _with_so_many(device or device_of(current_device()), sm_count), None
+        self.kernels = kernels = None if HOST_MEMORY and not self.device.is_here else kernels  # another process compiles them there
         found = cuts(spec)
         self._between = len(found) if cut is None else None  # the number of the first of them
         if cut is not None and cut >= len(found):

@@ -6,7 +6,7 @@ from ..host.tensor import Tensor, share_memory
 from ._arrays import number
 from ._enums import DTYPE, ITEMSIZE
 from ._copies import Copying
-from ._errors import InvalidValue, InvalidVariantPack, WorkspaceTooSmall
+from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack, WorkspaceTooSmall
 from ._plan import bytes_of
 from ._repeated import Repeated
 from ._tensor import tensor
@@ -19,6 +19,9 @@ class Runner:
     """What calls of one plan have in common."""
 
     def __init__(self, plan):
+        if not plan.device.is_here:
+            raise ExecutionFailed(f"execute: the plan of the graph {plan.spec.name!r} is for {plan.device.name} ({plan.device.arch}), "
+                                  "which is not here; serialize it, and deserialize it where there is one")
         self.plan, self.spec = plan, plan.spec
         self.pointers, self.numbers = plan.uids
         self.hazards = plan.hazards()

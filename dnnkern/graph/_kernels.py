@@ -6,9 +6,11 @@ import json
 import threading
 
 from .. import __version__, dispatch
+from ..device import HOST_MEMORY
 from ..host.compile import content_of, held_by, parsed
-from ..host.compiler import kernels_of
-from ._errors import InvalidValue
+from ..host.compiler import Job, kernels_of
+from ..host.paths import cache_dir
+from ._errors import InvalidValue, cudnnGraphNotSupportedError
 
 FORMAT = 1
 WORTH_COMPILING = 4.0  # a kernel is compiled only if it is predicted to take less than one part in so many of a held one's time
@@ -44,6 +46,11 @@ class KernelCache:
         """Keep a kernel."""
         with self._lock:
             self._kernels.setdefault(name, kernel)
+
+    def add(self, contents):
+        """Keep kernels, {name: `content_of` it}."""
+        for name, content in contents.items():
+            self.put(name, content)
 
     # ---- what plans ask of it
 
@@ -90,10 +97,16 @@ class KernelCache:
 
     # ---- for other processes
 
+    def contents(self, names) -> dict:
+        """{name: `content_of` the kernel}"""
+        with self._lock:
+            found = {name: self._kernels[name] for name in names}
+        return {name: kernel if isinstance(kernel, bytes) else content_of(kernel) for name, kernel in found.items()}
+
     def serialize(self) -> str:
         """All that it has as text, for `deserialize` of an empty one in any process."""
+        kernels = self.contents(list(self._kernels))
         with self._lock:
-            kernels = {name: kernel if isinstance(kernel, bytes) else content_of(kernel) for name, kernel in self._kernels.items()}
             choices = [list(choice) for choice in self._choices]
         body = json.dumps({"kernels": {name: base64.b64encode(content).decode() for name, content in kernels.items()}, "choices": choices})
         return json.dumps({"format": FORMAT, "version": __version__, "sha256": _checksum(body), "body": body})
@@ -129,6 +142,34 @@ class KernelCache:
 def create_kernel_cache() -> KernelCache:
     """An empty kernel cache."""
     return KernelCache()
+
+
+def machine_code(plan) -> dict:
+    """The kernels of a plan for a GPU, which need not be here, compiled: {name in the disk cache: `content_of` the kernel}.
+
+    Where kernels run in host memory they are the processor's, or Python: a process of its own compiles them for a GPU.
+    """
+    jobs = [Job(step.op, step.problem, plan.device, a.name, a.config) for step, a in zip(plan.steps, plan.algorithms) if a is not None]
+    if HOST_MEMORY and jobs:
+        return _made_elsewhere(jobs, plan)
+    holder, names = KernelCache() if plan.kernels is None else plan.kernels, []
+    for algorithm, launches in plan.launches():
+        holder.collect(launches, plan.device, algorithm)
+        names += map(_file_of, kernels_of(launches, plan.device))
+    return holder.contents(dict.fromkeys(names))
+
+
+def _made_elsewhere(jobs, plan):
+    from ..host.ahead import Compilation
+    folder, files, why = cache_dir(), (), "there is no cache directory, where the process that compiles leaves kernels"
+    if folder is not None:
+        compilation = Compilation(plan.device)
+        compilation.compile(jobs)
+        why = "; ".join(f"{name}: {reason}" for name, reason in compilation.wait().failed.items())
+        files = compilation.files
+    if why:
+        raise cudnnGraphNotSupportedError(f"{plan.name}: compiling for {plan.device.arch}: {why}", "GRAPH_EXECUTION_PLAN_CREATION_FAILED")
+    return {name: (folder / name).read_bytes() for name in files}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """From a validated graph to its execution: plans, what is asked of them, runs. The base of `pygraph`."""
 import operator
 
-from ._device import DeviceProperties
+from ._device import DeviceProperties, device_elsewhere
 from ._enums import behavior_note, build_plan_policy, heur_mode, knob_type, member, numerical_note
 from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack
 from ._handle import get_stream
@@ -46,13 +46,14 @@ class Lifecycle:
         cudnnGraphNotSupportedError
             An operation, or an option of one, that no plan runs.
         """
-        from ._engines import Engines
+        from ._engines import Engines, device_here
         from ._log import log_graph
         self._validate_once()
         log_graph(self.spec)
-        engines = Engines(self.spec, self.kernel_cache, sm_count=self.sm_count)
-        if self.device_property is not None:
-            self.device_property.check(engines.device)
+        device = None
+        if self.device_property is not None or self.sm_version is not None:
+            device = device_elsewhere(self.device_property, self.sm_version, device_here())
+        engines = Engines(self.spec, self.kernel_cache, sm_count=self.sm_count, device=device)
         self._engines, self._plans, self._candidate, self._runners, self._shapes = engines, None, None, {}, {}
 
     def explain(self):
@@ -389,11 +390,13 @@ class Lifecycle:
     # ---- stored graphs
 
     def serialize(self) -> bytes:
-        """The graph and its built plan, to be run by `deserialize` in any process on a device of the same architecture."""
+        """The graph and its built plan, to be run by `deserialize` in any process on a device of the same architecture; of a graph with a
+        `device_property`, or for a device that is not here, with the machine code of its kernels, so that nothing is compiled there."""
         from ._serial import packed
         if self._candidate is None:
             raise ExecutionFailed(f"serialize: the graph {self.name!r} has not been built; call build first")
-        return packed(self._engines, self._candidate, (self.is_override_shape_enabled, self.sm_count))
+        ahead = self.device_property is not None or not self._candidate.device.is_here
+        return packed(self._engines, self._candidate, (self.is_override_shape_enabled, self.sm_count), ahead)
 
     def deserialize(self, *arguments):
         """Take over a serialized graph: ``deserialize(data)`` or ``deserialize(handle, data)``. It can be executed at once, with the uids,

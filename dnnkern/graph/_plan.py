@@ -50,8 +50,12 @@ class Plan:
         The number of its cut.
     bits : frozenset of int
         uids of BOOLEAN tensors whose buffers have one bit per element.
+    code : {str: bytes} or None
+        The kernels of a plan that was made for a device which is not here, and of one that was loaded with them: `host.compile.content_of`
+        each, by their names in the disk cache.
     """
     bits = frozenset()
+    code = None
 
     def __init__(self, spec, steps, temporaries, algorithms, device, engine, kernels=None, is_held=False, cut=0):
         self.spec, self.steps, self.temporaries, self.algorithms = spec, steps, temporaries, algorithms
@@ -146,8 +150,12 @@ class Plan:
     # ---- launches
 
     def build(self):
-        """Compile and load it."""
-        self.executable(frozenset(), None)
+        """Compile it, and load it where its device is here."""
+        if self.device.is_here:
+            self.executable(frozenset(), None)
+        else:
+            from ._kernels import machine_code
+            self.code = machine_code(self)
         self.is_built = True
         return self
 
@@ -159,8 +167,7 @@ class Plan:
         if found is None:
             slots = Slots()
             values = bound and dict(zip(self.bound, bound))
-            by_step = [(algorithm, launches) for k in range(len(self.steps)) if self.algorithms[k] is not None
-                       for algorithm, launches in [self._launches(k, aliases, values, slots)]]
+            by_step = self.launches(aliases, values, slots)
             launches = [launch for _, some in by_step for launch in some]
             with held_by(self.kernels):
                 executable = load(launches, slots.parameters(bool(self.workspace)), self.device.index,
@@ -173,6 +180,11 @@ class Plan:
                     self._executables.pop(next(iter(self._executables)))
                 found = self._executables.setdefault(key, (executable, slots))
         return found
+
+    def launches(self, aliases=frozenset(), bound=None, slots=None):
+        """[(algorithm, launches)] of the steps that launch anything, in calls of these `aliases` and numbers, as `executable` has them."""
+        slots = slots or Slots()
+        return [self._launches(k, aliases, bound, slots) for k, algorithm in enumerate(self.algorithms) if algorithm is not None]
 
     def _launches(self, k, aliases, bound, slots):
         """(algorithm, launches) of a step."""

@@ -29,11 +29,13 @@ class pygraph(Lifecycle):
         blocks than these hold; others, of a block for each tile, run wherever there is room. Estimates, and measurements that are
         kept, are those for so many.
     sm_version : int, optional
-        Accepted: plans are made for the device at hand.
+        90 for compute capability 9.0: the device to plan for, by its data sheet, where the one at hand is another.
     kernel_cache : KernelCache, optional
         `create_kernel_cache`'s: graphs that share it share kernels, and one of other dims prefers those that are there.
     device_property : DeviceProperties, optional
-        `create_device_properties`'s: the device to plan for, which has to be like the one at hand.
+        `create_device_properties`'s: the device to plan for. Where it is of another architecture than the one at hand, or there is no GPU,
+        `build` chooses by predicted times on it and compiles for it; the graph does not run here, but where `deserialize` is given what
+        `serialize` returns.
     is_dynamic_shape_enabled : bool
         Accepted: sizes are arguments of kernels.
     is_override_shape_enabled : bool
@@ -63,7 +65,7 @@ class pygraph(Lifecycle):
         self._spec, self._order = None, None
         self.is_dynamic_shape_enabled = bool(is_dynamic_shape_enabled) or kernel_cache is not None
         self.is_override_shape_enabled = bool(is_override_shape_enabled)
-        self.sm_count = None if sm_count is None else operator.index(sm_count)
+        self.sm_count, self.sm_version = (None if value is None else operator.index(value) for value in (sm_count, sm_version))
         Lifecycle.__init__(self, handle, kernel_cache, device_property)
 
     # ---- tensors

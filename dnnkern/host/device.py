@@ -14,7 +14,7 @@ class Device:
     """What dispatch and plans need to know of a GPU, or of the processor.
 
     `arch` is the target kernels are compiled for ("sm_90a"). Rates are nominal and serve `estimate` alone: bytes a second, and float32
-    multiply-adds counted as two operations a second.
+    multiply-adds counted as two operations a second. `index` is -1 of one that is not here, for which kernels are only compiled.
 
     The processor alone has a `rate`, that of NumPy's product, in operations a second; its `sms` are the cores that this process may use.
     `arch` is then whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
@@ -32,6 +32,10 @@ class Device:
     bandwidth: float
     memory: int
     rate: float = 0.0
+
+    @property
+    def is_here(self):
+        return self.index >= 0
 
     @property
     def is_processor(self):
@@ -111,6 +115,11 @@ def described(arch) -> Device:
                   registers_per_sm=65536, l2_bytes=l2, clock_hz=clock, bandwidth=bandwidth, memory=memory)
 
 
+def arch_of(capability) -> str:
+    """What kernels are compiled for on a device of a compute capability."""
+    return "sm_%d%d%s" % (*capability, "a" if capability[0] >= 9 else "")
+
+
 @functools.cache
 def device(index=0) -> Device:
     """The device with this index."""
@@ -133,7 +142,7 @@ def device(index=0) -> Device:
 
     capability = get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")
     return Device(index=index, name=name.value.decode(), capability=capability,
-                  arch="sm_%d%d%s" % (*capability, "a" if capability[0] >= 9 else ""), sms=get("MULTIPROCESSOR_COUNT"),
+                  arch=arch_of(capability), sms=get("MULTIPROCESSOR_COUNT"),
                   shared_per_block=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), shared_per_sm=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
                   registers_per_sm=get("MAX_REGISTERS_PER_MULTIPROCESSOR"), l2_bytes=get("L2_CACHE_SIZE"), clock_hz=get("CLOCK_RATE") * 1e3,
                   bandwidth=2.0 * get("MEMORY_CLOCK_RATE") * 1e3 * get("GLOBAL_MEMORY_BUS_WIDTH") / 8,
