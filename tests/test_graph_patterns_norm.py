@@ -259,18 +259,80 @@ def masked_gradient_of_layernorm(b):
     b.output(*results[1:], dtype=T.FLOAT)
 
 
-@pattern("fused_pointwise", "batch_norm_bwd")
-def batchnorm_gradient_behind_relu_and_add(b):
-    """The gradient past relu, by its mask, which is the other branch's as well."""
-    dy, x, scale, mean, rstd = image(b), image(b), b.weight(8), b.weight(8), b.weight(8, low=0.5)
-    mask = b.given(channels_last(b.random.random((3, 8, 4, 5)) < 0.5))
-    other = b.rounded(b.binary("mul", dy, mask))
-    d, v, m, r, s = (b.values[t] for t in (other, x, mean, rstd, scale))
+def _gradient(b, dy, x, scale=None, mean=None, rstd=None):
+    """batchnorm_backward of a gradient that other nodes make, and its results."""
+    scale, mean, rstd = scale or b.weight(8), mean or b.weight(8), rstd or b.weight(8, low=0.5)
+    d, v, m, r, s = (b.values[t] for t in (dy, x, mean, rstd, scale))
     n, g, axes = (v - m) * r, d * s, (0, 2, 3)
-    results = b.known(b.graph.batchnorm_backward(other, x, scale, mean, rstd), (
+    results = b.known(b.graph.batchnorm_backward(dy, x, scale, mean, rstd), (
         r * (g - g.mean(axes, keepdims=True) - n * (g * n).mean(axes, keepdims=True)), (d * n).sum(axes, keepdims=True),
         d.sum(axes, keepdims=True)))
-    b.output(other, results[0])
+    b.output(results[0])
+    b.output(*results[1:], dtype=T.FLOAT)
+    return results
+
+
+def _mask(b, order=channels_last):
+    return b.given(order(b.random.random((3, 8, 4, 5)) < 0.5))
+
+
+@pattern("batch_norm_bwd", launches=3)
+def batchnorm_gradient_behind_relu_and_add(b):
+    """The gradient past relu, by its mask, which is the other branch's as well: stored by the pass that gives DX."""
+    other = b.rounded(b.binary("mul", image(b), _mask(b)))
+    _gradient(b, other, image(b))
+    b.output(other)
+
+
+@pattern("batch_norm_bwd", launches=3)
+def batchnorm_gradient_behind_a_mask_of_planes(b):
+    other = b.rounded(b.binary("mul", _mask(b, np.asarray), image(b, np.asarray)))
+    _gradient(b, other, image(b, np.asarray))
+    b.output(other)
+
+
+@pattern("batch_norm_bwd", launches=3)
+def batchnorm_gradient_behind_relu_of_its_result(b):
+    """relu's gradient by its result is the kernel's own."""
+    dy, y = image(b), b.given(np.maximum(b.values[image(b)], 0).astype(np.float16))
+    other = b.node("relu_backward", lambda d, v: d * (v > 0), dy, y)
+    other.set_data_type(T.HALF)
+    _gradient(b, other, image(b))
+    b.output(other)
+
+
+@pattern("batch_norm_bwd", launches=3)
+def batchnorm_gradient_behind_gradients_and_relu_computed_anew(b):
+    """What relu was of is computed anew from the same arrays; what the sums are of is not rounded."""
+    x, mean, rstd, scale, bias = image(b), b.weight(8), b.weight(8, low=0.5), b.weight(8), b.weight(8)
+    y = b.node("batchnorm_inference", lambda x, m, r, s, c: (x - m) * r * s + c, x, mean, rstd, scale, bias)
+    total = b.binary("add", b.binary("mul", image(b), b.number(0.5)), image(b))
+    _gradient(b, b.node("relu_backward", lambda d, v: d * (v > 0), total, y), x, scale, mean, rstd)
+
+
+@pattern("fused_pointwise", "batch_norm_bwd", launches=4)
+def batchnorm_gradient_behind_what_is_needed_before_it(b):
+    """The sum in front of the mask is a result: a kernel of its own makes both."""
+    total = b.rounded(b.binary("add", image(b), image(b)))
+    _gradient(b, b.rounded(b.binary("mul", total, _mask(b))), image(b))
+    b.output(total)
+
+
+@pattern("group_norm_bwd", launches=4)
+def instancenorm_gradient_behind_swish(b):
+    x, dy, z = image(b), image(b), image(b)
+    mean, rstd, scale = b.input((3, 8, 1, 1), T.FLOAT), b.input((3, 8, 1, 1), T.FLOAT, low=0.5), b.weight(8)
+
+    def slope(d, v):
+        s = 1 / (1 + np.exp(-v))
+        return d * (s + v * s * (1 - s))
+    past = b.node("swish_backward", slope, dy, z)
+    d, v, m, r, s = (b.values[t] for t in (past, x, mean, rstd, scale))
+    n, g, axes = (v - m) * r, d * s, (2, 3)
+    results = b.known(b.graph.instancenorm_backward(past, x, scale, mean, rstd), (
+        r * (g - g.mean(axes, keepdims=True) - n * (g * n).mean(axes, keepdims=True)), (d * n).sum((0, 2, 3), keepdims=True),
+        d.sum((0, 2, 3), keepdims=True)))
+    b.output(results[0])
     b.output(*results[1:], dtype=T.FLOAT)
 
 

@@ -116,6 +116,34 @@ def test_windows_of_channels_are_loaded_once(layout, loads, stores):
 TEN = "mul@256x1x1 gelu mul@0.5 add@64x256x56x56 relu mul@256x1x1 swish add@64x256x56x56 tanh mul@0.5"
 
 
+def registers_alone(op, words, algo, arch):
+    """[(launch, its code)] of the configuration that is chosen: no local memory, no call, nothing spilled."""
+    problem = parse_problem(words.split(), op)
+    variant = next(a for a in dispatch.algorithms(op) if a.name == algo).configured(problem, device(arch))
+    found = []
+    for launch in variant.build(problem, device(arch), variant.config):
+        code = sass.assembled(launch.kernel, launch.signature, arch)  # whose shuffles are calls on sm_80
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+        assert -(-code.registers // 8) * 8 * launch.block[0] <= 65536
+        found.append((launch, code))
+    return found
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("op, words, algo", [
+    ("batch_norm_bwd", "64x256x56x56 f16 nhwc residual --program mul@64x256x56x56", "columns"),
+    ("batch_norm_bwd", f"64x256x56x56 bf16 nhwc residual relu --program {TEN}", "columns"),
+    ("batch_norm_bwd", "64x256x56x56 f16 residual --program mul@64x256x56x56", "planes"),
+    ("batch_norm_bwd", f"64x256x56x56 bf16 residual --program {TEN}", "planes"),
+    ("batch_norm_bwd", f"64x256x56x56 f32 residual --program {TEN}", "naive"),
+    ("group_norm_bwd", "64x256x7x7 bf16 g32 --program add@64x256x7x7 gelu", "planes")])
+def test_programs_of_gradients_are_registers(op, words, algo, arch):
+    """What becomes of dy first: in both passes over it, results by 16 bytes."""
+    (_, sums), *_, (_, gradient) = registers_alone(op, words, algo, arch)
+    if algo != "naive":
+        assert accesses(gradient, "STG")[128] >= 1 and accesses(sums, "LDG")[128] >= 2
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("op, words, algo", [
     ("batch_norm_infer", f"64x256x56x56 f16 nhwc relu --program {TEN}", "columns"),

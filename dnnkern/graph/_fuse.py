@@ -148,9 +148,9 @@ def _reduced(part, operations, known, node, axes):
     return found
 
 
-def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1)):
+def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1), sources=SOURCES):
     """The `Chain` that makes the tensor at an input port of the anchor, rounded to a dtype at the end, of the array `Chain.main`.
-    `of_operand`: the axes of the operand that are the rows of its matrix, and its columns.
+    `of_operand`: the axes of the operand that are the rows of its matrix, and its columns; `sources`: the dtypes that the array may have.
 
     Raises
     ------
@@ -167,12 +167,12 @@ def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1)):
     makers, t = {n.outputs[0][1] for n in nodes}, part.spec.tensor(uid)
     if any(n.outputs[0][1] in inputs - {uid} for n in own):
         raise cudnnGraphNotSupportedError(f"{part}: one node makes both operands")
-    sources = [s for n in own for _, s in n.inputs if s not in makers and not part.spec.tensor(s).by_value
-               and tuple(part.spec.tensor(s).dim) == tuple(t.dim) and part.dtype(part.spec.tensor(s)) in SOURCES]
-    if not sources:
+    wholes = [s for n in own for _, s in n.inputs if s not in makers and not part.spec.tensor(s).by_value
+              and tuple(part.spec.tensor(s).dim) == tuple(t.dim) and part.dtype(part.spec.tensor(s)) in sources]
+    if not wholes:
         raise cudnnGraphNotSupportedError(f"{part}: no whole array makes port {port}")
-    main, values = part.memory(part.spec.tensor(sources[0])), Values(1)
-    known = {sources[0]: ("accumulator", 0)}
+    main, values = part.memory(part.spec.tensor(wholes[0])), Values(1)
+    known = {wholes[0]: ("accumulator", 0)}
     _compute_nodes(part, operations, values, known, own)
     last = known[uid]
     if part.dtype(t) != dtype:  # whatever reads the tensor reads this

@@ -176,7 +176,8 @@ class _Graph:
         for node in made:
             for _, uid in node.outputs:
                 readers = [self.nodes[j] for j in self.readers.get(uid, ())]
-                if not self.spec.tensor(uid).virtual or any(id(r) not in inside and r is not self.nodes[m] for r in readers):
+                stored = not self.spec.tensor(uid).virtual or any(id(r) not in inside and r is not self.nodes[m] for r in readers)
+                if stored and uid not in [of_anchor.get(port) for port in op.keeps]:
                     return "what a product makes of its operands is not stored"
                 if sum(uid == u for u in of_anchor.values()) > 1:
                     return "both operands are the same tensor"

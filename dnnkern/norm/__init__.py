@@ -3,6 +3,7 @@ from ..host.front import Operation, public
 from ..host.scalars import flag, integer, number
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
 from ._batch_problem import BatchNormGradientProblem, BatchNormProblem
+from ._group_problem import GroupNormGradientProblem
 from ._group import GROUP_BACKWARD, GROUP_FORWARD, group_norm_bwd, group_norm_fwd, instance_norm_bwd, instance_norm_fwd  # noqa: F401
 from ._parts import (BATCH_APPLY, BATCH_MERGE, batch_norm_bwd_apply, batch_norm_bwd_sums, batch_norm_merge,  # noqa: F401
                      batch_norm_stats)
@@ -11,7 +12,7 @@ from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradie
                        make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
                        make_rms_forward_residual)
 
-__all__ = ["BatchNormGradientProblem", "BatchNormProblem", "LayerNormGradientProblem",
+__all__ = ["BatchNormGradientProblem", "BatchNormProblem", "GroupNormGradientProblem", "LayerNormGradientProblem",
            "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_bwd_apply", "batch_norm_bwd_sums",
            "batch_norm_infer", "batch_norm_merge", "batch_norm_stats",
            "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd", "instance_norm_bwd", "instance_norm_fwd", "layer_norm_bwd",

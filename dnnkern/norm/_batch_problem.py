@@ -117,7 +117,7 @@ class BatchNormInferProblem(WithChannelProgram, ChannelNorm):
 
 
 @dataclass(frozen=True)
-class BatchNormGradientProblem(ChannelNorm):
+class BatchNormGradientProblem(WithChannelProgram, ChannelNorm):
     """The gradients of `BatchNormProblem`: with ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over
     what a mean is of, ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)``,
     ``dresidual = dz``; of frozen statistics ``dx = gamma * rstd * dz``.
@@ -139,6 +139,11 @@ class BatchNormGradientProblem(ChannelNorm):
         As given to it, where the activation's gradient needs ``(x - mean) * rstd * gamma + beta``.
     frozen : bool
         Whether the statistics are constants.
+    program : Program or None
+        What becomes of each element of dy before the activation's gradient: images and pixels are rows, channels columns. It stores
+        nothing; dresidual is what it gives.
+    extras : tuple of Tensor
+        The program's operands, broadcasting to dy.
     """
     dy: Tensor
     x: Tensor
@@ -155,10 +160,17 @@ class BatchNormGradientProblem(ChannelNorm):
     activation: Activation = Activation()
     beta: Tensor | None = None
     frozen: bool = False
-    op, result_names = "batch_norm_bwd", ("dx", "dgamma", "dbeta", "dresidual")
+    program: "Program | None" = None
+    extras: tuple = ()
+    op, result_names, programmed = "batch_norm_bwd", ("dx", "dgamma", "dbeta", "dresidual"), "dy"
 
     def __post_init__(self):
         self._check()
+
+    @property
+    def output_names(self):
+        """Names of the outputs that there are, where operands of a program are beside them."""
+        return tuple(name for name in self.result_names if self.tensor(name) is not None)
 
     @property
     def arrays(self):

@@ -54,7 +54,7 @@ def add_arguments(op, parser):
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
     parser.add_argument("terms", nargs="*", type=_term, help="nhwc, relu, weights=float32 (gamma, beta and given statistics; default: x's "
                         f"dtype), {groups if op.startswith('group') else 'residual, running (statistics), frozen, per_activation'}")
-    if op.endswith(("fwd", "infer")):
+    if op != "batch_norm_bwd_apply":
         add_program_argument(parser)
 
 
@@ -120,6 +120,6 @@ FAMILY["batch_norm_merge"] = (add_merge_arguments, make_merge_of,
 _BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
 _GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
 _PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
-SMALL = {op: (_GROUP if op.startswith("group") else _BATCH) + _PROGRAMS * op.endswith(("fwd", "infer")) for op in _KINDS}
+SMALL = {op: (_GROUP if op.startswith("group") else _BATCH) + _PROGRAMS * (op != "batch_norm_bwd_apply") for op in _KINDS}
 SMALL["batch_norm_merge"] = ("2x64 f32", "3x20 f64", "5x33 f32 --running bf16")
 """Problems that ``python -m dnnkern check`` tries."""

@@ -1,4 +1,5 @@
-"""Programs of normalisations by channels, forward: what becomes of each element of y before it is rounded to y's dtype.
+"""Programs of normalisations by channels: what becomes of each element of y before it is rounded to y's dtype, or of each element of dy
+before all else.
 
 Images and pixels are a program's rows, channels its columns. Kernels that see images of channels of values (`_channel_view`) take the
 images as a batch: they move the operands to an image, whose values are the rows. Where operands do not step evenly through the values, as
@@ -16,12 +17,17 @@ from ._channel_problem import channel_axis
 
 
 class WithChannelProgram(WithRowProgram):
-    """What the fields `program` and `extras` are to a problem; a mixin before `ChannelNorm`."""
+    """What the fields `program` and `extras` are to a problem; a mixin before `ChannelNorm`. `programmed`: the array whose elements the
+    program is of."""
+    programmed = "y"
 
     def _check(self):
         super()._check()
-        if self.program is not None and self.y is None:
-            raise ValueError(f"{self.op}: a program without y")
+        if self.program is not None and self.tensor(self.programmed) is None:
+            raise ValueError(f"{self.op}: a program without {self.programmed}")
+        stores = len(getattr(self.program, "stores", ()))
+        if stores and not self.is_result(self.programmed):
+            raise ValueError(f"{self.op}: a program of {self.programmed} with {stores} stores; expected none")
         self.check_row_program((channel_axis(self.x, self.layout),))
 
 

@@ -55,7 +55,7 @@ class GroupNormProblem(WithChannelProgram, ChannelNorm):
 
 
 @dataclass(frozen=True)
-class GroupNormGradientProblem(ChannelNorm):
+class GroupNormGradientProblem(WithChannelProgram, ChannelNorm):
     """The gradients of `GroupNormProblem`: with ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and
     averages over what a mean is of, ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over images and pixels,
     ``dgamma = sum(dz * n)`` and ``dbeta = sum(dz)``.
@@ -72,6 +72,8 @@ class GroupNormGradientProblem(ChannelNorm):
     groups, layout, activation
     beta : Tensor or None
         As given to it, where the activation's gradient needs ``(x - mean) * rstd * gamma + beta``.
+    program, extras
+        As `BatchNormGradientProblem`'s.
     """
     dy: Tensor
     x: Tensor
@@ -86,7 +88,9 @@ class GroupNormGradientProblem(ChannelNorm):
     layout: str = "NCHW"
     activation: Activation = Activation()
     beta: Tensor | None = None
-    op, result_names = "group_norm_bwd", ("dx", "dgamma", "dbeta")
+    program: "Program | None" = None
+    extras: tuple = ()
+    op, result_names, programmed = "group_norm_bwd", ("dx", "dgamma", "dbeta"), "dy"
 
     def __post_init__(self):
         self._check()

@@ -93,9 +93,10 @@ def make_offsets(config, of_row, of_element):
     return make_row_offsets64(config.outer_dims, of_row), make_row_offsets64(config.row_dims, of_element)
 
 
-def _program_of(config):
-    """(whether there is a program, device functions: the operands moved to an element, and what becomes of its value)."""
-    function, _ = make_functions(config.program, config.compute, config.result or config.dtype, 1)
+def _program_of(config, result=None):
+    """(whether there is a program, device functions: the operands moved to an element, and what becomes of its value, which is rounded to
+    the dtype `result`, by default y's)."""
+    function, _ = make_functions(config.program, config.compute, result or config.result or config.dtype, 1)
     return config.program is not None, make_placed(config.program, config.outer_dims + config.row_dims), function
 
 
@@ -206,6 +207,18 @@ def inference_kernel(config):
     return batch_norm_infer_naive
 
 
+def make_given(config):
+    """Device function ``given(dy, offset, z, shape, operands)``: element z of dy, past the program if there is one."""
+    load, (PROGRAM, placed, function) = _load(config.dtype), _program_of(config, config.compute)
+
+    @device_function
+    def given(dy, offset, z, shape, operands):
+        if PROGRAM:
+            return function(load(dy, offset), 0, 0, placed(operands, z, shape))
+        return load(dy, offset)
+    return given
+
+
 def make_past(config, gamma_dtype, beta_dtype):
     """Device function ``past(dy, n, y, gamma, beta, row, at)``: the gradient past the activation of an element that was normalised to n;
     `row` and `at` are the offsets of the row and of the element."""
@@ -234,9 +247,11 @@ def backward_kernel(config):
     SCALED, RESIDUAL = config.gamma != "", config.residual
     row_offsets, element_offsets = make_offsets(config, BACKWARD, BACKWARD[:7])
     past, add, FROZEN = make_past(config, config.gamma, config.beta), make_sum(Real), config.frozen
+    given = make_given(config)
 
     @jit(launch_bounds=THREADS)
-    def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
+    def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides,
+                               shape, operands):
         thread = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if thread < rows:
             row = row_offsets(thread, sizes, strides)
@@ -244,7 +259,7 @@ def backward_kernel(config):
             for i in range(0 if FROZEN else length):
                 at = element_offsets(i, row_sizes, row_strides)
                 n = (load(x, row.x + at.x) - m) * r
-                g = past(load(dy, row.dy + at.dy), n, y, gamma, beta, row, at)
+                g = past(given(dy, row.dy + at.dy, thread * length + i, shape, operands), n, y, gamma, beta, row, at)
                 if SCALED:
                     g = g * load_gamma(gamma, row.gamma + at.gamma)
                 a, lost_a = add(a, lost_a, g)
@@ -253,7 +268,7 @@ def backward_kernel(config):
             for i in range(length):
                 at = element_offsets(i, row_sizes, row_strides)
                 n = (load(x, row.x + at.x) - m) * r
-                g = past(load(dy, row.dy + at.dy), n, y, gamma, beta, row, at)
+                g = past(given(dy, row.dy + at.dy, thread * length + i, shape, operands), n, y, gamma, beta, row, at)
                 if RESIDUAL:
                     store(dresidual, row.dresidual + at.dresidual, g)
                 if SCALED:
@@ -295,11 +310,11 @@ def weights_kernel(config):
     """dgamma and dbeta, a weight a thread."""
     load, store_gamma, store_beta, Real = _load(config.dtype), _store(config.gamma), _store(config.beta), config.real
     row_offsets, element_offsets = make_offsets(config, WEIGHTS, WEIGHTS[:7])
-    past, add = make_past(config, config.third, config.fourth), make_sum(Real)
+    past, add, given = make_past(config, config.third, config.fourth), make_sum(Real), make_given(config)
 
     @jit(launch_bounds=THREADS)
     def channel_norm_bwd_weights_naive(dy, x, gamma, beta, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes,
-                                       row_strides):
+                                       row_strides, shape, operands):
         thread = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if thread < rows:
             row = row_offsets(thread, sizes, strides)
@@ -307,7 +322,7 @@ def weights_kernel(config):
             for i in range(length):
                 at = element_offsets(i, row_sizes, row_strides)
                 n = (load(x, row.x + at.x) - mean[row.mean + at.mean]) * rstd[row.rstd + at.rstd]
-                g = past(load(dy, row.dy + at.dy), n, y, gamma, beta, row, at)
+                g = past(given(dy, row.dy + at.dy, thread * length + i, shape, operands), n, y, gamma, beta, row, at)
                 a, lost_a = add(a, lost_a, g * n)
                 b, lost_b = add(b, lost_b, g)
             store_gamma(dgamma, row.dgamma, a)
@@ -359,11 +374,11 @@ def build(problem, device, config):
     known, form, offsets = rows(STATISTIC, BACKWARD, 7, ("gamma", "beta"), "dresidual")
     if form.rows and p.tensor("dx") is not None:
         arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dx", "dresidual")]
-        launches.append(launch(backward_kernel(known), form.rows, *arrays, *offsets))
+        launches.append(launch(backward_kernel(known), form.rows, *arrays, *offsets, *p.element_arguments(form)))
     known, form, offsets = rows(WEIGHT, WEIGHTS, 7, ("dgamma", "dbeta", "gamma", "beta"))
     arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dgamma", "dbeta")]
-    return (*launches, launch(weights_kernel(known), form.rows, *arrays, *offsets))
+    return (*launches, launch(weights_kernel(known), form.rows, *arrays, *offsets, *p.element_arguments(form)))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             programs=op.endswith(("fwd", "infer"))) for op in OPS)
+                             programs=op != "batch_norm_bwd_apply") for op in OPS)

@@ -228,15 +228,23 @@ class ChannelNorm(Programmed, Case):
         """What computing the activation at z, or its slope, may be off by."""
         return 0.0 if self.activation in BY_RESULT else 32 * self.unit * (1 + np.abs(z))
 
+    def given_gradient(self, values):
+        """dy past the program, and its error."""
+        if not self.fused:
+            return self.canon(values["dy"]), 0.0
+        (dy, error), _ = self.fused.reference(values["dy"], self.unit * np.abs(values["dy"]), values, self.unit)
+        return self.canon(dy), self.canon(np.broadcast_to(error, self.shape))
+
     def past(self, values, x, mean, rstd, gamma):
-        """dy past the activation, and its error: the activation's argument is computed anew where its slope does not follow from y."""
-        dy, u = self.canon(values["dy"]), self.unit
+        """dy past the program and the activation, and its error: the activation's argument is computed anew where its slope does not
+        follow from y."""
+        (dy, given), u = self.given_gradient(values), self.unit
         if self.activation in BY_RESULT:
             slope = 1.0 if self.activation is None else np.where(self.canon(values["y"]) > 0, 1.0, BY_RESULT[self.activation])
-            return dy * slope, 0.0 * dy
+            return dy * slope, 0.0 * dy + given
         z = (x - mean) * rstd * gamma + self.given(values, "beta", 0.0)
         error = 8 * u * (np.abs(gamma) * rstd * (np.abs(x) + np.abs(mean)) + np.abs(z))  # slopes change by less than two over a unit
-        return dy * SLOPES[self.activation](z), np.abs(dy) * (2 * error + self.rounding(z))
+        return dy * SLOPES[self.activation](z), np.abs(dy) * (2 * error + self.rounding(z)) + 2 * given
 
     def growth(self, n):
         """Bound of the relative error of a sum of n numbers to the sum of their magnitudes, in roundoffs."""
@@ -253,7 +261,7 @@ class ChannelNorm(Programmed, Case):
         kinds = {name: self.kind(name.removeprefix("next_")) for name in found}
         one = {name: self.plain(np.broadcast_to(v, self._full(kinds[name])), kinds[name]) for name, (v, _) in found.items()}
         two = {name: self.plain(np.broadcast_to(e, self._full(kinds[name])), kinds[name]) for name, (_, e) in found.items()}
-        if self.fused:
+        if self.fused and "y" in one:
             (one["y"], two["y"]), sides = self.fused.reference(one["y"], two["y"], values, self.unit)
             for k, side in enumerate(sides, 1):
                 one[f"y{k}"], two[f"y{k}"] = side
@@ -443,6 +451,21 @@ def programs(case):
     case("program-two-inputs-image-means", (3, 4, 3, 8), "float16", program="two-inputs", places={"x0": {"expand": (2, 3)}})
 
 
+def prologues(case):
+    """Programs of dy."""
+    for program in ("bias-gelu", "two-inputs", "masked"):
+        case(f"program-{program}", (2, 4, 4, 6), "bfloat16", weights="float32", program=program)
+        case(f"program-{program}-last", (3, 16, 3, 5), "float16", layout="NHWC", program=program, residual=True)
+        case(f"program-{program}-odd", (3, 6, 5, 7), "float32", program=program, residual=True)
+        case(f"program-{program}-odd-last", (2, 22, 7), "float16", layout="NHWC", program=program, activation="relu")
+    case("program-masked-swish", (2, 4, 4, 6), "float16", activation="swish", program="masked")
+    case("program-masked-swish-last", (3, 16, 3, 5), "bfloat16", layout="NHWC", activation="swish", program="masked")
+    case("program-two-inputs", (3, 4, 5, 6), "float64", program="two-inputs")
+    case("program-masked-apart", (3, 8, 3, 4), "float32", program="masked", places={"x0": {"gap": 3}})
+    case("program-masked-apart-last", (3, 8, 3, 4), "bfloat16", layout="NHWC", program="masked", places={"x0": {"order": (0, 3, 1, 2)}})
+    case("program-two-inputs-images", (3, 4, 3, 8), "float16", program="two-inputs", places={"x0": {"expand": (0,)}})
+
+
 WHOLES = ("x", "y", "dy", "dx", "residual", "dresidual")
 WEIGHTS = ("gamma", "beta", "dgamma", "dbeta", "mean", "rstd", "var", "running_mean", "running_var")
 
@@ -472,4 +495,6 @@ def cases_of(kind, optional, common=True, **always):
         if "y" in kind.results:
             results(case)
             programs(case)
+        elif kind.op != "batch_norm_bwd_apply":
+            prologues(case)
     return found, case

@@ -88,7 +88,7 @@ class Programmed:
 
     @property
     def fused(self):
-        return PROGRAMS.get(self.program)
+        return PROGRAMS.get(self.program) or OF_GRADIENTS.get(self.program)
 
     def lay_operands(self, shapes, layout):
         """{name: Place} of the program's operands, whose shapes are by what they vary along."""
@@ -149,6 +149,10 @@ def _triangle_value(acc, x):
     return np.where(rows >= columns, -acc, x[0]), ()
 
 
+def _masked(compute, dtypes, side):
+    return _program(((dtypes[0], "matrix"),), (_step("mul", 0, 1, compute=compute),))
+
+
 PROGRAMS = {
     "bias-gelu": Fused(((None, "column", -1),), _bias_gelu, lambda acc, x: (ACTIVATIONS["gelu"][0](acc + x[0]), ()), lambda x: 1.13, False),
     "two-inputs": Fused((("float32", "row", -1), (None, "matrix", -1)), _two_inputs,
@@ -158,3 +162,5 @@ PROGRAMS = {
     "triangle": Fused(((None, "row", -1),), _triangle, _triangle_value, lambda x: 1.0, numbers=(-1.0,), first=3),
 }
 """Name -> program."""
+OF_GRADIENTS = {"masked": Fused((("uint8", "matrix", 0),), _masked, lambda acc, x: (acc * x[0], ()), lambda x: np.abs(x[0]))}
+"""More of them, of what a gradient takes."""

@@ -47,6 +47,8 @@ class Operation:
         Of a reduction of its input X: ((output port, mode), ...).
     makes : tuple of str
         Of an anchor: the input ports that its kernel can make by a program as it loads them.
+    keeps : tuple of str
+        Those of `makes` whose tensors are results as well, where something else reads them.
     callbacks : callable(node, arguments), optional
         Of an anchor that runs callables of the caller's: keeps with the node what they add to the graph (`_inner`).
     takes : callable(spec, node, others, outside), optional
@@ -66,7 +68,7 @@ class Operation:
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
         self.callbacks = None
-        self.makes = ()
+        self.makes = self.keeps = ()
 
     def infer(self, function):
         """Decorate the inference."""
@@ -83,9 +85,9 @@ class Operation:
         self.callbacks = function
         return function
 
-    def fuse(self, function, takes=None, makes=(), axes=None):
+    def fuse(self, function, takes=None, makes=(), axes=None, keeps=()):
         """Decorate the lowering with pointwise neighbours."""
-        self.lower_fused, self.takes, self.makes, self.axes = function, takes, makes, axes
+        self.lower_fused, self.takes, self.makes, self.axes, self.keeps = function, takes, makes, axes, keeps
         return function
 
 

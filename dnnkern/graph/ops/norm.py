@@ -36,11 +36,11 @@ class Arrays:
     """The operands and results of a normalization in the types its kernels take: operands of x's dims in one type, results of these dims
     in those of `results`, weights in `weights`, statistics in the type of the sums."""
 
-    def __init__(self, part, whole, results, same=False):
-        """`same`: results have the operands' type."""
+    def __init__(self, part, whole, results, same=False, more=()):
+        """`same`: results have the operands' type; `more`: arrays of x's dims that are operands as well."""
         self.part = part
         of_results = {r.dtype for port in results if (r := part.output(port)) is not None}
-        found = {part.input(port).dtype for port in whole}
+        found = {part.input(port).dtype for port in whole} | {r.dtype for r in more}
         if len(found) > 1 or same and found != of_results or "float64" in of_results:
             found |= of_results
         (dtype,) = found if len(found) == 1 else ("float64" if "float64" in found else "float32",)

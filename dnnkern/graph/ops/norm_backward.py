@@ -1,8 +1,12 @@
 """The gradients of normalizations, from the statistics that the forward operations returned."""
-from ...norm import LayerNormGradientProblem, RmsNormGradientProblem
-from .._fuse import Arithmetic
+from ...device.pointwise import Function
+from ...host.choices import activation_of
+from ...norm import BatchNormGradientProblem, GroupNormGradientProblem, LayerNormGradientProblem, RmsNormGradientProblem
+from .._errors import cudnnGraphNotSupportedError
+from .._fuse import Arithmetic, prologue_of
 from .._infer import channels_last
-from ._define import operation
+from .._ir import prologue
+from ._define import OPERATIONS, operation
 from .norm import Arrays, _channels, as_rows, images, normalized, squeezed
 
 
@@ -169,26 +173,76 @@ def _(node):
     _results(node, weight)
 
 
-def _lower_groups(part):
-    _lower_channels(part, "group_norm_bwd", (0, 1), lambda layout: (part.attribute("groups", part.input("X").shape[1]), layout, None))
+def _takes(spec, node, others, outside):
+    """What `Operation.takes` tells: kernels make dy; their results are in memory when they are done."""
+    results = {uid for _, uid in node.outputs}
+    if any(uid in results for other in others for _, uid in other.inputs):
+        return f"results of {node.op} are read from memory"
+    return None
 
 
-instancenorm_backward.lower(_lower_groups)
-groupnorm_backward.lower(_lower_groups)
+class Past:
+    """What a gradient by channels does to dy before its sums, of a part whose pointwise nodes make DY: a program, `chain`, or relu's
+    gradient of `y`, which the kernel has as `activation`. `dy` is the array that it is done to; `kept` is where what it gives is stored
+    as well, or None. Without such nodes DY is `dy`."""
+
+    def __init__(self, part):
+        self.activation, self.y, self.chain, self.kept, t = None, None, None, None, part.spec_of("DY")
+        nodes = prologue(part.nodes[1:], part.node)
+        if not nodes:
+            self.dy = part.input("DY")
+            return
+        if not t.virtual or t.uid in part.needed:
+            self.kept = part.memory(t)
+        x = part.input("X")
+        self._find_relu(part, nodes, t, x)
+        if self.y is None:
+            compute = "float64" if x.dtype == "float64" else "float32"
+            self.chain = prologue_of(part, OPERATIONS, "DY", compute, ((0, *range(2, len(t.dim))), 1), (x.dtype,))
+            self.dy = self.chain.main
+        dtypes = {x.dtype, self.dy.dtype, *(r.dtype for r in (self.y, self.kept, part.output("DX", always=False)) if r is not None)}
+        if len(dtypes) > 1:
+            raise cudnnGraphNotSupportedError(f"{part}: DY is made of {self.dy.dtype}, beside {', '.join(sorted(dtypes))}; expected one")
+
+    def _find_relu(self, part, nodes, t, x):
+        """relu's gradient of arrays like x: its results are its operands' values, or 0, so that nothing is rounded."""
+        (function, of), *more = OPERATIONS[nodes[-1].op].formula(nodes[-1])
+        if len(nodes) > 1 or more or function != Function.of("relu_backward") or part.dtype(t) not in (x.dtype, "float32", "float64"):
+            return
+        dy, y = (part.spec.tensor(nodes[-1].input(port)) for port in of)
+        if all(o.dim == t.dim and not o.by_value and part.dtype(o) == x.dtype for o in (dy, y)):
+            self.activation, self.dy, self.y = "relu", part.memory(dy), part.memory(y)
 
 
-@batchnorm_backward.lower
-def _(part):
-    _lower_channels(part, "batch_norm_bwd", (1,), lambda layout: ("spatial", layout, None, False))
-
-
-def _lower_channels(part, op, statistic, parameters):
-    arrays = Arrays(part, ("X", "DY"), ("DX",), same=True)
-    x, dy = arrays.whole("X"), arrays.whole("DY")
-    small = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+def _lower_channels(part, kind, statistic, **fields):
+    past = Past(part)
+    arrays = Arrays(part, ("X",), ("DX",), same=True, more=(past.dy,))
+    x, dy = arrays.whole("X"), part.converted(past.dy, arrays.dtype)
+    small, rank = (1, x.shape[1], *(1,) * (len(x.shape) - 2)), len(x.shape)
     dx = arrays.result("DX", arrays.results, x.shape)
     dgamma, dbeta = (squeezed(arrays.result(port, arrays.weights, small), (1,)) for port in ("DSCALE", "DBIAS"))
-    layout, (x, dy, dx) = images(x, dy, dx)
+    beside = {name: r for name, r in (("y", past.y), ("dresidual", past.kept)) if r is not None}
+    layout, (x, dy, dx, *others) = images(x, dy, dx, *beside.values())
+    beside = dict(zip(beside, others))
+    chain = past.chain and past.chain.permuted((0, *range(2, rank), 1) if layout == "NHWC" else range(rank))
     mean, rstd = (squeezed(arrays.statistic(port), statistic) for port in ("MEAN", "INV_VARIANCE"))
-    part.call(op, (dy, x, squeezed(arrays.weight("SCALE"), (1,)), mean, rstd, None, None), (dx, dgamma, dbeta), *parameters(layout))
+    kept = {name: beside.pop(name) for name in ("dresidual",) if name in beside}
+    part.problem(kind, {"dy": dy, "x": x, "gamma": squeezed(arrays.weight("SCALE"), (1,)), "mean": mean, "rstd": rstd, "y": None, **beside},
+                 {"dx": dx, "dgamma": dgamma, "dbeta": dbeta, **kept}, chain=chain, layout=layout,
+                 activation=activation_of(part.node.op, past.activation), **fields)
     arrays.done()
+
+
+def _lower_groups(part):
+    _lower_channels(part, GroupNormGradientProblem, (0, 1), groups=part.attribute("groups", part.spec_of("X").dim[1]))
+
+
+def _lower_batch(part):
+    _lower_channels(part, BatchNormGradientProblem, (1,))
+
+
+for _operation in (instancenorm_backward, groupnorm_backward):
+    _operation.lower(_lower_groups)
+    _operation.fuse(_lower_groups, takes=_takes, makes=("DY",))
+batchnorm_backward.lower(_lower_batch)
+batchnorm_backward.fuse(_lower_batch, takes=_takes, makes=("DY",), keeps=("DY",))

@@ -69,7 +69,7 @@ def configs(problem, device):
 def gradient_of(problem, columns):
     """What the kernels of gradients are compiled for."""
     return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES,
-                    problem.dtype_of("beta"), problem.frozen)
+                    problem.dtype_of("beta"), problem.frozen, problem.program, len(view_of(problem).pixels))
 
 
 def items_of(problem, device, columns):
@@ -148,7 +148,7 @@ def sums_launch(problem, view, items, gradient):
                  Argument("int32", ceil_div(view.values, gradient.tile)), Argument("uint32x3", divisor(items.slabs)),
                  Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
-                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")), *program_arguments(problem, view))
     return Launch(sums_kernel(gradient), (strips * items.slabs * view.images, 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -164,7 +164,7 @@ def gradient_launch(problem, view, items, gradient):
                  array_strides(names, values),
                  Argument("int64", view.weight.get("gamma", 0)),
                  *statistic_strides(view, "mean", "rstd"), problem.pointer("beta"),
-                 Argument("int64", view.weight.get("beta", 0)))
+                 Argument("int64", view.weight.get("beta", 0)), *program_arguments(problem, view))
     return Launch(gradient_kernel(gradient), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
                   dependent=gradient.columns.dependent)
 
@@ -187,6 +187,6 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                             programs=op.endswith(("fwd", "infer")))
+                             programs=op != APPLY)
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))

@@ -1,6 +1,7 @@
 """Kernels of gradients where channels lie side by side: sums of columns, and the elementwise pass that gives dx. See `forward`."""
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...device import cuda, device_function, i32, i64, jit
 from ...device.activation import Activation, activation_gradient
@@ -8,15 +9,21 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
+from ...device.unroll import unrolled
 from ...device.vec import advance
 from .._channel_problem import gradient_source
+from .._channel_program import make_functions
 from .forward import THREADS, Columns, make_position
+
+if TYPE_CHECKING:
+    from ...device.program import Program
 
 
 @dataclass(frozen=True)
 class Gradient:
     """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written; whether the
-    statistics are constants."""
+    statistics are constants; what becomes of each element of dy first, and along how many dimensions of values its operands have
+    strides."""
     columns: Columns
     gamma: str
     residual: bool
@@ -24,6 +31,8 @@ class Gradient:
     batches: int
     beta: str = ""
     frozen: bool = False
+    program: "Program | None" = None
+    pixels: int = 0
 
     @property
     def source(self):
@@ -33,7 +42,13 @@ class Gradient:
     @property
     def blocks(self):
         """Blocks on a multiprocessor, of those that make sums."""
-        return 3 if self.source is None else 2
+        return 3 if self.source is None and self.program is None else self.pairs
+
+    @property
+    def pairs(self):
+        """Blocks on a multiprocessor, of those that give dx: one where a program takes the registers of two."""
+        is_long = self.program is not None and (self.source is not None or len(self.program.steps) > 4)
+        return 1 if is_long else 2
 
     @property
     def flight(self):
@@ -55,7 +70,9 @@ def _make_load(config):
     """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y in flight."""
     c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
-    gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
+    compute, E, HEIGHT, Real = element(c.dtype).compute, c.vector, c.height, scalar_of(c.dtype)
+    gradient, PROGRAM = activation_gradient(config.activation, compute), config.program is not None
+    _, of_channels, _ = make_functions(config.program, compute, compute, E, config.pixels)
 
     @device_function
     def load(raw, more, dy, x, y, row, end, row_strides):
@@ -71,9 +88,11 @@ def _make_load(config):
             p, q = advance(p, HEIGHT * row_strides.dy), advance(q, HEIGHT * row_strides.x)
 
     @device_function
-    def take(dz, values, raw, more, u, ok, means, scales, offsets):
-        """dy past the activation, and x, of row u in flight, which is none unless `ok`; `values` is y's meanwhile."""
+    def take(dz, values, raw, more, u, ok, means, scales, offsets, image, row, channel, operands, extents):
+        """dy past the program and the activation, and x, of row u in flight, which is none unless `ok`; `values` is y's meanwhile."""
         unpack(dz, 0, raw, 2 * u * LENGTH)
+        if PROGRAM and ok:
+            of_channels(0, (dz, image, row, channel, operands, extents))
         if BY_Y:
             unpack(values, 0, more, u * LENGTH)
             for e in range(E):
@@ -96,10 +115,21 @@ def sums_kernel(config):
     KEPT = E if BY_X else 1
     load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
 
+    @device_function
+    def add_row(u, s):
+        """Add row u in flight to the sums."""
+        a, b, dz, values, raw, more, means, scales, offsets, image, row, end, channel, operands, extents = s
+        at = row + u * HEIGHT
+        take(dz, values, raw, more, u, at < end, means, scales, offsets, image, at, channel, operands, extents)
+        for e in range(E):
+            a[e] += dz[e]
+            b[e] += dz[e] * (values[e] - means[e])
+    add_rows = unrolled(UNITS, add_row)
+
     @jit(launch_bounds=(THREADS, config.blocks))
     def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, image_strides, row_strides, mean_strides,
                           rstd_strides, tiles, slabs,
-                          across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step):
+                          across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step, operands, extents):
         ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -128,11 +158,7 @@ def sums_kernel(config):
             row = tile * TILE + ty
             tile = tile + i32(slabs[0])
             load(raw, more, dy, x, y, row, end, row_strides)
-            for u in range(UNITS):
-                take(dz, values, raw, more, u, row + u * HEIGHT < end, means, scales, offsets)
-                for e in range(E):
-                    a[e] += dz[e]
-                    b[e] += dz[e] * (values[e] - means[e])
+            add_rows(0, (a, b, dz, values, raw, more, means, scales, offsets, image, row, end, channel, operands, extents))
         if DEPENDENT:
             launch_dependent_grids()
         thread = cuda.threadIdx.x
@@ -169,11 +195,29 @@ def gradient_kernel(config):
     SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
     SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
     TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
-    BY_X, FROZEN = config.source == "x", config.frozen
+    BY_X, FROZEN, BLOCKS_APPLY = config.source == "x", config.frozen, config.pairs
 
-    @jit(launch_bounds=(THREADS, 2))
+    @device_function
+    def write_row(u, s):
+        """dx and dresidual of row u in flight."""
+        (dx, dresidual, dz, values, raw, more, means, outer, inner, shifts, offsets, image, row, end, row_strides, channel, operands,
+         extents) = s
+        at = row + u * HEIGHT
+        if at < end:
+            take(dz, values, raw, more, u, True, means, outer, offsets, image, at, channel, operands, extents)
+            if RESIDUAL:
+                put(advance(dresidual, at * row_strides.dresidual), 0, dz, 0)
+            for e in range(E):
+                if FROZEN:
+                    values[e] = dz[e] * outer[e]
+                else:
+                    values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
+            put(advance(dx, at * row_strides.dx), 0, values, 0)
+    write_rows = unrolled(UNITS, write_row)
+
+    @jit(launch_bounds=(THREADS, BLOCKS_APPLY))
     def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
-                              image_strides, row_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step):
+                              image_strides, row_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step, operands, extents):
         table = cuda.shared.array(TABLE, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -224,16 +268,6 @@ def gradient_kernel(config):
                 if k > 0:
                     row = row + UNITS * HEIGHT
                     load(raw, more, dy, x, y, row, end, row_strides)
-                for u in range(UNITS):
-                    at = row + u * HEIGHT
-                    if at < end:
-                        take(dz, values, raw, more, u, True, means, outer, offsets)
-                        if RESIDUAL:
-                            put(advance(dresidual, at * row_strides.dresidual), 0, dz, 0)
-                        for e in range(E):
-                            if FROZEN:
-                                values[e] = dz[e] * outer[e]
-                            else:
-                                values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * inner[e] + shifts[e])
-                        put(advance(dx, at * row_strides.dx), 0, values, 0)
+                write_rows(0, (dx, dresidual, dz, values, raw, more, means, outer, inner, shifts, offsets, image, row, end, row_strides,
+                               channel, operands, extents))
     return channel_norm_gradient

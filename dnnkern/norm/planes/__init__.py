@@ -77,7 +77,7 @@ def _pieces(problem, config):
 def gradient_of(problem, config):
     """What the kernels of gradients are compiled for."""
     return Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
-                    problem.dtype_of("beta"), problem.frozen)
+                    problem.dtype_of("beta"), problem.frozen, problem.program, len(view_of(problem).pixels))
 
 
 def items_of(problem, config):
@@ -154,7 +154,7 @@ def sums_launch(problem, view, items, compiled):
     arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")), *items.pointers()[:2], *extents,
                  Argument("uint32x3", divisor(view.per)), *_strides(view, ("dy", "x", "y")), *statistic_strides(view, "mean", "rstd"),
                  *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
-                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")), *program_arguments(problem, view))
     return Launch(sums_kernel(compiled), grid, (config.threads, 1, 1), arguments)
 
 
@@ -166,7 +166,7 @@ def gradient_launch(problem, view, items, compiled):
                  *items.pointers()[2:], *extents, Argument("uint32x3", divisor(view.per)),
                  Argument("int32", view.channels // view.per if view.own else 0), *_strides(view, ("dy", "x", "y", "dx", "dresidual")),
                  Argument("int64", view.weight.get("gamma", 0)), *statistic_strides(view, "mean", "rstd"), problem.pointer("beta"),
-                 Argument("int64", view.weight.get("beta", 0)))
+                 Argument("int64", view.weight.get("beta", 0)), *program_arguments(problem, view))
     return Launch(gradient_kernel(compiled), grid, (config.threads, 1, 1), arguments, dependent=config.dependent)
 
 
@@ -188,6 +188,6 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                             programs=op.endswith(("fwd", "infer")))
+                             programs=op != APPLY)
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))

@@ -83,13 +83,16 @@ class Apply:
 @dataclass(frozen=True)
 class Gradient:
     """What the kernels of gradients are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written;
-    whether the statistics are constants."""
+    whether the statistics are constants; what becomes of each element of dy first, and along how many dimensions of values its operands
+    have strides."""
     planes: Planes
     gamma: str
     residual: bool
     activation: Activation
     beta: str = ""
     frozen: bool = False
+    program: "Program | None" = None
+    pixels: int = 0
 
 
 def make_position(planes, reverse=False):
@@ -254,6 +257,35 @@ def apply_kernel(config):
     return channel_norm_plane_apply
 
 
+def _make_past(config):
+    """Device functions: ``past(dz, c, prologue, vectors, lane, at)``, the values of a thread's vector c of dy past the program, in place;
+    ``past_edge(d, k, prologue, vectors, size, lane, at)``, that of its edge k. Both do nothing without a program; `at` is (image, first
+    value, channel, operands, extents)."""
+    planes = config.planes
+    layout, LANES, PROGRAM = planes.layout, planes.lanes, config.program is not None
+    E, compute = layout.elements, element(planes.dtype).compute
+    function, _, of_values = make_functions(config.program, compute, compute, E, config.pixels)
+
+    @device_function
+    def past(dz, c, prologue, vectors, lane, at):
+        if PROGRAM:
+            image, first, channel, operands, extents = at
+            i = lane + c * LANES
+            if i < vectors:
+                of_values(0, (dz, image, first + prologue + i * E, channel, operands, extents))
+
+    @device_function
+    def past_edge(d, k, prologue, vectors, size, lane, at):
+        if PROGRAM:
+            image, first, channel, operands, extents = at
+            j = lane + k * LANES
+            i = j if j < prologue else j + vectors * E
+            if i < size:
+                return function(d, image, first + i, channel, operands, extents)
+        return d
+    return past, past_edge
+
+
 @functools.cache
 def sums_kernel(config):
     """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of every piece."""
@@ -267,11 +299,31 @@ def sums_kernel(config):
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
     MORE, MORE_EDGES = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+    PROGRAM, (past, past_edge) = config.program is not None, _make_past(config)
+
+    @device_function
+    def add_vector(c, s):
+        """Add a thread's vector c to its two sums."""
+        sums, words, many, more, dz, some, prologue, vectors, lane, m, scale, shift, where = s
+        vec.unpack(dz, words, c)
+        past(dz, c, prologue, vectors, lane, where)
+        if BY_Y:
+            vec.unpack(some, more, c)
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], some[e]))
+        vec.unpack(some, many, c)
+        if lane + c * LANES < vectors:
+            for e in range(E):
+                if BY_X:
+                    dz[e] = Real(gradient(dz[e], (some[e] - m) * scale + shift))
+                sums[0] += dz[e]
+                sums[1] += dz[e] * (some[e] - m)
+    add_all = unrolled(REGISTERS, add_vector)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per,
                                 image_strides, channel_strides, mean_strides, rstd_strides, channel_items, image_items,
-                                gamma, beta, gamma_step, beta_step):
+                                gamma, beta, gamma_step, beta_step, operands, extents):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, x_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
@@ -300,22 +352,19 @@ def sums_kernel(config):
             scale = r * load_gamma(gamma, channel * gamma_step)
         if BY_X and SHIFTED:
             shift = Real(load_beta(beta, channel * beta_step))
-        a, b, n = Real(0), Real(0), Real(0)
-        for c in range(REGISTERS):
-            vec.unpack(dz, words, c)
-            if BY_Y:
-                vec.unpack(some, more, c)
-                for e in range(E):
-                    dz[e] = Real(gradient(dz[e], some[e]))
-            vec.unpack(some, many, c)
-            if lane + c * LANES < vectors:
-                for e in range(E):
-                    if BY_X:
-                        dz[e] = Real(gradient(dz[e], (some[e] - m) * scale + shift))
-                    a += dz[e]
-                    b += dz[e] * (some[e] - m)
+        sums = cuda.local.array(2, Real)
+        sums[0] = Real(0)
+        sums[1] = Real(0)
+        where = image, piece * length, channel, operands, extents
+        s = sums, words, many, more, dz, some, prologue, vectors, lane, m, scale, shift, where
+        if PROGRAM:
+            add_all(0, s)
+        else:
+            for c in range(REGISTERS):
+                add_vector(c, s)
+        a, b, n = sums[0], sums[1], Real(0)
         for k in range(EDGES):
-            d = edges[k]
+            d = past_edge(edges[k], k, prologue, vectors, size, lane, where)
             if BY_Y:
                 d = Real(gradient(d, y_edges[k]))
             if BY_X:
@@ -345,10 +394,36 @@ def gradient_kernel(config):
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
     MORE, MORE_EDGES = WORDS if BY_Y else 1, EDGE_SLOTS if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+    PROGRAM, (past, past_edge) = config.program is not None, _make_past(config)
+    CHANGED = BY_Y or PROGRAM
+
+    @device_function
+    def write_vector(c, s):
+        """dx and dresidual of a thread's vector c."""
+        dx, dresidual, words, many, more, dz, some, prologue, vectors, lane, m, outer, offset, inner, shift, where = s
+        vec.unpack(dz, words, c)
+        past(dz, c, prologue, vectors, lane, where)
+        if BY_Y:
+            vec.unpack(some, more, c)
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], some[e]))
+        if RESIDUAL:
+            if CHANGED:
+                vec.pack(words, c, dz)
+            vec.store(dresidual, words, c, prologue, vectors, lane, 1)
+        vec.unpack(some, many, c)
+        for e in range(E):
+            if BY_X:
+                dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
+            some[e] = dz[e] * outer if FROZEN else dz[e] * outer + ((some[e] - m) * inner + shift)
+        vec.pack(many, c, some)
+        vec.store(dx, many, c, prologue, vectors, lane, 1)
+    write_all = unrolled(REGISTERS, write_vector)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
-                                    groups, image_strides, channel_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step):
+                                    groups, image_strides, channel_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step,
+                                    operands, extents):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         edges, x_edges = cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(EDGE_SLOTS, Real)
         y_edges = cuda.local.array(MORE_EDGES, Real)
@@ -383,24 +458,15 @@ def gradient_kernel(config):
         inner, shift = Real(0), Real(0)
         if not FROZEN:
             inner, shift = Real(-r) * (r * two[at]), Real(-r) * one[at]
-        for c in range(REGISTERS):
-            vec.unpack(dz, words, c)
-            if BY_Y:
-                vec.unpack(some, more, c)
-                for e in range(E):
-                    dz[e] = Real(gradient(dz[e], some[e]))
-                if RESIDUAL:
-                    vec.pack(words, c, dz)
-            if RESIDUAL:
-                vec.store(dresidual, words, c, prologue, vectors, lane, 1)
-            vec.unpack(some, many, c)
-            for e in range(E):
-                if BY_X:
-                    dz[e] = Real(gradient(dz[e], (some[e] - m) * outer + offset))
-                some[e] = dz[e] * outer if FROZEN else dz[e] * outer + ((some[e] - m) * inner + shift)
-            vec.pack(many, c, some)
-            vec.store(dx, many, c, prologue, vectors, lane, 1)
+        where = image, piece * length, channel, operands, extents
+        s = dx, dresidual, words, many, more, dz, some, prologue, vectors, lane, m, outer, offset, inner, shift, where
+        if PROGRAM:
+            write_all(0, s)
+        else:
+            for c in range(REGISTERS):
+                write_vector(c, s)
         for k in range(EDGES):
+            edges[k] = past_edge(edges[k], k, prologue, vectors, size, lane, where)
             if BY_Y:
                 edges[k] = Real(gradient(edges[k], y_edges[k]))
             if BY_X:
