@@ -10,6 +10,7 @@ if SIMULATED:
 
 from test_ptx import device  # noqa: E402
 
+from dnnkern.conv import ConvProblem  # noqa: E402
 from dnnkern.device.pointwise import Function  # noqa: E402
 from dnnkern.device.program import Program, Step  # noqa: E402
 from dnnkern.engine.prologues import Prologue  # noqa: E402
@@ -47,6 +48,21 @@ def test_operands_are_made_between_products(name):
     first, *_, last = (k for k, line in enumerate(code.lines) if line.startswith("HGMMA"))
     waits = [line.split("gsb0, ")[1] for line in code.lines[first:last] if line.startswith("WARPGROUP.DEPBAR")]
     assert waits == ["0x3"] * 3, waits
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("name, registers", [("implicit_gemm_wgmma", 168), ("halo_wgmma", 84)])
+def test_images_are_made_without_spills(name, registers):
+    """A convolution of padded pixels, scale, bias and ReLU in front of it."""
+    target, channels = device("sm_90a"), 128
+    p = ConvProblem("conv_fwd", Tensor.packed((64, 28, 28, channels), "float16"), Tensor.packed((channels, 3, 3, channels), "float16"),
+                    Tensor.packed((64, 28, 28, channels), "float16"), padding=1, layout="NHWC",
+                    prologue_a=Prologue(SCALE_BIAS_RELU, "float16", [Tensor.packed((channels,), "float32")] * 2))
+    found = next(a for a in dispatch.algorithms("conv_fwd") if a.name == name).configured(p, target)
+    launch = found.build(p, target, found.config)[-1]
+    code = assembled(launch.kernel, launch.signature, target.arch)
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    assert code.registers <= registers and "serializ" not in code.report, code.report
 
 
 @pytest.mark.ptx
