@@ -12,7 +12,7 @@ from unittest import mock
 
 from dnnkern import dispatch, warming
 from dnnkern.graph import _arrays as graph_arrays
-from dnnkern.graph import _engines, _execute
+from dnnkern.graph import _cuda_graph, _engines, _execute
 from dnnkern.host import arrays, device, executable, front, launch, lists, memory, raw
 
 
@@ -36,7 +36,7 @@ def pretended_gpu(index=0):
         def change(module, **names):
             for name, value in names.items():
                 stack.enter_context(mock.patch.object(module, name, value))
-        for module in (arrays, device, front, graph_arrays, _engines, _execute, lists, warming):
+        for module in (arrays, device, front, graph_arrays, _cuda_graph, _engines, _execute, lists, warming):
             change(module, HOST_MEMORY=False)
         with contextlib.suppress(ImportError):
             *classes, _ = memory.numba_classes()
@@ -96,7 +96,7 @@ def _executable(self, problem, algorithm, device, stream, kind, given):
 
 class _Function:
     """A loaded kernel."""
-    handle = 0x1000
+    handle = kernel = 0x1000
 
     def __init__(self, *ignored):
         pass

@@ -67,7 +67,7 @@ def is_as(kind, declared):
     if declared in SCALARS:
         return kind is SCALARS[declared]
     assert declared in ("CUcontext", "CUstream", "CUevent", "CUfunction", "CUkernel", "CUlibrary", "CUmemoryPool", "CUgraph", "CUgraphExec",
-                        "CUdeviceptr"), declared
+                        "CUgraphNode", "CUdeviceptr"), declared
     return kind in (ctypes.c_void_p, ctypes.c_size_t)
 
 

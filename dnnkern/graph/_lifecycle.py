@@ -359,6 +359,50 @@ class Lifecycle:
             found = self._runners[plan] = Runner(plan)
         return found
 
+    def populate_cuda_graph(self, handle, variant_pack, workspace, cuda_graph):
+        """Add the launches of the plan that `execute` would run, with these buffers, to a CUDA graph; nothing runs.
+
+        Parameters
+        ----------
+        handle : int or None
+            As `execute`'s; its stream is not used.
+        variant_pack, workspace
+            As `execute`'s, all of which have to stay where they are. Numbers are read now.
+        cuda_graph : int or CUgraph
+            The handle of a CUDA graph, by its address or as an object of cuda.bindings. The kernels follow each other, the first one
+            nothing that is in the graph already; whoever made it instantiates it, or adds it to another one, and destroys it.
+
+        Raises
+        ------
+        cudnnGraphNotSupportedError
+            There is no GPU.
+        """
+        self._in_cuda_graph("populate", handle, variant_pack, workspace, cuda_graph)
+
+    def update_cuda_graph(self, handle, variant_pack, workspace, cuda_graph):
+        """Give the kernels of a CUDA graph that `populate_cuda_graph` has filled other buffers and numbers.
+
+        Arguments are those of `populate_cuda_graph`. The graph may be a copy, as a child node has one. One that was instantiated before has
+        its own: cuGraphExecUpdate takes them over.
+
+        Raises
+        ------
+        RuntimeError
+            INVALID_VALUE: the graph has not the kernels that these buffers need, one after the other, and nothing else. Nothing is changed.
+        cudnnGraphNotSupportedError
+            There is no GPU.
+        """
+        self._in_cuda_graph("update", handle, variant_pack, workspace, cuda_graph)
+
+    def _in_cuda_graph(self, what, handle, pack, workspace, cuda_graph):
+        from ._cuda_graph import fill
+        if self._candidate is None:
+            raise ExecutionFailed(f"{what}_cuda_graph: the graph {self.name!r} has not been built; call build first")
+        if not hasattr(pack, "items"):
+            raise InvalidVariantPack(f"{what}_cuda_graph: got {type(pack).__name__}; expected a dict of buffers by tensor or uid")
+        self._stream(handle)
+        fill(what, self._runner(self._candidate), pack, workspace, cuda_graph)
+
     # ---- the private methods that NVIDIA's torch operators call
 
     def _get_variant_pack_uids_sorted(self):

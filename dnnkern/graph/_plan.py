@@ -100,8 +100,8 @@ class Plan:
 
     @property
     def behavior_notes(self):
-        """Every kernel is compiled for the device at hand."""
-        return [behavior_note.RUNTIME_COMPILATION]
+        """Every kernel is compiled for the device at hand, and may be one of a CUDA graph."""
+        return [behavior_note.RUNTIME_COMPILATION, behavior_note.SUPPORTS_CUDA_GRAPH_NATIVE_API]
 
     # ---- workspace
 

@@ -1,9 +1,11 @@
 """Launches as CUDA graphs: several kernels take the host longer one by one than as a graph, whose launch is one call of the driver."""
+import contextlib
 import ctypes
 import math
 
+from ..device._parameters import kernel_name
 from . import driver, raw
-from .device import primary_context
+from .device import on_device, primary_context
 from .driver import CudaError, failed
 from .memory import outside_captures
 
@@ -18,6 +20,15 @@ REST = 4096      # calls that are only launched where most calls before had valu
 def captured(enqueue, stream):
     """Handle of an executable graph of what `enqueue` enqueues on the stream."""
     driver.cuStreamBeginCapture(stream, raw.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    graph = _ended(enqueue, stream)
+    try:
+        return driver.cuGraphInstantiateWithFlags(graph, 0)
+    finally:
+        driver.cuGraphDestroy(graph)
+
+
+def _ended(enqueue, stream):
+    """Handle of the graph into which a stream is being captured, once `enqueue` has enqueued on it."""
     graph = ctypes.c_size_t()
     try:
         enqueue()
@@ -25,20 +36,103 @@ def captured(enqueue, stream):
         raw.cuStreamEndCapture(stream, ctypes.byref(graph))  # a stream left in capture is of no more use to anyone
         raise
     driver.cuStreamEndCapture(stream, ctypes.byref(graph))
-    try:
-        return driver.cuGraphInstantiateWithFlags(graph.value, 0)
-    finally:
-        driver.cuGraphDestroy(graph.value)
+    return graph.value
 
 
-def _captured_aside(enqueue):
-    """The same on a stream of its own, whatever else is being captured."""
+@contextlib.contextmanager
+def _aside():
+    """A stream of its own, whatever else is being captured."""
     with outside_captures():
         stream = driver.cuStreamCreate(raw.CU_STREAM_NON_BLOCKING)
         try:
-            return captured(lambda: enqueue(stream), stream)
+            yield stream
         finally:
             raw.cuStreamDestroy(stream)
+
+
+def _captured_aside(enqueue):
+    """`captured`, on a stream of its own."""
+    with _aside() as stream:
+        return captured(lambda: enqueue(stream), stream)
+
+
+# ---- graphs of the caller's
+
+class _KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS, the second: a function, or a kernel where that is null."""
+    _fields_ = [("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+                ("parameters", ctypes.c_void_p), ("extra", ctypes.c_void_p), ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p)]
+
+
+class OtherGraph(ValueError):
+    """A graph is not of a plan's launches."""
+
+
+def populate(plan, values, graph):
+    """Add a plan's launches, with these values, to a graph: one after the other, the first after nothing. Nothing runs."""
+    with on_device(plan.index), _aside() as stream:
+        frame = plan.filled(values)
+        driver.cuStreamBeginCaptureToGraph(stream, graph, None, None, 0, raw.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        _ended(lambda: plan.enqueue(frame, stream), stream)
+
+
+def update(plan, values, graph):
+    """Give the kernels of a graph that `populate` has filled, or of a copy of it, other values.
+
+    Raises
+    ------
+    OtherGraph
+        It has not the plan's kernels, one after the other, and nothing else: nothing is changed.
+    """
+    with on_device(plan.index):
+        nodes, frame, updated = _in_order(graph), plan.filled(values), []
+        if len(nodes) != len(plan.launches):
+            raise OtherGraph(f"it has {len(nodes)} nodes; the plan has {len(plan.launches)} kernels")
+        for k, (node, launch, function, call) in enumerate(zip(nodes, plan.launches, plan.functions, frame.calls)):
+            found = _kernel_at(node)
+            own = found is not None and {found.function, found.kernel} & {function.handle, function.kernel}
+            if not own or (*found.grid, *found.block, found.shared) != (*launch.grid, *launch.block, launch.shared):
+                raise OtherGraph(f"node {k} is not the launch of {kernel_name(launch.kernel)} with grid {launch.grid}, block "
+                                 f"{launch.block} and {launch.shared} bytes of shared memory, which the plan has there")
+            found.parameters, found.extra = call[2], None
+            updated.append((node, found))
+        for node, found in updated:
+            driver.cuGraphKernelNodeSetParams(node, ctypes.byref(found))
+
+
+def _in_order(graph):
+    """The nodes of a graph, each of which depends on the one before; `OtherGraph` where they do not."""
+    count = ctypes.c_size_t()
+    driver.cuGraphGetNodes(graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_size_t * count.value)()
+    if nodes:
+        driver.cuGraphGetNodes(graph, nodes, ctypes.byref(count))
+    driver.cuGraphGetEdges(graph, None, None, None, ctypes.byref(count))
+    starts, ends, kinds = ((kind * count.value)() for kind in (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64))
+    if starts:
+        driver.cuGraphGetEdges(graph, starts, ends, kinds, ctypes.byref(count))
+    edges = set(zip(starts, ends))
+    before = {node: sum(end == node for _, end in edges) for node in nodes}
+    order = []
+    while before:
+        ready = [node for node, waits in before.items() if not waits]
+        if len(ready) != 1 or order and (order[-1], ready[0]) not in edges:
+            raise OtherGraph("its nodes are not one after the other")
+        order += ready
+        del before[ready[0]]
+        for end in {end for start, end in edges if start == ready[0]}:
+            before[end] -= 1
+    return order
+
+
+def _kernel_at(node):
+    """What a node launches; None where it is no kernel."""
+    kind, found = ctypes.c_int(), _KernelNode()
+    driver.cuGraphNodeGetType(node, ctypes.byref(kind))
+    if kind.value != raw.CU_GRAPH_NODE_TYPE_KERNEL:
+        return None
+    driver.cuGraphKernelNodeGetParams(node, ctypes.byref(found))
+    return found
 
 
 def replay(graph, stream):

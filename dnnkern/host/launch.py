@@ -113,7 +113,8 @@ class Function:
 
     def __init__(self, binary, index, shared, cluster):
         self.binary = binary
-        kernel, handle = driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()), driver.cuDeviceGet(index)
+        self.kernel = kernel = driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode())
+        handle = driver.cuDeviceGet(index)
         if binary.shared + shared > _LIMIT_DEFAULT_SHARED:  # static and dynamic together
             driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle)
         if cluster[0] * cluster[1] * cluster[2] > 8:
@@ -284,6 +285,14 @@ class Executable:
     def new_frame(self):
         """One that the caller keeps, for a thread of its own."""
         return _Frame(self)
+
+    def filled(self, values):
+        """A frame of its own that has these values, of a plan that `is_steady`."""
+        frame = _Frame(self)
+        self.pack(frame.storage, 0, *values, *[values[position] + offset for position, offset in self.shifted])
+        for tensor_map in frame.maps:
+            tensor_map.set(values[tensor_map.position])
+        return frame
 
     def frame(self):
         """The thread's."""

@@ -37,10 +37,14 @@ FUNCTIONS = {
     "cuEventSynchronize": (None, _POINTER), "cuEventElapsedTime": (_FLOAT, *[_POINTER] * 2),
     "cuGraphInstantiateWithFlags": (_SIZE, _POINTER, _WORD), "cuGraphLaunch": (None, *[_POINTER] * 2), "cuGraphDestroy": (None, _POINTER),
     "cuGraphExecDestroy": (None, _POINTER),
+    "cuStreamBeginCaptureToGraph": (None, *[_POINTER] * 4, _SIZE, _INT), "cuGraphGetNodes": (None, *[_POINTER] * 3),
+    "cuGraphGetEdges": (None, *[_POINTER] * 5), "cuGraphNodeGetType": (None, *[_POINTER] * 2),
+    "cuGraphKernelNodeGetParams": (None, *[_POINTER] * 2), "cuGraphKernelNodeSetParams": (None, *[_POINTER] * 2),
 }
 # What is "..._v2" in the library, and by the header.
 _SECOND = {"cuDeviceTotalMem", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyHtoDAsync", "cuMemcpyDtoDAsync",
-           "cuMemsetD8", "cuStreamDestroy", "cuStreamBeginCapture", "cuEventDestroy"}
+           "cuMemsetD8", "cuStreamDestroy", "cuStreamBeginCapture", "cuEventDestroy", "cuGraphGetEdges", "cuGraphKernelNodeGetParams",
+           "cuGraphKernelNodeSetParams"}
 
 CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13
 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
@@ -54,6 +58,7 @@ CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR = 82
 CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+CU_GRAPH_NODE_TYPE_KERNEL = 0
 CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2
 CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
 CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
