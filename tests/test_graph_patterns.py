@@ -41,7 +41,7 @@ def conv_bias_relu_of_planes(b):
     b.output(b.relu(b.binary("bias", y, b.weight(6))))
 
 
-@pattern("conv_fwd", "batch_norm_train_fwd", "fused_pointwise")
+@pattern("conv_fwd", launches=2)
 def scale_bias_relu_conv_genstats(b):
     x = b.rounded(b.relu(b.binary("bias", b.binary("scale", image(b), b.weight(8)), b.weight(8))))
     y = conv(b, x, filters(b))

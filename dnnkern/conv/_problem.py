@@ -108,6 +108,15 @@ class ConvProblem(WithPrologues):
         if self.program is not None:
             for name, (_, access), strides in zip(operand_names(self.program), self.program.operands, self.extra_strides):
                 check_access(self.op, name, access, Steps(max(map(abs, (strides[0], *strides[2:]))), strides[1]))
+            if self.reductions and self.op == "conv_bwd_filter":
+                raise ValueError("conv_bwd_filter: a program with reductions; expected none of a filter's gradient")
+            self.check_reductions(self.op, self.output.shape, *self._matrix_axes, self.epilogue.compute)
+
+    @property
+    def _matrix_axes(self):
+        """The axes of the image or result that are pixels, and the one that is channels."""
+        channel = len(self.output.shape) - 1 if self.layout == "NHWC" else 1
+        return tuple(d for d in range(len(self.output.shape)) if d != channel), (channel,)
 
     # ---- sizes
 
@@ -350,6 +359,18 @@ class ConvProblem(WithPrologues):
     def bytes(self):
         """Bytes that must move at least."""
         return sum(t.nbytes for t in self._tensors) + (self.output.nbytes if self.beta else 0)
+
+    @functools.cached_property
+    def reduced_values(self) -> tuple:
+        """The `Reduced` of each of the program's reductions, along pixels and channels of a group; of channels each group has its own."""
+        if not self.reductions:
+            return ()
+        columns, sizes = (self.k_group, self.out) if self.op == "conv_fwd" else (self.c_group, self.image)
+        steps, found = [Steps(0, s[1], (columns * s[1],)) for s in self.extra_strides], []
+        for of, (n, _, *spatial) in zip(self.reduced(*self._matrix_axes, steps), self.extra_strides[-len(self.reductions):]):
+            pixels = tuple((size, step) for size, step in zip((self.n, *sizes), (n, *spatial)) if size > 1)
+            found.append(of._replace(by_matrix=self.groups > 1 and of.over == "rows", rows=pixels or ((1, 0),)))
+        return tuple(found)
 
     # ---- arguments of launches
 

@@ -26,8 +26,10 @@ from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..engine.strides import ImageStrides
 from ..engine.programs import NOTHING, Steps, operands_argument
+from ..engine.tile_states import reduces, single_states, states_argument, states_bytes, states_refusal, states_seconds, with_finish
 from ..host.launch import Argument, Launch
 from ._parameters import FilterStrides, OutputStrides
+from ._states import states_of
 
 if TYPE_CHECKING:
     from ..engine.prologues import Made
@@ -81,13 +83,13 @@ class Window(NamedTuple):
 
 
 def supports(problem):
-    """Everything."""
-    return None
+    """Everything but reductions of more elements than can be counted."""
+    return states_refusal(states_of(problem), 1, 1) if problem.reductions else None
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """Partial reductions, of each element."""
+    return states_bytes(states_of(problem), 1, 1) if problem.reductions else 0
 
 
 def estimate(problem, device, config):
@@ -96,7 +98,9 @@ def estimate(problem, device, config):
     # latency of a step's loads: four channels are in flight, window positions one at a time
     chain = problem.gemm.k * (COST.filter_chain if problem.op == "conv_bwd_filter" else COST.chain) / device.clock_hz
     traffic = problem.flops * problem.x.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    states = workspace(problem, device, config)
+    return cost + states_seconds(states, device) if states else cost
 
 
 def _load_integer(p, i):
@@ -141,6 +145,7 @@ def _forward(config):
     THREADS, flip = config.threads, config.flip
     Total, load_x, load_w, position = _parts(config)
     epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
+    REDUCES, leave = reduces(config.epilogue), single_states(config.epilogue)
     MADE, of_pixel, load_made = config.made is not None, None, None
     if MADE:
         from ..engine.prologue_loader import make_made_load  # programs are imported where there is one
@@ -148,7 +153,7 @@ def _forward(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_fwd_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias, bias_stride,
-                       prior, row, column, residual, residual_row, residual_column, extras, operands):
+                       prior, row, column, residual, residual_row, residual_column, extras, operands, states):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, k, o, p, q = position(i, size.k, size.o, size.p, size.q)
@@ -179,6 +184,9 @@ def _forward(config):
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
             e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
                               residual_row, residual_column, moved(extras, (n, o, p, q)))
+            if REDUCES:
+                group, pixel = k // size.k_group, ((n * size.o + o) * size.p + p) * size.q + q
+                leave(acc, 0, k, e, (pixel, k - group * size.k_group, group, size.k_group), states)
             y[at + k * y_stride.k] = epilogue(acc, 0, k, e)
     return conv_fwd_naive
 
@@ -187,10 +195,11 @@ def _backward_data(config):
     THREADS, flip = config.threads, config.flip
     Total, load_y, load_w, position = _parts(config)
     epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
+    REDUCES, leave = reduces(config.epilogue), single_states(config.epilogue)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_data_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
-                            bias_stride, prior, row, column, residual, residual_row, residual_column, extras):
+                            bias_stride, prior, row, column, residual, residual_row, residual_column, extras, states):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, c, d, h, v = position(i, size.c, size.d, size.h, size.w)
@@ -219,6 +228,8 @@ def _backward_data(config):
             residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
             e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
                               residual_row, residual_column, moved(extras, (n, d, h, v)))
+            if REDUCES:
+                leave(acc, 0, c, e, (((n * size.d + d) * size.h + h) * size.w + v, c_in, group, size.c_group), states)
             x[at + c * x_stride.c] = epilogue(acc, 0, c, e)
     return conv_bwd_data_naive
 
@@ -288,12 +299,14 @@ def build(problem, device, config):
     window = Window(*p.strides, *p.pads_before, *p.dilations)
     residual = (ImageStrides if p.op == "conv_bwd_data" else OutputStrides)(*p.residual_strides)
     structures = sizes, window, ImageStrides(*p.x_strides), FilterStrides(*p.w_strides), OutputStrides(*p.y_strides), residual
+    states = () if p.op == "conv_bwd_filter" else (states_argument(states_of(p), 1, 1),)
     arguments = (p.pointer("x"), p.pointer("w"), p.pointer("y"), *(Argument(type(v), v) for v in structures), Argument("int64", outputs),
                  *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])), _operands(p),
-                 *made_arguments)
-    return (Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
+                 *made_arguments, *states)
+    launch = Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments)
+    return with_finish((launch,), states_of(p), 1, 1) if p.reductions else (launch,)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op == "conv_fwd", supports=supports, workspace=workspace,
-                             estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op == "conv_fwd", reductions=op != "conv_bwd_filter",
+                             supports=supports, workspace=workspace, estimate=estimate, build=build)
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -27,13 +27,14 @@ class Steps(NamedTuple):
 
 class Reduced(NamedTuple):
     """A reduction of a program's value: the output's name, mode, over what, dtype, whether each matrix of a batch has results of its own,
-    and the `Steps` of these."""
+    and the `Steps` of these; `rows`: (size, step) of the dimensions that rows are, where these are several."""
     name: str
     mode: str
     over: str
     dtype: str
     by_matrix: bool
     steps: Steps
+    rows: tuple = ()
 
     def transposed(self):
         """The same where rows are the columns."""

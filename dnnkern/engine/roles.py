@@ -20,7 +20,7 @@ class Roles:
     `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
     partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c. `operand_steps`: the `Steps` of the program's
     operands. `making`: the `Making` of a and of b, None where they are loaded as they are. `reduced`: the `Reduced` of each of the
-    program's reductions.
+    program's reductions, whose states are of tiles of rows, or of `row_tiles` parts.
     """
     m: int
     n: int
@@ -43,6 +43,7 @@ class Roles:
     operand_steps: tuple = ()
     making: tuple = (None, None)
     reduced: tuple = ()
+    row_tiles: int = 0
 
     @property
     def dtype(self):

@@ -160,7 +160,7 @@ def kernel(config):
                           bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
                           placed(extras, z, batch_sizes))
             if REDUCES:
-                leave(acc, m, n, z, N, e, states)
+                leave(acc, m, n, e, (m, n, z, N), states)
             y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
     return matmul_naive
 

@@ -53,7 +53,7 @@ def partials_of(parts, bm, bn, first=0) -> list:
     """The `Partial` of each reduction of a product's `Roles`, or of what has these of them, in tiles of bm x bn; `first` bytes of the
     workspace are another's."""
     found, compute = [], parts.epilogue.program.reduced_type(parts.epilogue.compute)
-    tiles_m, tiles_n = ceil_div(parts.m, bm), ceil_div(parts.n, bn)
+    tiles_m, tiles_n = parts.row_tiles or ceil_div(parts.m, bm), ceil_div(parts.n, bn)
     for of in parts.reduced:
         results, tiles, count = {"rows": (parts.n, tiles_m, parts.m), "columns": (parts.m, tiles_n, parts.n),
                                  "all": (1, tiles_m * tiles_n, parts.m * parts.n)}[of.over]
@@ -78,15 +78,16 @@ def states_argument(parts, bm, bn, first=0):
 
 @functools.cache
 def make_single(spec):
-    """Device function ``single(acc, m, n, z, columns, e, states)``: the states of the tile that is the element (m, n), of so many
-    columns."""
+    """Device function ``single(acc, m, n, e, (row, column, z, columns), states)``: the states of the tile that is an element in one of so
+    many columns of matrix z; its program calls it (m, n)."""
     reduced, put = make_epilogue(spec, "reduced"), None
     for k, (_, mode, over, _) in enumerate(spec.program.reductions):
         put = _with_single(put, k, make_fold(mode, spec.program.reduced_type(spec.compute)), over)
 
     @device_function
-    def single(acc, m, n, z, columns, e, states):
-        put(reduced(acc, m, n, e), m, n, i64(z), columns, states)
+    def single(acc, m, n, e, where, states):
+        row, column, z, columns = where
+        put(reduced(acc, m, n, e), row, column, i64(z), columns, states)
     return single
 
 
@@ -148,9 +149,11 @@ def finish_launch(parts, bm, bn, dependent=False, first=0):
     members, kinds, blocks, threads = [], [], 1, 0
     partials = partials_of(parts, bm, bn, first)
     for p in partials:
-        name, mode, over, dtype, by_matrix, steps = p.reduced
+        name, mode, over, dtype, by_matrix, steps, rows = p.reduced
         dims = [Dim(size, step, 0) for (size, _), step in zip(parts.batch, steps.batch)] if by_matrix else []
-        if over != "all":
+        if over == "columns" and rows:
+            dims += [Dim(size, step, 0) for size, step in rows]
+        elif over != "all":
             dims.append(Dim(p.results, steps.column if over == "rows" else steps.row, 0))
         members += [Argument(f"{p.compute}*", "workspace", p.first), Argument(element(dtype, p.compute).pointer, name),
                     Argument("int32", p.outputs), Argument("int32", p.splits), *offset_arguments(dims, True),

@@ -5,6 +5,7 @@ In every case x is the image of the forward convolution, that is the result here
 from activations import ACTIVATIONS
 
 from ._conv import SHORT, Conv, Table, beyond_int32
+from ._conv_reductions import reductions
 from ._conv_tables import FLOATS, large, plain_epilogues, shared
 
 ALL = dict(bias=True, residual=True, transposed=True)
@@ -49,7 +50,7 @@ def _cases():
     shared(t)
     plain_epilogues(t)
     _transposed(t)
-    return t.found
+    return [*t.found, *reductions("conv_bwd_data")]
 
 
 CASES = _cases()

@@ -3,6 +3,7 @@ from activations import ACTIVATIONS
 
 from ._conv import SHORT, Conv, Table, beyond_int32
 from ._conv_prologues import prologues
+from ._conv_reductions import reductions
 from ._conv_tables import FLOATS, large, shared
 
 DTYPES = (*FLOATS, "int8", "float8_e4m3fn")
@@ -80,7 +81,7 @@ def _cases():
     shared(t, DTYPES)
     _epilogues(t)
     _types(t)
-    return [*t.found, *prologues()]
+    return [*t.found, *prologues(), *reductions("conv_fwd")]
 
 
 CASES = _cases()

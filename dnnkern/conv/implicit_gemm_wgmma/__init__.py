@@ -40,10 +40,12 @@ from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
+from ...engine.tile_states import WARP_ROWS, states_argument, states_bytes, states_refusal, states_seconds, with_finish
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .._prologue import making_of_image, prologue_refusal
+from .._states import reductions_refusal, states_of
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
 from .made import make_pixel_rows
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
@@ -145,9 +147,9 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """Copies of operands that TMA cannot address."""
+    """Copies of operands that TMA cannot address; partial reductions."""
     parts = parts_of(problem)
-    return parts.image.bytes + parts.filter.bytes
+    return _copied(parts) + states_bytes(states_of(problem), WARP_ROWS, config.tile.bn)
 
 
 def estimate(problem, device, config):
@@ -173,7 +175,9 @@ def estimate(problem, device, config):
     if _store_of(problem) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
-    return (Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
+    states = states_bytes(states_of(problem), WARP_ROWS, tile.bn)
+    finish = states_seconds(states, device) if states else 0.0
+    return (finish + Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
             + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
 
 
@@ -196,6 +200,11 @@ def _copy(array):
 @functools.lru_cache(maxsize=256)
 def _copy_seconds(array, device):
     return transpose_seconds(*_copy(array), device)
+
+
+def _copied(parts):
+    """Bytes of the workspace that copies take, a multiple of 16."""
+    return ceil_div(parts.image.bytes + parts.filter.bytes, 16) * 16
 
 
 def _steps_per_tap(parts):
@@ -265,12 +274,12 @@ def kernel(special):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma(image, filter, y_map, addend_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group,
                                  residual_group, m, n, pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride, prior,
-                                 prior_row, prior_column, residual, residual_row, residual_column, extras):
+                                 prior_row, prior_column, residual, residual_row, residual_column, extras, states):
         shared = cuda.shared.array(0, u32)
         pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
         e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras)
         product(tensor_map_address(image), tensor_map_address(filter), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e),
+                (tile_divisors, walk), (n, y, y_column, y_group, bias_group, residual_group, pixels, e, states),
                 tensor_map_address(addend_map if BY_RING else y_map))
     return conv_implicit_gemm_wgmma
 
@@ -286,14 +295,14 @@ def _made_kernel(special, loader):
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma_prologue(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group,
                                           residual_group, m, n, pitch, extent, strides, residual_strides, alpha, beta, bias, bias_stride,
-                                          prior, prior_row, prior_column, residual, residual_row, residual_column, extras, operands,
-                                          image_extent):
+                                          prior, prior_row, prior_column, residual, residual_row, residual_column, extras, states,
+                                          operands, image_extent):
         shared = cuda.shared.array(0, u32)
         pixels = OutputPixels(m, walk, pitch, extent, strides, residual_strides)
         e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras)
         y_map = tensor_map_address(y_map)
         product(tensor_map_address(image), tensor_map_address(filter), y_map, shared_address(shared, 0), tiles, (tile_divisors, walk),
-                (n, y, y_column, y_group, bias_group, residual_group, pixels, e), y_map, (operands, walk, image_extent))
+                (n, y, y_column, y_group, bias_group, residual_group, pixels, e, states), y_map, (operands, walk, image_extent))
     return conv_implicit_gemm_wgmma_prologue
 
 
@@ -334,7 +343,8 @@ def _arguments(problem, parts, tile, store):
             Argument("int64", parts.columns * residual[1]), Argument("int32", parts.pixels), Argument("int32", parts.columns),
             Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), innermost_first(strides),
             innermost_first(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])),
-            operands_argument(problem.epilogue, _operand_steps(problem, parts), parts.pixels, parts.columns, 1))
+            operands_argument(problem.epilogue, _operand_steps(problem, parts), parts.pixels, parts.columns, 1),
+            states_argument(states_of(problem), WARP_ROWS, tile.bn, _copied(parts)))
 
 
 def _operand_steps(problem, parts):
@@ -351,7 +361,7 @@ def _program_refusal(problem, parts):
     for name, (_, access), steps in zip(operand_names(problem.program), problem.program.operands, _operand_steps(problem, parts)):
         if steps.row is None:
             return f"the pixels of {name}, an operand of the program, are not evenly spaced"
-    return None
+    return reductions_refusal(problem) or states_refusal(states_of(problem), WARP_ROWS, 32)
 
 
 def build(problem, device, config):
@@ -392,10 +402,12 @@ def build(problem, device, config):
     if making is not None:
         extents = (*reversed(image.pixels), *(1,) * (3 - len(image.pixels)))
         arguments += making.argument(0), Argument("int32x3", extents)
-    return (*launches, Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
-                              cluster=(tile.cluster, 1, 1), dependent=True))
+    product = Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, cluster=(tile.cluster, 1, 1),
+                     dependent=True)
+    return with_finish((*launches, product), states_of(problem), WARP_ROWS, tile.bn, True, _copied(parts))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", arch="sm_90a")
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", reductions=True,
+                             arch="sm_90a")
                    for op in ("conv_fwd", "conv_bwd_data"))

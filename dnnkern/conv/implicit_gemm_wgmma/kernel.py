@@ -24,6 +24,7 @@ from ...device.vec import advance, as_u32, load_shared_4u32, store4
 from ...engine.hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
 from ...engine.hopper_stores import make_boxed_store, make_fill
 from ...engine.stores import make_group_store
+from ...engine.tile_states import reduces
 
 if TYPE_CHECKING:
     from ...engine.prologues import Made
@@ -442,7 +443,7 @@ def make_epilogue_params(special):
 
     @device_function
     def epilogue_params(tile, out):
-        n, _, _, y_group, bias_group, residual_group, _, e = out
+        n, _, _, y_group, bias_group, residual_group, _, e, _ = out
         z = tile.group
         alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column, extras = e
         if GROUPED:
@@ -457,24 +458,25 @@ def make_sink(special):
     """The sink of `engine.hopper.make_product`.
 
     `out`: columns of a group; the result and its stride along columns; strides of result, bias and residual from group to group; an
-    `OutputPixels`; the epilogue's eleven arguments.
+    `OutputPixels`; the epilogue's eleven arguments; the states of the program's reductions.
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
     store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs,
                                     by_ring=special.by_ring, ahead=special.ahead) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
     store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
-    epilogue_params = make_epilogue_params(special)
+    epilogue_params, REDUCES = make_epilogue_params(special), reduces(special.epilogue)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
-        n, y, y_column, y_group, _, _, pixels, _ = out
+        n, y, y_column, y_group, _, _, pixels, _, states = out
         row, column, z = tile.row + offset, tile.column, tile.group
         if GROUPED:
             y = advance(y, z * y_group)
         e, _ = epilogue_params(tile, out)
         if BY_TMA:
-            store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0), stages, group, columns)
+            store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0), stages, group, columns,
+                         states if REDUCES else None)
         elif BY_ROWS:
             store_by_rows(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)
         else:

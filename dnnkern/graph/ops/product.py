@@ -253,9 +253,8 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
         converted, dtype = {port: part.converted(r, "float32") for port, r in converted.items()}, "float32"
     chain = None
     if fused:
-        rank = len(part.spec_of(result).dim)
-        chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype],
-                         ((0, *range(2, rank)), 1))
+        rows, (columns,) = _axes(len(part.spec_of(result).dim))
+        chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype], (rows, columns))
     if chain is not None:
         written = out = chain.main
     else:
@@ -286,9 +285,14 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
     part.done(written, out)
 
 
+def _axes(rank):
+    """Of a result: the axes of pixels, and of channels."""
+    return (0, *range(2, rank)), (1,)
+
+
 conv_fprop.lower(lambda part: _lower(part, "conv_fwd", "X", "W", "Y"))
 conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
-conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True), makes=("X",))
-conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True))
+conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True), makes=("X",), axes=_axes)
+conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True), axes=_axes)
 conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))
 conv_wgrad.fuse(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY", fused=True))

@@ -1,0 +1,94 @@
+"""Reductions of what a convolution computes: in its kernel, and a second small one."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graph_patterns import Both, Patterns, image
+from graphs import T, channels_last
+from representative import device
+from test_graph_patterns import conv, filters
+from test_graph_reductions import M, reduced, together  # noqa: F401
+
+import dnnkern.graph as cudnn
+from dnnkern import dispatch
+from dnnkern.conv import ConvProblem
+from dnnkern.device.program import Program
+from dnnkern.graph import _partition
+from dnnkern.graph._lower import lower
+from dnnkern.graph.ops import OPERATIONS
+from dnnkern.host.tensor import Tensor
+
+pattern = Patterns()
+
+
+@pattern("conv_fwd", launches=2)
+def bias_relu_amax(b):
+    y = b.relu(b.binary("bias", conv(b, image(b), filters(b)), b.weight(6)))
+    reduced(b, y, M.AMAX, 0, 1, 2, 3)
+    b.output(b.node("identity", np.asarray, y))
+
+
+@pattern("conv_fwd", launches=2)
+def over_pixels_and_over_channels(b):
+    y = b.rounded(conv(b, image(b, np.asarray), filters(b, np.asarray)))
+    b.output(y)
+    reduced(b, y, M.ADD, 0, 2, 3)
+    reduced(b, y, M.MAX, 1)
+
+
+@pattern("conv_bwd_data", launches=2)
+def gradient_and_its_sums(b):
+    loss, w = b.input((2, 8, 5, 6), order=channels_last), b.input((8, 8, 3, 3), order=channels_last, low=-0.25, high=0.25)
+    dx = b.graph.conv_dgrad(loss, w, padding=[1, 1]).set_dim([2, 8, 5, 6])
+    padded = np.pad(b.values[loss], ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    (dx,) = b.known((dx,), [np.einsum("nkhwrs,kcrs->nchw", windows, b.values[w][:, :, ::-1, ::-1])])
+    dx = b.rounded(dx)
+    b.output(dx)
+    reduced(b, dx, M.ADD, 0, 2, 3)
+
+
+@pytest.mark.parametrize("name", pattern)
+def test_one_kernel_and_a_small_one(name, together):  # noqa: F811
+    pattern.check(name)
+
+
+def test_nothing_in_between_is_in_the_workspace(together):  # noqa: F811
+    """Neither the image that is made nor its convolution: states of 16 pixels alone."""
+    b = Both()
+    x = b.rounded(b.relu(b.binary("bias", b.binary("scale", image(b), b.weight(8)), b.weight(8))))
+    y = conv(b, x, b.input((16, 8, 3, 3), order=channels_last, low=-0.25, high=0.25)).set_data_type(T.HALF)
+    b.output(y)
+    for t in b.graph.genstats(y):
+        t.set_output(True).set_data_type(T.FLOAT)
+    b.graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    (part,) = b.graph.explain().parts
+    assert [name.split()[0] for name in part.nodes] == ["conv_fprop", "scale", "bias", "relu", "genstats"]
+    (step,), _ = lower(b.graph.spec, _partition.cuts(b.graph.spec)[0], OPERATIONS)
+    target, wgmma = device("sm_90a"), dispatch.named("conv_fwd", "implicit_gemm_wgmma")
+    pixels, config = step.problem.pixels, wgmma.configured(step.problem, target).config
+    assert wgmma.workspace(step.problem, target, config) == 2 * 4 * 16 * -(-pixels // 16)
+    assert len(wgmma.build(step.problem, target, config)) == 2
+
+
+def problem(op="conv_fwd", reduction=(0, "add", "rows", "float32"), shape=(1, 1, 1, 8), **more):
+    x, w, y = (Tensor.packed(s, "float16") for s in ((1, 4, 4, 8), (8, 3, 3, 8), (1, 4, 4, 8)))
+    return ConvProblem(op, x, w, y, padding=1, layout="NHWC", program=Program((), (), (), None, 1, [reduction]),
+                       extras=[Tensor.packed(shape, reduction[3])], **more)
+
+
+@pytest.mark.parametrize("more, error, message", [
+    ({"shape": (1, 4, 4, 1)}, ValueError, r"conv_fwd: y1 has shape \(1, 4, 4, 1\); expected \(1, 1, 1, 8\)"),
+    ({"shape": (1, 1, 1, 8), "reduction": (0, "max", "columns", "float32")}, ValueError, r"expected \(1, 4, 4, 1\)"),
+    ({"reduction": (0, "add", "rows", "float64")}, TypeError, "conv_fwd: y1 is float64, and computed in float32"),
+    ({"op": "conv_bwd_filter"}, ValueError, "conv_bwd_filter: a program with reductions; expected none")])
+def test_bad_input(more, error, message):
+    with pytest.raises(error, match=message):
+        problem(**more)
+
+
+def test_who_runs_none_says_so():
+    assert dispatch.named("conv_fwd", "implicit_gemm").reason(problem()) == "implicit_gemm runs no reductions"
+    wgmma = dispatch.named("conv_fwd", "implicit_gemm_wgmma")
+    assert wgmma.reason(problem()) is None and "beta" in wgmma.reason(replace(problem(), beta=True))
+    assert dispatch.named("conv_fwd", "naive").reason(replace(problem(), beta=True)) is None
