@@ -265,7 +265,8 @@ def test_as_data():
     other = new_graph()
     other.deserialize(graph.serialize())
     got = array_of(o)
-    execute(other, {**{t.get_uid(): array for t, array in pack.items()}, o.get_uid(): got})
+    named = {t.get_uid(): array for t, array in {**pack, o: got}.items()}
+    execute(other, {other.query_tensor_attributes_of_uid(uid): array for uid, array in named.items()})
     assert np.array_equal(got, expected)
 
 
@@ -426,3 +427,23 @@ def test_a_callable_that_raises_leaves_no_nodes():
     with pytest.raises(KeyError, match="of the caller's"):
         graph.sdpa(**tensors, is_inference=True, score_mod=fail)
     assert not graph.nodes
+
+
+def test_exact_programs():
+    """What a graph computes in float64, of integers and floats, kernels compute in narrower types where the result is the same."""
+    from dnnkern.attention._exact_programs import exact
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+
+    def narrowed(most, divisor=20.0):
+        made = [("sub", (3, 2), "int32", "float64"), ("mul", (5, 1), "float32", "float64"), ("add", (0, 6), None, "float32"),
+                ("div", (7, 4), None, "float32")]
+        program = Program((("float32", "row"), ("int32", "index"), ("int32", "index"), ("float32", divisor)),
+                          [Step(Function.of(mode), inputs, to, compute) for mode, inputs, to, compute in made])
+        return exact(program, (None, (0, most), (0, most)), "float32")
+    steps = narrowed(4095).steps
+    assert [(s.function.mode, s.compute, s.round_to) for s in steps] == [
+        ("sub", "int32", None), ("mul", "float32", None), ("add", "float32", None), ("mul", "float32", None)]
+    assert narrowed(4095).loads[-1] == ("float32", float(1 / np.float32(20))) and steps[-1].inputs == (8, 5)
+    assert [s.compute for s in narrowed(1 << 25).steps] == ["int32", "float64", "float32", "float32"]  # float32 lacks such integers
+    assert narrowed(4095, 0.0).steps[-1].function.mode == "div"

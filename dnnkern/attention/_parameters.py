@@ -105,7 +105,7 @@ def kind_of(problem) -> Kind:
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
                 p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False),
                 getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "",
-                p.score_mod, getattr(p, "score_mod_bprop", None))
+                *p.programs)
 
 
 def sequence_arguments(problem):

@@ -49,13 +49,27 @@ class WithScoreMod(WithProgram):
                    for steps in self.extra_steps)
 
     @functools.cached_property
+    def programs(self):
+        """(score_mod, score_mod_bprop) as kernels compute them, of fewer instructions; None where there is none."""
+        if self.score_mod is None:
+            return None, None
+        from ..device.convert import element
+        from ._exact_programs import exact
+        ranges = tuple(self._range_of(steps) if access == "index" else None
+                       for (_, access), steps in zip(self.program.operands, self.extra_steps))
+        count, compute = len(self.score_mod.operands), element(self.dtype).compute
+        return exact(self.score_mod, ranges[:count], compute), exact(getattr(self, "score_mod_bprop", None), ranges[count:], compute)
+
+    def _range_of(self, steps):
+        """(least, most) of an index."""
+        ends = [step * max(n - 1, 0) for step, n in zip((*steps.batch, steps.row, steps.column), self.scores_shape)]
+        return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
+
+    @functools.cached_property
     def score_instructions(self):
         """Of a score, by the programs."""
-        if self.score_mod is None:
-            return 0
         from ..engine.functions import program_instructions
-        programs = self.score_mod, getattr(self, "score_mod_bprop", None)
-        return sum(program_instructions(program) for program in programs if program is not None)
+        return sum(program_instructions(program) for program in self.programs if program is not None)
 
     def _check_score_mod(self):
         """Raise unless the programs are some, with their operands, and nothing else makes scores of products."""
