@@ -1,4 +1,5 @@
 """Programs with reductions beside the contract: what is refused, records, stages, numbers of a call, words."""
+import dataclasses
 import json
 
 import contract
@@ -140,6 +141,55 @@ def test_parts_of_few_long_rows():
     assert [launch.grid[0] for launch in launches] == [config.splits] * 3
     sums = parse_problem("1x4194304 f32 abs --rows add,amax --only-rows".split(), "fused_reduction")
     assert [launch.grid[0] for launch in split.build(sums, device, split.configs(sums, device)[0])] == [config.splits, 1]
+
+
+def columns_of(words):
+    """(algorithm, problem)"""
+    return next(a for a in dispatch.algorithms("fused_reduction") if a.name == "columns"), parse_problem(words.split(), "fused_reduction")
+
+
+@pytest.mark.parametrize("words, launches, passes", [
+    ("6x32x8 f32 sub@row-avg div@row-norm2 mul@8 --axes 0,1", 5, [(1, 0), (1, 0), (0, 1)]),
+    ("64x40 bf16 mul@64x40 --rows add,amax --axes 0", 2, [(2, 1)]), ("64x40 f16 abs --rows sum_square --axes 0 --only-rows", 2, [(1, 0)]),
+    ("64x40 f32 relu div@row-amax --axes 0", 3, [(1, 0), (0, 1)])])
+def test_launches_of_columns(words, launches, passes):
+    """(reductions, results) of each walk; nothing of the elements' shape is in the workspace, only states and results of columns."""
+    columns, problem = columns_of(words)
+    assert [(p.reduced, len(p.results)) for p in problem.program.passes] == passes
+    device = contract.device()
+    for config in columns.configs(problem, device):
+        assert len(columns.build(problem, device, config)) == launches
+        numbers = max(config.splits) * max(p.reduced for p in problem.program.passes) + len(problem.program.reductions)
+        assert columns.workspace(problem, device, config) <= 2 * 4 * numbers * problem.forms.count
+
+
+def test_walks_read_only_what_they_need():
+    """The second array is no part of the reductions; results that need no reduction are stored by the first walk."""
+    add = Function.of("add")
+    mixed = StagedProgram((("float32", "matrix"),) * 2, (Reduction("max", 0), Step(SUB, (0, 2)), Step(add, (3, 1)), Step(EXP, (0,))),
+                          ((4, "float32", "matrix"), (5, "float16", "matrix")))
+    first, last = mixed.passes
+    assert (first.arrays, first.reduced, first.results) == ((0,), 1, (1,))
+    assert (last.arrays, last.reduced, last.results) == ((0, 1), 0, (0,))
+    assert [dtype for _, dtype, _ in first.program.stores] == ["float32", "float16"]
+
+
+def test_strips_of_columns(simulated):
+    """Several strips, the last of which has fewer rows, or none: as in one."""
+    columns, problem = columns_of("3x37x19 f32 mul@3x37x19 sub@row-avg exp div@row-logsumexp --rows norm2 --axes 1")
+    x, y = (array((np.random.default_rng(k).integers(-8, 9, (3, 37, 19)) / 8).astype(np.float32)) for k in range(2))
+    config, found = columns.configs(problem, contract.device())[0], []
+    for splits in ((1, 1, 1, 1), (3, 5, 2, 4)):
+        with contract.registered(columns.bound_to(dataclasses.replace(config, splits=splits))) as forced:
+            found.append([host(r).astype(float) for r in dnnkern.fused_reduction(problem.program, [x, y], axes=1, algo=forced.name)])
+    for one, several in zip(*found):
+        np.testing.assert_allclose(several, one, rtol=2 ** -20)
+
+
+def test_columns_refuse():
+    assert "one column" in columns_of("6x9 f32 exp --rows add --axes 0,1")[0].supports(columns_of("6x9 f32 exp --rows add --axes 0,1")[1])
+    columns, rows = columns_of("6x9 f32 exp --rows add")
+    assert "stride 9" in columns.supports(rows)
 
 
 def test_rows_take_what_the_registers_of_a_block_hold():

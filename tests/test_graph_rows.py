@@ -2,13 +2,14 @@
 one node a kernel."""
 import numpy as np
 import pytest
-from graph_patterns import Patterns
+from graph_patterns import Patterns, image
 from graphs import T, close, like, new_graph, run
 
 import dnnkern.graph as cudnn
+from dnnkern import dispatch
 from dnnkern.graph import _engines, _partition
 
-pattern = Patterns()
+pattern, columns = Patterns(), Patterns()
 MODES = {"ADD": np.sum, "AVG": np.mean, "MAX": np.max, "MIN": np.min,
          "AMAX": lambda v, axis, keepdims: np.abs(v).max(axis, keepdims=keepdims),
          "NORM2": lambda v, axis, keepdims: np.sqrt((v * v).sum(axis, keepdims=keepdims))}
@@ -131,15 +132,73 @@ def all_of_a_tensor_scaled_by_its_largest_magnitude(b):
     b.output(top, dtype=T.FLOAT)
 
 
+# columns: a launch for each level's walk, one that finishes it, and one for results that read the last level's
+
+
+@columns("fused_reduction", launches=2)
+def channels_last_with_their_sums(b):
+    x, scale, bias, other = image(b), b.weight(8), b.weight(8), image(b)
+    y = b.rounded(b.relu(two(b, "add", two(b, "add", two(b, "mul", x, scale), bias), other)))
+    b.output(y)
+    b.known(sums := b.graph.genstats(y), [v.sum((0, 2, 3), keepdims=True) for v in (b.values[y], b.values[y] ** 2)])
+    b.output(*sums, dtype=T.FLOAT)
+
+
+@columns("fused_reduction", launches=2, io=T.BFLOAT16)
+def gradient_of_a_bias_behind_relu(b):
+    """The gradient of what relu was given is stored as well."""
+    dy, y = b.input((1, 70, 24)), b.input((1, 70, 24))
+    dx = b.node("relu_backward", lambda d, v: d * (v > 0), dy, y)
+    b.output(dx)
+    b.output(reduce(b, "ADD", dx, 1), dtype=T.FLOAT)
+
+
+@columns("fused_reduction", launches=5, io=T.FLOAT)
+def batch_norm_of_channels_last(b):
+    """Two levels."""
+    x, gamma, beta = image(b), b.weight(8), b.weight(8)
+    mean = reduce(b, "AVG", x, 0, 2, 3)
+    d = two(b, "sub", x, mean)
+    rstd = one(b, "rsqrt", two(b, "add", reduce(b, "AVG", two(b, "mul", d, d), 0, 2, 3), b.number(1e-3)))
+    b.output(two(b, "add", two(b, "mul", two(b, "mul", d, rstd), gamma), beta))
+    b.output(mean, rstd)
+
+
+@columns("fused_reduction", launches=3)
+def columns_scaled_by_their_largest_magnitude(b):
+    """Odd columns of batches; a result that reads no reduction beside one that does."""
+    x = b.input((3, 11, 19))
+    hot = b.rounded(b.relu(x))
+    top = reduce(b, "AMAX", hot, 1)
+    b.output(hot)
+    b.output(two(b, "div", hot, two(b, "max", top, b.number(0.25, 3))), dtype=T.FLOAT)
+    b.output(top, dtype=T.FLOAT)
+
+
 @pytest.mark.parametrize("name", pattern)
 def test_pattern(name):
     pattern.check(name)
 
 
-@pytest.mark.parametrize("name", pattern)
+@pytest.fixture
+def as_if_large(monkeypatch):
+    """The first cut, without the naive algorithm: what is predicted to take the least time of many elements."""
+    monkeypatch.setattr(_engines, "cuts", lambda spec: _partition.cuts(spec)[:1])
+    naive = dispatch.named("fused_reduction", "naive")
+    dispatch.unregister(naive)
+    yield
+    dispatch.register(naive)
+
+
+@pytest.mark.parametrize("name", columns)
+def test_columns(name, as_if_large):
+    columns.check(name)
+
+
+@pytest.mark.parametrize("name", [*pattern, *columns])
 def test_one_node_a_kernel_computes_the_same(name, monkeypatch):
     monkeypatch.setattr(_engines, "cuts", lambda spec: [_partition.one_by_one(spec)])
-    function, _, _, io = pattern[name]
+    function, _, _, io = {**pattern, **columns}[name]
     from graph_patterns import Both
     both = Both(io)
     function(both)
@@ -168,7 +227,7 @@ def test_nan_and_infinity():
     assert np.isnan(found[0][0][:3]).all() and np.isfinite(found[0][0][3:]).all()
 
 
-def test_columns_and_integers_are_reduced_apart():
+def test_integers_are_reduced_apart(as_if_large):
     """What the family's kernels do not take: each node keeps its kernel, and the reasons are told."""
     graph = new_graph()
     t, n = graph.tensor([6, 5, 8], [40, 8, 1], name="x"), graph.tensor([4, 8], [8, 1], T.INT32, name="n")
@@ -178,5 +237,6 @@ def test_columns_and_integers_are_reduced_apart():
     graph.relu(count, name="some").set_output(True)
     graph.build()
     found = graph.explain()
-    assert "fused_reduction" not in [part.op for part in found.parts]
+    assert [part.op for part in found.parts] == ["fused_reduction", "reduce", "fused_pointwise"]
+    assert found.parts[0].algorithm == "columns", str(found)
     assert ("count", "some", "a reduction of INT32") in found.apart, found.apart

@@ -45,6 +45,26 @@ def test_parts_of_rows_are_registers():
         assert len(code.opcodes("LDG.E.128")) == split.config.lanes
 
 
+@pytest.mark.parametrize("words, registers, instructions", [
+    ("64x56x56x256 f16 mul@256 add@256 relu --rows add,sum_square --axes 0,1,2", 80, 30),
+    ("16384x4096 bf16 mul@16384x4096 --rows add --axes 0", 80, 22),
+    ("16384x4096 f32 sub@row-avg div@row-norm2 mul@4096 --axes 0", 64, 34)])
+def test_columns_are_registers(words, registers, instructions):
+    """Of all launches: no local memory, no call; inputs 16 bytes at a time, those of a column once for all rows of a strip's step."""
+    problem = parse_problem(words.split(), "fused_reduction")
+    columns = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "columns").configured(problem, device("sm_90a"))
+    walks = iter(columns.config.walks)
+    for launch in columns.build(problem, device("sm_90a"), columns.config):
+        code = sass.assembled(launch.kernel, launch.signature, "sm_90a")
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+        assert code.registers <= registers and not code.doubles
+        if not launch.kernel.__name__.endswith("end"):
+            walk = next(walks)
+            assert len(code.lines) <= instructions * walk.lanes * walk.chunks.elements, len(code.lines)
+            assert len(code.opcodes("LDG.E.128")) == sum(1 if once else walk.lanes for once in walk.chunks.once)
+            assert len(code.opcodes("STG.E.128")) == walk.lanes * len(walk.step.results)
+
+
 def test_a_program_in_float64_has_no_stack():
     problem = parse_problem(f"512x1024 f64 {SOFTMAX}".split(), "fused_reduction")
     rows = next(a for a in dispatch.algorithms("fused_reduction") if a.name == "rows").configured(problem, device("sm_80"))

@@ -10,7 +10,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from ..device import device_function, f32, f64, i32
+from ..device import cuda, device_function, f32, f64, i32
 from ..device.convert import SCALARS
 from ..device.fastmath import exp, exp_fast, fabs, fma, fmax, log, maximum, minimum, rsqrt, sqrt
 from ..device.warp import shuffle_xor
@@ -118,6 +118,41 @@ def _one_part(START, T, change, join, average=False):
             return T(state[0] * factor)
         return state[0]
     return _unindexed(1, empty, lift, push, merge, finish)
+
+
+@functools.cache
+def make_meeting(fold, compute, across, threads, vector):
+    """How states of threads with the same columns are merged; `across` threads lie next to each other, with `vector` columns each::
+
+        gather(numbers, positions, own_numbers, own_positions)     the thread's own states go to shared memory; no barrier
+        column(numbers, positions, c)                              the state of the block's column c, after a barrier
+
+    and the number of states in shared memory.
+    """
+    f = make_fold(fold, compute)
+    get, put, merge, swap = f.get, f.put, f.merge, f.swap
+    steps = max(0, 5 - (across.bit_length() - 1))           # lanes of a warp that share columns merge by shuffles
+    layers, wide, width = (threads // 32, False, across * vector) if across < 32 else (threads // across, True, across * vector)
+    SIZE, SHIFT, PLANE = layers * width, across.bit_length() - 1, vector
+
+    @device_function
+    def gather(numbers, positions, own_numbers, own_positions):
+        t = cuda.threadIdx.x
+        tx, layer = t & (across - 1), t >> SHIFT if wide else t >> 5
+        for v in range(vector):
+            state = get(own_numbers, own_positions, v, PLANE)
+            for s in range(steps):
+                state = merge(state, swap(state, 16 >> s))
+            if wide or t & 31 < across:
+                put(numbers, positions, layer * width + tx * vector + v, SIZE, state)
+
+    @device_function
+    def column(numbers, positions, c):
+        state = get(numbers, positions, c, SIZE)
+        for h in range(1, layers):
+            state = merge(state, get(numbers, positions, h * width + c, SIZE))
+        return state
+    return gather, column, SIZE
 
 
 @functools.cache

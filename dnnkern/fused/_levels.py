@@ -101,15 +101,16 @@ def factor_argument(problem):
 # ---- states of a level's reductions
 
 class States:
-    """The reductions of a level: their folds, where the state of each begins in an array of `size` numbers, and device functions."""
+    """The reductions of a level: their folds, where the state of each begins in an array of `size` numbers, and device functions. Of
+    `width` rows that a thread has, the states lie side by side; all functions but `begin` and `push` are for one row."""
 
-    def __init__(self, modes, compute):
-        self.compute, self.type = compute, SCALARS[compute]
-        self.folds = [make_fold(mode, compute) for mode in modes]
+    def __init__(self, modes, compute, width=1):
+        self.compute, self.type, self.width = compute, SCALARS[compute], width
+        self.modes, self.folds = modes, [make_fold(mode, compute) for mode in modes]
         self.starts, self.size = [], 0
         for f in self.folds:
             self.starts.append(self.size)
-            self.size += f.parts
+            self.size += f.parts * width
 
     def _each(self, make, nothing):
         found = device_function(nothing)
@@ -120,28 +121,33 @@ class States:
     @functools.cached_property
     def begin(self):
         """``begin(numbers)``: no elements yet."""
+        WIDTH = self.width
+
         def make(before, J, f, START):
             put, empty = f.put, f.empty
 
             @device_function
             def begin(numbers):
                 before(numbers)
-                put(numbers, numbers, START, 1, empty())
+                for n in range(WIDTH):
+                    put(numbers, numbers, START + n, WIDTH, empty())
             return begin
         return self._each(make, lambda numbers: None)
 
     @functools.cached_property
     def push(self):
-        """``push(numbers, values)``: one element more, whose values to be reduced are a tuple."""
+        """``push(numbers, values, n)``: one element more of row n, whose values to be reduced are a tuple."""
+        WIDTH = self.width
+
         def make(before, J, f, START):
             get, put, push = f.get, f.put, f.push
 
             @device_function
-            def more(numbers, values):
-                before(numbers, values)
-                put(numbers, numbers, START, 1, push(get(numbers, numbers, START, 1), values[J], 0))
+            def more(numbers, values, n):
+                before(numbers, values, n)
+                put(numbers, numbers, START + n, WIDTH, push(get(numbers, numbers, START + n, WIDTH), values[J], 0))
             return more
-        return self._each(make, lambda numbers, values: None)
+        return self._each(make, lambda numbers, values, n: None)
 
     @functools.cached_property
     def merge(self):
@@ -249,6 +255,46 @@ class States:
 def states_of(program):
     """The `States` of each level."""
     return tuple(States(stage.modes, program.compute) for stage in program.stages.levels)
+
+
+@functools.cache
+def make_known(program, outer, levels):
+    """Device function ``known(pointers, firsts, strides, numbers, at, found, row, rows)``: the row's values after so many levels, the
+    results of whose reductions are in memory, in planes of so many rows."""
+    known, plane = _with_nothing(make_start(program, outer)), 0
+    for stage in program.stages.levels[:levels]:
+        known = _with_results(known, make_results(stage.row), joined([_found(plane + j) for j in range(len(stage.modes))]))
+        plane += len(stage.modes)
+    return known
+
+
+def _with_nothing(start):
+    @device_function
+    def known(pointers, firsts, strides, numbers, at, found, row, rows):
+        return start(pointers, firsts, strides, numbers, at)
+    return known
+
+
+def _with_results(before, results, read):
+    @device_function
+    def known(pointers, firsts, strides, numbers, at, found, row, rows):
+        values = before(pointers, firsts, strides, numbers, at, found, row, rows)
+        return values + results(values + read(found, row, rows))
+    return known
+
+
+def _found(PLANE):
+    @device_function
+    def value(found, row, rows):
+        return found[PLANE * rows + row]
+    return value
+
+
+def types_of(program, levels):
+    """The types of the row's values after so many levels."""
+    stages = program.stages
+    more = (stages.start, *(stage.row for stage in stages.levels[:levels]))
+    return (*stages.given, *(dtype for p in more if p is not None for _, dtype, _ in p.stores))
 
 
 @functools.cache

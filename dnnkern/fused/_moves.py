@@ -131,8 +131,17 @@ def all_takes(config, plan):
     return found
 
 
-def make_values(program, plan):
-    """Device function ``values_of(values, e, n)``: the stores' values of element n of a chunk, from the values of the inputs."""
+def one_number(K):
+    """Device function: a load by "value", where that is one for all elements of a chunk."""
+    @device_function
+    def value(values, e, n):
+        return e[NUMBERS][K]
+    return value
+
+
+def make_values(program, plan, number=one_number):
+    """Device function ``values_of(values, e, n)``: the stores' values of element n of a chunk, from the values of the inputs; ``number(K)``
+    makes the function that loads number K."""
     results, kinds = make_results(program), tuple(TYPES)
 
     def of_array(k, dtype, access):
@@ -144,12 +153,7 @@ def make_values(program, plan):
             return values[V][START + n]
         return value
 
-    def of_number(K, dtype):
-        @device_function
-        def value(values, e, n):
-            return e[NUMBERS][K]
-        return value
-    loaded = joined(make_loads(program, of_array, of_number))
+    loaded = joined(make_loads(program, of_array, lambda K, dtype: number(K)))
 
     @device_function
     def values_of(values, e, n):
@@ -160,9 +164,7 @@ def make_values(program, plan):
 def make_each(config, plan):
     """Device function ``each(values, stored, e)``: the program of all elements of a chunk, by calls with constant indices: a loop with a
     long body would not be unrolled, and its arrays not be registers. One function is compiled for all elements."""
-    values_of, keep = make_values(config.program, plan), None
-    for j, (_, kind, start) in enumerate(plan.results):
-        keep = _with_kept(keep, j, tuple(TYPES).index(kind), start)
+    values_of, keep = make_values(config.program, plan), make_keep(plan)
 
     @device_function
     def one(n, s):
@@ -174,6 +176,14 @@ def make_each(config, plan):
     def each(values, stored, e):
         run(0, (values, stored, e))
     return each
+
+
+def make_keep(plan, first=0):
+    """Device function ``keep(stored, results, n)``: the results of element n, number `first` on, in the arrays that are stored."""
+    keep = None
+    for j, (_, kind, start) in enumerate(plan.results, first):
+        keep = _with_kept(keep, j, tuple(TYPES).index(kind), start)
+    return keep
 
 
 def _with_kept(before, J, V, START):

@@ -117,7 +117,7 @@ SMALL = {"fused_pointwise": ("1001 f32 mul@1001 add@0.5 gelu", "7x33 bf16 mul@33
                              "65 f64 exp", "9x40 i32 add@40"),
          "fused_reduction": ("5x96 f32 sub@row-max exp div@row-add", "7x33 bf16 mul@33 add@7x1 relu --rows add,amax",
                              "3x4x40 f16 sub@row-avg div@row-norm2 mul@40 --out f32", "4x6x9 f32 exp --axes 0,2 --rows add --only-rows",
-                             "5x70 f64 abs --rows max")}
+                             "5x70 f64 abs --rows max", "6x50x24 f16 mul@24 relu --axes 0,1 --rows add,sum_square")}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -76,6 +76,30 @@ class Stages(NamedTuple):
     stores: tuple
 
 
+class Pass(NamedTuple):
+    """One walk over the elements that reads only what it needs, and stores results of elements as soon as they can be computed.
+
+    Attributes
+    ----------
+    program : Program
+        Its stores are the values that the level reduces, ``reduced`` in number, then results of elements.
+    arrays : tuple of int
+        Which of the loads by "matrix" and "index" it has.
+    reduced : int
+    results : tuple of int
+        Which of the results of elements it stores.
+    """
+    program: Program
+    arrays: tuple
+    reduced: int
+    results: tuple
+
+    @property
+    def moves(self):
+        """The program whose loads and stores are the arrays."""
+        return replace(self.program, stores=self.program.stores[self.reduced:])
+
+
 @dataclass(frozen=True)
 class StagedProgram:
     """A DAG of functions and reductions, see the module; plain data, hashable.
@@ -207,15 +231,46 @@ class StagedProgram:
         """What a kernel runs."""
         return self.hoisted._stages()
 
+    @functools.cached_property
+    def passes(self) -> tuple:
+        """A `Pass` for each level, and one for what is left to be stored then, if there is something."""
+        return self.hoisted._passes()
+
+    def _passes(self):
+        found, matrix = [], [store for store in self.stores if store[2] == "matrix"]
+        for level, (rows, _, reduced) in enumerate(self._rows[1:]):
+            found.append(self._pass(rows, [self.steps[v - len(self.loads)] for v in reduced], matrix, level))
+        rows, new, _ = self._rows[-1]
+        last = self._pass(rows + new, [], matrix, len(self._rows) - 1)
+        return (*found, last) if last.results else tuple(found)
+
+    def _pass(self, rows, reductions, matrix, level):
+        """Of reductions, and of the results of a level."""
+        results = [k for k, (v, _, _) in enumerate(matrix) if self._places[v][0] == level]
+        wanted = [*(r.value for r in reductions), *(matrix[k][0] for k in results)]
+        addressed = [v for v, (_, access) in enumerate(self.loads) if access in ("matrix", "index")]
+        used = self._needed(rows, wanted, ())
+        arrays = [k for k, v in enumerate(addressed) if v in used]
+        arrays = arrays or [next(k for k, v in enumerate(addressed) if self.loads[v][1] == "matrix")]
+        dtypes = [*(r.compute for r in reductions), *(matrix[k][1] for k in results)]
+        program = self._program(rows, wanted, (), False, dtypes, {addressed[k] for k in arrays})
+        return Pass(program, tuple(arrays), len(reductions), tuple(results))
+
+    @functools.cached_property
+    def _rows(self):
+        """[(the row's values before a level, those that it adds, those of these that are reductions)], of level 0, which has none, on."""
+        rows = [v for access in ("value", "row") for v, load in enumerate(self.loads) if load[1] == access] or [None]  # no empty tuple
+        found, first = [], len(self.loads)
+        for level in range(1 + max(level for level, _ in self._places)):
+            new = [v for v in range(first, len(self._places)) if self._places[v] == (level, "row")]
+            found.append((rows, new, [v for v in new if isinstance(self.steps[v - first], Reduction)]))
+            rows = rows + new
+        return found
+
     def _stages(self):
-        rows = [v for access in ("value", "row") for v, load in enumerate(self.loads) if load[1] == access]
-        given, places, first = tuple(self.types[v] for v in rows), self._places, len(self.loads)
-        if not rows:
-            rows, given = [None], ("int32",)  # tuples are not empty
-        levels, start = [], None
-        for level in range(1 + max(level for level, _ in places)):
-            new = [v for v in range(first, len(places)) if places[v] == (level, "row")]
-            reduced = [v for v in new if isinstance(self.steps[v - first], Reduction)]
+        levels, start, first = [], None, len(self.loads)
+        given = tuple("int32" if v is None else self.types[v] for v in self._rows[0][0])
+        for level, (rows, new, reduced) in enumerate(self._rows):
             if not level:
                 start = self._program(rows, new, (), True) if new else None
             else:
@@ -228,18 +283,24 @@ class StagedProgram:
         stores = tuple((rows.index(v), self.types[v], dtype) for v, dtype, access in self.stores if access == "row")
         return Stages(given, start, tuple(levels), final, stores)
 
-    def _program(self, rows, wanted, reduced, of_row, dtypes=None):
-        """The `Program` that makes values of elements, or `of_row`, of what is loaded and of the row's values; those of reductions that
-        were just computed, `reduced`, come after these, yet to be rounded."""
+    def _needed(self, rows, wanted, reduced):
+        """The values of which these are made, the row's apart."""
         first, needed, stack = len(self.loads), set(), list(wanted)
         while stack:
             v = stack.pop()
             if v not in needed and v not in rows:
                 needed.add(v)
                 stack += () if v in reduced or v < first else self.steps[v - first].inputs
+        return needed
+
+    def _program(self, rows, wanted, reduced, of_row, dtypes=None, only=None):
+        """The `Program` that makes values of elements, or `of_row`, of what is loaded and of the row's values; those of reductions that
+        were just computed, `reduced`, come after these, yet to be rounded. `only`: the loads of arrays that it has, all if None."""
+        first, needed = len(self.loads), self._needed(rows, wanted, reduced)
         loads, number = [], {}
         for v, (dtype, access) in enumerate(self.loads):
-            if access in ("matrix", "index") and not of_row or v in needed and not isinstance(access, str):
+            addressed = access in ("matrix", "index") and not of_row and (only is None or v in only)
+            if addressed or v in needed and not isinstance(access, str):
                 number[v] = len(loads)
                 loads.append((dtype, access))
         for v in rows:

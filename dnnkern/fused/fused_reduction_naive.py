@@ -79,7 +79,7 @@ def kernel(config):
             for first in range(0, length, STRETCH):
                 begin(part)
                 for n in range(first, min(first + STRETCH, length)):
-                    push(part, results(loaded(at + inner(n, walk), strides, e + (rows,))))
+                    push(part, results(loaded(at + inner(n, walk), strides, e + (rows,))), 0)
                 merge(total, part)
             return next_rows(rows, total, factor)
         return run

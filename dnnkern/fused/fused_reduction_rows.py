@@ -253,9 +253,9 @@ def make_walks(config):
             values, numbers, e, low, high = s
             if PARTS:
                 if low <= n and n < high:
-                    push(numbers, values_of(values, e, n))
+                    push(numbers, values_of(values, e, n), 0)
             else:
-                push(numbers, values_of(values, e, n))
+                push(numbers, values_of(values, e, n), 0)
         elements = unrolled(LENGTH, one)
 
         @device_function

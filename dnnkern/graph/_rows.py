@@ -17,8 +17,8 @@ OF_FLOATS = tuple(t for t, dtype in DTYPE.items() if dtype in FLOATS)
 
 
 def is_reduction(node):
-    """Whether a node is a reduction of one tensor."""
-    return node.op == "reduction"
+    """Whether a node is a reduction of one tensor, or several of it."""
+    return node.op in ("reduction", "genstats")
 
 
 def has_rows(nodes, is_pointwise):
@@ -28,7 +28,7 @@ def has_rows(nodes, is_pointwise):
 
 def reduced(spec, node):
     """(dims of what a reduction reduces, dims of its result, the axes)"""
-    dim, row = (tuple(spec.tensor(node.input("X")).dim), tuple(spec.tensor(node.output("Y")).dim))
+    dim, row = (tuple(spec.tensor(node.input("X")).dim), tuple(spec.tensor(node.outputs[0][1]).dim))
     return dim, row, tuple(k for k, (n, m) in enumerate(zip(dim, row)) if m == 1 and n != 1)
 
 
@@ -49,7 +49,7 @@ def refusal(spec, nodes):
             return f"reductions of dims {dim} and {others[0]}, over the axes {axes} and {others[2]}"
         if not axes:
             return "a reduction over no axes"
-        for given in (spec.tensor(node.input("X")), t):
+        for given in map(spec.tensor, (node.input("X"), *(uid for _, uid in node.outputs))):
             if given.dtype not in OF_FLOATS:
                 return f"a reduction of {given.dtype}"
     return None
@@ -92,9 +92,10 @@ def lower_rows(part, operations):
 
     for node in part.nodes:
         if is_reduction(node):
-            out = spec.tensor(node.output("Y"))
-            value = values.step(node.attribute("mode").lower(), [load(node.input("X"))], None, compute)
-            known[out.uid] = rounded(part, values, value, compute, out, part.nodes)
+            for port, mode in operations[node.op].reduces(node):
+                out = spec.tensor(node.output(port))
+                value = values.step(mode, [load(node.input("X"))], None, compute)
+                known[out.uid] = rounded(part, values, value, compute, out, part.nodes)
         else:
             compute_node(part, operations, values, known, node, part.nodes, load)
     loads, reads, numbers, index_axes = loads_of(values, None)

@@ -13,12 +13,12 @@ from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
-from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_fold
+from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_fold, make_meeting
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, per_load
-from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
+from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_store, target_arguments, x_argument
 
 
 @dataclass(frozen=True)

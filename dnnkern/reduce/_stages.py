@@ -10,7 +10,7 @@ from ..device import cuda, device_function, i32, jit
 from ..device.convert import SCALARS, element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
-from ..engine.fold import make_fold
+from ..engine.fold import make_fold, make_meeting
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
@@ -43,41 +43,6 @@ def make_store(fold, out, compute, kept, partial):
             if indexed:
                 positions[index_at] = state[1]
     return store
-
-
-@functools.cache
-def make_meeting(fold, compute, across, threads, vector):
-    """How states of threads with the same columns are merged; `across` threads lie next to each other, with `vector` columns each::
-
-        gather(numbers, positions, own_numbers, own_positions)     the thread's own states go to shared memory; no barrier
-        column(numbers, positions, c)                              the state of the block's column c, after a barrier
-
-    and the number of states in shared memory.
-    """
-    f = make_fold(fold, compute)
-    get, put, merge, swap = f.get, f.put, f.merge, f.swap
-    steps = max(0, 5 - (across.bit_length() - 1))           # lanes of a warp that share columns merge by shuffles
-    layers, wide, width = (threads // 32, False, across * vector) if across < 32 else (threads // across, True, across * vector)
-    SIZE, SHIFT, PLANE = layers * width, across.bit_length() - 1, vector
-
-    @device_function
-    def gather(numbers, positions, own_numbers, own_positions):
-        t = cuda.threadIdx.x
-        tx, layer = t & (across - 1), t >> SHIFT if wide else t >> 5
-        for v in range(vector):
-            state = get(own_numbers, own_positions, v, PLANE)
-            for s in range(steps):
-                state = merge(state, swap(state, 16 >> s))
-            if wide or t & 31 < across:
-                put(numbers, positions, layer * width + tx * vector + v, SIZE, state)
-
-    @device_function
-    def column(numbers, positions, c):
-        state = get(numbers, positions, c, SIZE)
-        for h in range(1, layers):
-            state = merge(state, get(numbers, positions, h * width + c, SIZE))
-        return state
-    return gather, column, SIZE
 
 
 # ---- arguments and workspace

@@ -169,7 +169,10 @@ LAYOUTS = {
     "step-6x11": ((6, 11), (1,), (6, 11), {"x1": {"step": 2}, "y0": {"step": 3}}),
     "negative-6x9": ((6, 9), (1,), (6, 9), {"x0": {"flip": (0, 1)}, "y0": {"flip": (0,)}, "y1": {"flip": (0,)}}),
     "misaligned-4x40": ((4, 40), (1,), (40,), {n: {"misaligned": 1} for n in ("x0", "x1", "y0")}),
-    "columns-20x6": ((20, 6), (0,), (20, 1), {}), "transposed-8x12": ((8, 12), (1,), (12,), {n: {"order": (1, 0)} for n in ("x0", "y0")})}
+    "columns-20x6": ((20, 6), (0,), (20, 1), {}), "transposed-8x12": ((8, 12), (1,), (12,), {n: {"order": (1, 0)} for n in ("x0", "y0")}),
+    "channels-5x6x4x24": ((5, 6, 4, 24), (0, 1, 2), (24,), {}), "images-4x3x5x24": ((4, 3, 5, 24), (0, 1, 2), (3, 5, 24), {}),
+    "odd-columns-37x19": ((37, 19), (0,), (19,), {}),
+    "padded-columns-33x22": ((33, 22), (0,), (33, 22), {"x0": {"gap": 2}, "y0": {"gap": 2}})}
 
 
 def cases():
@@ -205,6 +208,20 @@ def cases():
     case("causal-7x24", "float32", (7, 24), (("float32", (7, 24)), ("int32", "index"), ("int32", "index"), ("float32", -1000.0)),
          (("cmp_le", (2, 1)), ("binary_select", (0, 3, 4)), (f"{ROW}max", (5,)), ("sub", (5, 6)), ("exp", (7,)), (f"{ROW}add", (8,)),
           ("div", (8, 9))), ((10, "float32"),), index_axes=(0, 1))
+    for dtype in floats:
+        compute = "float64" if dtype == "float64" else "float32"
+        case("batch-norm-10x6x32", dtype, (10, 6, 32), ((dtype, (10, 6, 32)), (dtype, (32,)), (dtype, (32,)), (compute, 0.0625)),
+             *layer_norm(dtype, compute), axes=(0, 1))
+    c = (None, "float32")
+    case("bias-gradient-70x40", "float16", (70, 40), (("float16", (70, 40)), ("float16", (70, 40)), ("float32", 0.0)),
+         (("cmp_gt", (1, 2), *c), ("binary_select", (0, 2, 3), *c), (f"{ROW}add", (4,), *c), (f"{ROW}sum_square", (4,), *c),
+          (f"{ROW}logsumexp", (0,), *c), (f"{ROW}norm2", (0,), *c)), ((4, "float16"), *((v, "float32", "row") for v in (5, 6, 7, 8))),
+         axes=(0,))
+    case("column-operands-9x40", "float32", (9, 40), (("float32", (9, 40)), ("float32", (1, 40), "row"), ("float32", "value"),
+                                                      ("int32", "index")),
+         (("mul", (0, 1)), (f"{ROW}max", (4,)), ("mul", (5, 1)), ("add", (6, 2)), ("sub", (4, 7)), ("mul", (8, 3)), (f"{ROW}add", (9,)),
+          ("mul", (8, 10))), ((4, "bfloat16"), (9, "float32"), (11, "float32"), (7, "float32", "row"), (10, "float32", "row")), axes=(0,),
+         index_axes=(0,))
     case("reduced-alone-6x50", "float16", (6, 50), (("float16", (6, 50)),), (("neg", (0,)), (f"{ROW}max", (1,))), ((2, "float16", "row"),))
     case("empty-rows-0x8", "float32", (0, 8), (("float32", (0, 8)),), *softmax("float32", "float32"))
     case("nothing-3x0", "float32", (3, 0), (("float32", (3, 0)),), ((f"{ROW}add", (0,)),), ((1, "float32", "row"),))

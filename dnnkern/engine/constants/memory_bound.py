@@ -48,6 +48,9 @@ row("fused/reduction_rows", GUESSED,
     "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
     "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; exponent of the norm",
     access=6, thread=40, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=1.6e-9, power=12)
+row("fused/reduction_columns", GUESSED,
+    "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work",
+    access=6, in_flight=32e3, alone=0.8e-6)
 
 # ---- dropout, optim
 
