@@ -144,6 +144,17 @@ def test_programs_of_gradients_are_registers(op, words, algo, arch):
         assert accesses(gradient, "STG")[128] >= 1 and accesses(sums, "LDG")[128] >= 2
 
 
+@pytest.mark.parametrize("op, words, loads", [
+    ("batch_norm_train_fwd", "64x256x56x56 f16 nhwc --program add@64x256x56x56 relu", 16),
+    ("batch_norm_train_fwd", "64x256x56x56 f32 nhwc residual --program mul@256x1x1 add@64x256x56x56", 24),
+    ("batch_norm_bwd", "64x256x56x56 bf16 nhwc residual --program mul@64x256x56x56", 24)])
+def test_operands_of_programs_are_loaded_as_x_is(op, words, loads):
+    """By 16 bytes, with those of all rows in flight, the first before the statistics are there."""
+    *_, (_, code) = registers_alone(op, words, "columns", "sm_90a")
+    assert accesses(code, "LDG")[128] == loads and set(accesses(code, "STG")) == {128}
+    assert code.registers <= 128
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("op, words, algo", [
     ("batch_norm_infer", f"64x256x56x56 f16 nhwc relu --program {TEN}", "columns"),

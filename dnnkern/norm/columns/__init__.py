@@ -16,6 +16,7 @@ from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, given_averages_launch, slabs_of, statistics_launch
 from .._channel_view import View, array_strides, program_arguments, statistic_strides, view_of
+from .._channel_vectors import vectors_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
@@ -69,7 +70,8 @@ def configs(problem, device):
 def gradient_of(problem, columns):
     """What the kernels of gradients are compiled for."""
     return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES,
-                    problem.dtype_of("beta"), problem.frozen, problem.program, len(view_of(problem).pixels))
+                    problem.dtype_of("beta"), problem.frozen, problem.program, len(view_of(problem).pixels),
+                    vectors_of(problem, view_of(problem), columns.vector))
 
 
 def items_of(problem, device, columns):
@@ -122,7 +124,8 @@ def apply_launch(problem, view, columns):
     deviation = "var" if variance else "rstd"
     config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
                    problem.tensor("residual") is not None, problem.activation, BATCHES, problem.result,
-                   _words(problem, view, columns.vector, "y") if problem.result else 0, problem.program, len(view.pixels))
+                   _words(problem, view, columns.vector, "y") if problem.result else 0, problem.program, len(view.pixels),
+                   vectors_of(problem, view, columns.vector))
     strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
     names = ("x", "residual", "y")
     images, _, values = zip(*(view.whole.get(name, (0, 0, 0)) for name in names))

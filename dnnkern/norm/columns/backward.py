@@ -3,7 +3,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...device import cuda, device_function, i32, i64, jit
+from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.activation import Activation, activation_gradient
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -12,7 +12,7 @@ from ...device.index import divide_remainder
 from ...device.unroll import unrolled
 from ...device.vec import advance
 from .._channel_problem import gradient_source
-from .._channel_program import make_functions
+from .._channel_vectors import make_rows
 from .forward import THREADS, Columns, make_position
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Gradient:
     """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written; whether the
-    statistics are constants; what becomes of each element of dy first, and along how many dimensions of values its operands have
-    strides."""
+    statistics are constants; what becomes of each element of dy first, along how many dimensions of values its operands have
+    strides, and those of them that are loaded by vectors."""
     columns: Columns
     gamma: str
     residual: bool
@@ -33,6 +33,7 @@ class Gradient:
     frozen: bool = False
     program: "Program | None" = None
     pixels: int = 0
+    vectors: tuple = ()
 
     @property
     def source(self):
@@ -67,12 +68,14 @@ class Gradient:
 
 
 def _make_load(config):
-    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y in flight."""
+    """(type and extent of a raw buffer, that of y's, the `Rows` of the program, device functions ``load`` and ``take``): dy, x and y in
+    flight."""
     c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
     compute, E, HEIGHT, Real = element(c.dtype).compute, c.vector, c.height, scalar_of(c.dtype)
     gradient, PROGRAM = activation_gradient(config.activation, compute), config.program is not None
-    _, of_channels, _ = make_functions(config.program, compute, compute, E, config.pixels)
+    made = make_rows(config.program, config.vectors, compute, compute, E, UNITS, HEIGHT, config.pixels)
+    run_program = made.run
 
     @device_function
     def load(raw, more, dy, x, y, row, end, row_strides):
@@ -88,11 +91,11 @@ def _make_load(config):
             p, q = advance(p, HEIGHT * row_strides.dy), advance(q, HEIGHT * row_strides.x)
 
     @device_function
-    def take(dz, values, raw, more, u, ok, means, scales, offsets, image, row, channel, operands, extents):
+    def take(dz, values, raw, more, beside, u, ok, means, scales, offsets, image, row, channel, operands, extents):
         """dy past the program and the activation, and x, of row u in flight, which is none unless `ok`; `values` is y's meanwhile."""
         unpack(dz, 0, raw, 2 * u * LENGTH)
         if PROGRAM and ok:
-            of_channels(0, (dz, image, row, channel, operands, extents))
+            run_program(dz, beside, u, image, row, channel, operands, extents)
         if BY_Y:
             unpack(values, 0, more, u * LENGTH)
             for e in range(E):
@@ -101,7 +104,7 @@ def _make_load(config):
         if BY_X and ok:
             for e in range(E):
                 dz[e] = Real(gradient(dz[e], (values[e] - means[e]) * scales[e] + offsets[e]))
-    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if BY_Y else 1, load, take
+    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if BY_Y else 1, made, load, take
 
 
 @functools.cache
@@ -109,7 +112,8 @@ def sums_kernel(config):
     """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of each channel of a slab."""
     c = config.columns
     Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
-    SCALAR, RAW, MORE, load, take = _make_load(config)
+    SCALAR, RAW, MORE, made, load, take = _make_load(config)
+    PROGRAM, BESIDE, fetch_program = config.program is not None, made.length, made.fetch
     position, SHARED, STEPS, DEPENDENT = make_position(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
     BY_X, SCALED, SHIFTED = config.source == "x", config.gamma != "", config.beta != ""
     KEPT = E if BY_X else 1
@@ -118,9 +122,9 @@ def sums_kernel(config):
     @device_function
     def add_row(u, s):
         """Add row u in flight to the sums."""
-        a, b, dz, values, raw, more, means, scales, offsets, image, row, end, channel, operands, extents = s
+        a, b, dz, values, raw, more, beside, means, scales, offsets, image, row, end, channel, operands, extents = s
         at = row + u * HEIGHT
-        take(dz, values, raw, more, u, at < end, means, scales, offsets, image, at, channel, operands, extents)
+        take(dz, values, raw, more, beside, u, at < end, means, scales, offsets, image, at, channel, operands, extents)
         for e in range(E):
             a[e] += dz[e]
             b[e] += dz[e] * (values[e] - means[e])
@@ -132,6 +136,7 @@ def sums_kernel(config):
                           across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step, operands, extents):
         ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        beside = cuda.local.array(BESIDE, u32)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
         scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
@@ -158,7 +163,9 @@ def sums_kernel(config):
             row = tile * TILE + ty
             tile = tile + i32(slabs[0])
             load(raw, more, dy, x, y, row, end, row_strides)
-            add_rows(0, (a, b, dz, values, raw, more, means, scales, offsets, image, row, end, channel, operands, extents))
+            if PROGRAM:
+                fetch_program(beside, image, row, channel, end, operands)
+            add_rows(0, (a, b, dz, values, raw, more, beside, means, scales, offsets, image, row, end, channel, operands, extents))
         if DEPENDENT:
             launch_dependent_grids()
         thread = cuda.threadIdx.x
@@ -190,7 +197,8 @@ def gradient_kernel(config):
     Of constant statistics there are no averages."""
     c = config.columns
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
-    SCALAR, RAW, MORE, load, take = _make_load(config)
+    SCALAR, RAW, MORE, made, load, take = _make_load(config)
+    PROGRAM, BESIDE, fetch_program = config.program is not None, made.length, made.fetch
     put, position, load_gamma = make_writer(c.dtype, E, c.words), make_position(c), element(config.gamma or c.dtype).load
     SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
     SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
@@ -200,11 +208,11 @@ def gradient_kernel(config):
     @device_function
     def write_row(u, s):
         """dx and dresidual of row u in flight."""
-        (dx, dresidual, dz, values, raw, more, means, outer, inner, shifts, offsets, image, row, end, row_strides, channel, operands,
-         extents) = s
+        (dx, dresidual, dz, values, raw, more, beside, means, outer, inner, shifts, offsets, image, row, end, row_strides, channel,
+         operands, extents) = s
         at = row + u * HEIGHT
         if at < end:
-            take(dz, values, raw, more, u, True, means, outer, offsets, image, at, channel, operands, extents)
+            take(dz, values, raw, more, beside, u, True, means, outer, offsets, image, at, channel, operands, extents)
             if RESIDUAL:
                 put(advance(dresidual, at * row_strides.dresidual), 0, dz, 0)
             for e in range(E):
@@ -220,6 +228,7 @@ def gradient_kernel(config):
                               image_strides, row_strides, gamma_step, mean_strides, rstd_strides, beta, beta_step, operands, extents):
         table = cuda.shared.array(TABLE, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        beside = cuda.local.array(BESIDE, u32)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(KEPT, Real)
@@ -231,6 +240,8 @@ def gradient_kernel(config):
         dresidual = advance(dresidual, image * image_strides.dresidual + start)
         row = part * ROWS + ty
         load(raw, more, dy, x, y, row, end, row_strides)
+        if PROGRAM:
+            fetch_program(beside, image, row, channel, end, operands)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift; the activation's argument, where it
@@ -268,6 +279,8 @@ def gradient_kernel(config):
                 if k > 0:
                     row = row + UNITS * HEIGHT
                     load(raw, more, dy, x, y, row, end, row_strides)
-                write_rows(0, (dx, dresidual, dz, values, raw, more, means, outer, inner, shifts, offsets, image, row, end, row_strides,
-                               channel, operands, extents))
+                    if PROGRAM:
+                        fetch_program(beside, image, row, channel, end, operands)
+                write_rows(0, (dx, dresidual, dz, values, raw, more, beside, means, outer, inner, shifts, offsets, image, row, end,
+                               row_strides, channel, operands, extents))
     return channel_norm_gradient

@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...device import cuda, device_function, i32, i64, jit
+from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import Activation, activation_function
@@ -15,7 +15,7 @@ from ...device.groups import make_reader, make_writer, scalar_of
 from ...device.index import divide_remainder
 from ...device.unroll import unrolled
 from ...device.vec import advance
-from .._channel_program import make_functions
+from .._channel_vectors import make_rows
 from .._moments import make_inverses, make_merge
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class Columns:
 @dataclass(frozen=True)
 class Apply:
     """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none; y's,
-    and 32-bit words of an access to it, where it is another than x's; what becomes of each element after the activation, and
-    along how many dimensions of values its operands have strides."""
+    and 32-bit words of an access to it, where it is another than x's; what becomes of each element after the activation, along
+    how many dimensions of values its operands have strides, and those of them that are loaded by vectors."""
     columns: Columns
     gamma: str
     beta: str
@@ -90,11 +90,12 @@ class Apply:
     result_words: int = 0
     program: "Program | None" = None
     pixels: int = 0
+    vectors: tuple = ()
 
     @property
     def blocks(self):
         """Blocks that a multiprocessor should hold."""
-        return 1 if self.residual else 2 if self.program else 4
+        return 1 if self.residual or self.vectors else 2 if self.program else 4
 
     @property
     def flight(self):
@@ -230,7 +231,8 @@ def apply_kernel(config):
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
     COLUMNS, TABLE, E_LOG, BLOCKS_APPLY = -(-SPAN // THREADS), 3 * SPAN, E.bit_length() - 1, config.blocks
     PROGRAM = config.program is not None
-    _, of_channels, _ = make_functions(config.program, element(c.dtype).compute, config.result or c.dtype, E, config.pixels)
+    made = make_rows(config.program, config.vectors, element(c.dtype).compute, config.result or c.dtype, E, UNITS, HEIGHT, config.pixels)
+    BESIDE, fetch_program, run_program = made.length, made.fetch, made.run
 
     @device_function
     def read(raw, more, x, residual, row, rows, inside, step, residual_step):
@@ -244,7 +246,7 @@ def apply_kernel(config):
     @device_function
     def write(u, s):
         """y of row u in flight."""
-        y, step, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands, extents = s
+        y, step, values, others, raw, more, beside, image, row, rows, channel, means, scales, shifts, operands, extents = s
         if row + u * HEIGHT < rows:
             unpack(values, 0, raw, u * LENGTH)
             if RESIDUAL:
@@ -255,7 +257,7 @@ def apply_kernel(config):
                     value += others[e]
                 values[e] = act(value)
             if PROGRAM:
-                of_channels(0, (values, image, row + u * HEIGHT, channel, operands, extents))
+                run_program(values, beside, u, image, row + u * HEIGHT, channel, operands, extents)
             put(advance(y, u * HEIGHT * step), 0, values, 0)
     write_all = unrolled(UNITS, write)
 
@@ -264,7 +266,7 @@ def apply_kernel(config):
                            row_strides, gamma_step, beta_step, mean_strides, deviation_strides, operands, extents):
         table = cuda.shared.array(TABLE, Real)
         raw, more, values = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR), cuda.local.array(E, Real)
-        others = cuda.local.array(E, Real)
+        others, beside = cuda.local.array(E, Real), cuda.local.array(BESIDE, u32)
         means, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, part, channel, ty, tx = position(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
@@ -273,6 +275,8 @@ def apply_kernel(config):
         residual, y = advance(residual, image * image_strides.residual + start), advance(y, image * image_strides.y + start)
         row = part * ROWS + ty
         read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
+        if PROGRAM:
+            fetch_program(beside, image, row, channel, rows if inside else 0, operands)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own
@@ -304,7 +308,9 @@ def apply_kernel(config):
                 if k > 0:
                     row = row + UNITS * HEIGHT
                     read(raw, more, x, residual, row, rows, inside, row_strides.x, row_strides.residual)
+                    if PROGRAM:
+                        fetch_program(beside, image, row, channel, rows, operands)
                 q = advance(y, row * row_strides.y)
-                write_all(0, (q, row_strides.y, values, others, raw, more, image, row, rows, channel, means, scales, shifts, operands,
-                              extents))
+                write_all(0, (q, row_strides.y, values, others, raw, more, beside, image, row, rows, channel, means, scales, shifts,
+                              operands, extents))
     return channel_norm_apply
