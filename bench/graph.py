@@ -23,11 +23,12 @@ from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
 from . import graph_rows
+from .graph_norm import norm_cases
 from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "conv", "pointwise", "reduction", "score_mod", "host", "build"
+PARTS = "matmul", "conv", "pointwise", "reduction", "norm", "score_mod", "host", "build"
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -178,6 +179,8 @@ def cases(part, dtypes, small=False):
     """The cases of a part."""
     if part == "reduction":
         return graph_rows.cases(dtypes, small)
+    if part == "norm":
+        return norm_cases(dtypes, small)
     if part == "matmul":
         sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
         return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
@@ -439,7 +442,7 @@ def main(argv=None) -> int:
                 file.writelines(json.dumps(plain_data({**row, "machine": record})) + "\n" for row in found)
     with Clock(device.index) as clock:
         roofs = _roofs(device, clock)
-        timed = [case for part in only if part in PARTS[:5] for case in cases(part, dtypes, small)]
+        timed = [case for part in only if part in PARTS[:-2] for case in cases(part, dtypes, small)]
         bench = Bench(device, clock, args, roofs) if timed else None
         for name, reason in bench.missing.items() if bench else ():
             print(f"no peer {name}: {reason}")

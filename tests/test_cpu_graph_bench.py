@@ -99,6 +99,16 @@ def test_score_mods(tmp_path, monkeypatch):
     assert all(row["of_plain"] > 0 and row["plain_plan"] == row["plan"] for row in rows)
 
 
+def test_norms(tmp_path, monkeypatch):
+    """With a mask, and a gradient behind one: each a problem of its family, right beside PyTorch's."""
+    file, made = tmp_path / "rows.jsonl", graph.cases
+    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[1:3])
+    assert graph.main(["--only", "norm", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
+    rows = list(map(json.loads, file.read_text().splitlines()))
+    assert [row["plan"].split("_naive")[0] for row in rows] == ["batch_norm_train_fwd", "batch_norm_bwd"]
+    assert all(0 < row["error"] <= 1 and row["of_plain"] > 0 for row in rows)
+
+
 def test_unknown_parts():
     with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
         graph.main(["--only", "networks"])

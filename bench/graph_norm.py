@@ -1,0 +1,163 @@
+"""Normalizations with the pointwise nodes around them: ``python -m dnnkern bench graph --only norm``.
+
+Forward, batch normalization with an addition and ReLU, with ReLU's mask beside the result or without; its gradients behind that mask or
+behind ReLU's gradient, with the gradient of what was added beside DX; rows with an addition after layer or RMS normalization, and with a
+cast to fp8 by a scale. `plain` is the normalization, or its gradient, by itself.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from dnnkern.host.dtypes import ITEMSIZE
+
+EPSILON, SCALE = 1e-3, 16.0
+IO = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3"}
+CHANNELS = "batchnorm add relu", "batchnorm add relu mask", "mul batchnorm_backward", "relu_backward batchnorm_backward"
+ROWS = "layernorm add", "rmsnorm add", "rmsnorm scale cast"
+
+
+def norm_cases(dtypes, small=False):
+    """Images channels last, and rows."""
+    image, rows = ((2, 16, 5, 6), ((24, 64),)) if small else ((64, 256, 56, 56), ((16384, 4096), (2048, 8192), (200000, 128)))
+    return [NormCase(form, shape, dtype, "float8_e4m3fn" if form.endswith("cast") and not small else dtype) for dtype in dtypes
+            for forms, shapes in ((CHANNELS, (image,)), (ROWS, rows)) for shape in shapes for form in forms]
+
+
+@dataclass(frozen=True)
+class NormCase:
+    """A graph of an image (N, C, H, W), or of rows, as `graph.Case`; `dtype` is the result's, `io` the operands'."""
+    form: str
+    shape: tuple
+    io: str
+    dtype: str
+    anchor = "normalization"
+
+    @property
+    def is_gradient(self):
+        return self.form.endswith("backward")
+
+    @property
+    def slack(self):
+        """By how much a gradient, of sums of products of rounded numbers, may be off by more than a result."""
+        return 4 if self.is_gradient else 1
+
+    @property
+    def dims(self):
+        """Of the graph's tensors."""
+        return self.shape if len(self.shape) == 4 else (*self.shape, 1, 1)
+
+    @functools.cached_property
+    def shapes(self):
+        """{name: (dims, dtype)} of everything; the result is "y", what else is written has a name that begins with "y"."""
+        whole, weight = (self.dims, self.io), ((1, self.dims[1], 1, 1), "float32")
+        found = {"x": whole, "gamma": weight, "y": (self.dims, self.dtype)}
+        if self.is_gradient:
+            other = (self.dims, "bool") if self.form.startswith("mul") else whole
+            return {**found, "dy": whole, "other": other, "mean": weight, "rstd": weight, "y_other": whole, "y_gamma": weight,
+                    "y_beta": weight}
+        if not self.form.startswith("rms"):
+            found["beta"] = weight
+        if "add" in self.form:
+            found["other"] = whole
+        if self.form.endswith("mask"):
+            found["y_mask"] = (self.dims, "bool")
+        if self.dtype != self.io:  # of the normalization by itself
+            found["y_plain"] = whole
+        return found
+
+    @property
+    def bytes(self):
+        """Read and written once each."""
+        return sum(math.prod(dims) * ITEMSIZE[dtype] for name, (dims, dtype) in self.shapes.items() if name != "y_plain")
+
+    def arrays(self, device):
+        """{name: a new tensor}; images lie channels last."""
+        import torch
+        found = {}
+        for name, (dims, dtype) in self.shapes.items():
+            t = torch.randn(dims, device=device)
+            t = t.abs() + 0.5 if name == "rstd" else t.relu() if name == "other" and self.form.startswith("relu") else t
+            t = t > 0 if dtype == "bool" else t.to(getattr(torch, dtype))
+            found[name] = t.to(memory_format=torch.channels_last) if len(self.shape) == 4 else t
+        return found
+
+    def eager(self):
+        """A function that computes the result on {name: tensor} by PyTorch's own kernels."""
+        import torch
+        import torch.nn.functional as F
+        form, shape = self.form, self.shape
+
+        def run(t):
+            x, gamma = t["x"], t["gamma"].flatten()
+            if form.endswith("backward"):
+                keep = t["other"] if form.startswith("mul") else t["other"] > 0
+                dz = t["dy"] * keep
+                return torch.ops.aten.native_batch_norm_backward(dz, x, gamma, None, None, t["mean"].flatten(), t["rstd"].flatten(), True,
+                                                                 EPSILON, [True, True, True])[0]
+            if form.startswith("batch"):
+                y = F.batch_norm(x, None, None, gamma, t["beta"].flatten(), True, 0.0, EPSILON)
+                return (y + t["other"]).relu()
+            rows, gamma = x.reshape(shape), gamma.to(x.dtype)
+            if form.startswith("layer"):
+                y = F.layer_norm(rows, shape[1:], gamma, t["beta"].flatten().to(x.dtype), EPSILON)
+            else:
+                y = F.rms_norm(rows, shape[1:], gamma, EPSILON)
+            y = y.reshape(x.shape)
+            if form.endswith("add"):
+                return y + t["other"]
+            y = y * SCALE
+            return y if y.dtype == torch.float32 else y.to(getattr(torch, self.dtype))
+        return run
+
+    def graph(self, arrays, handle=None, alone=False):
+        """(the graph, built, {tensor: name of its array}); `alone`: the normalization or its gradient by itself."""
+        import dnnkern.graph as cudnn
+        graph = cudnn.pygraph(str(self), cudnn.data_type[IO[self.io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle)
+        given = {}
+
+        def tensor(name):
+            t = arrays[name]
+            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
+            given[made] = name
+            return made
+
+        def result(t, name):
+            array = arrays[name]
+            t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
+            given[t] = name
+        epsilon = graph.tensor_scalar(EPSILON, cudnn.scalar_type.COMPILE_TIME_CONST)
+        if self.is_gradient:
+            dy = tensor("dy")
+            if not alone:
+                dy = getattr(graph, self.form.split()[0])(dy, tensor("other"))
+                result(dy, "y_other")
+            results = graph.batchnorm_backward(dy, *map(tensor, ("x", "gamma", "mean", "rstd")))
+            for t, name in zip(results, ("y", "y_gamma", "y_beta")):
+                result(t, name)
+        else:
+            self._forward(graph, cudnn, tensor, result, epsilon, alone)
+        graph.build([cudnn.heur_mode.A])
+        return graph, given
+
+    def _forward(self, graph, cudnn, tensor, result, epsilon, alone):
+        x, gamma = tensor("x"), tensor("gamma")
+        if self.form.startswith("batch"):
+            y, *_ = graph.batchnorm(x, gamma, tensor("beta"), epsilon=epsilon)
+        elif self.form.startswith("layer"):
+            y, *_ = graph.layernorm(cudnn.norm_forward_phase.INFERENCE, x, gamma, tensor("beta"), epsilon)
+        else:
+            y, *_ = graph.rmsnorm(cudnn.norm_forward_phase.INFERENCE, x, gamma, epsilon=epsilon)
+        if alone:
+            result(y, "y" if self.dtype == self.io else "y_plain")
+            return
+        if "add" in self.form:
+            y = graph.add(y, tensor("other"))
+        if "scale" in self.form:
+            y = graph.mul(y, graph.tensor_scalar(SCALE, cudnn.scalar_type.COMPILE_TIME_CONST))
+        if self.form.endswith("mask"):
+            result(graph.cmp_gt(y, graph.tensor_scalar(0.0, cudnn.scalar_type.COMPILE_TIME_CONST)), "y_mask")
+        result(graph.relu(y) if "relu" in self.form else y, "y")
+
+    def __str__(self):
+        to = f" to {self.dtype}" * (self.dtype != self.io)
+        return f"{self.form} {'x'.join(map(str, self.shape))} {self.io}{to}"
