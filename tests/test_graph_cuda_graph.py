@@ -350,6 +350,48 @@ def test_clusters_and_dependent_launches(rows, dtype):
 
 
 @on_gpu
+@pytest.mark.parametrize("way", ["executed", "in a CUDA graph"])
+def test_parts_and_runs_in_a_row(way):
+    """Dependent launches after those of another part, and of the run before, which has the same workspace: bitwise what runs alone give."""
+    graph, n = new_graph(T.BFLOAT16), 512
+    tensors = [graph.tensor([1, n, n], [n * n, n, 1], uid=k) for k in (1, 2)]
+    y = graph.matmul(*tensors)
+    for k in range(4):
+        y = graph.matmul(graph.softmax(y, 2) if k % 2 else y, tensors[1])
+    y.set_output(True).set_uid(3)
+    graph.build(A)
+    executable = graph._candidate.executable(frozenset(), None)[0]
+    rng, packs, expected = np.random.default_rng(0), [], []
+    workspace = cuda.to_device(np.zeros(max(graph.get_workspace_size(), 1), np.uint8))
+    for _ in range(2):
+        x, w = (cuda.to_device(rng.integers(0x3C00, 0x3D80, (1, n, n), np.uint16)) for _ in range(2))
+        packs.append({1: x, 2: w, 3: cuda.to_device(np.zeros((1, n, n), np.uint16))})
+        graph.execute(packs[-1], workspace)
+        cuda.synchronize()
+        expected.append(packs[-1][3].copy_to_host())
+    assert len(executable.launches) >= 6 and not np.array_equal(*expected)
+    with contextlib.closing(Made()) as made:
+        if way == "executed":
+            for pack_of in packs * 100:
+                graph.execute(pack_of, workspace)
+            cuda.synchronize()
+        else:
+            parts = [Made(), Made()]
+            node = None
+            for part, pack_of in zip(parts * 20, packs * 20):
+                if part.ready is None:
+                    graph.populate_cuda_graph(None, pack_of, workspace, part.graph)
+                    part.ready = part.ask("cuGraphInstantiate", part.graph, 0)
+                before = ([node], 1) if node is not None else (None, 0)
+                node = made.ask("cuGraphAddChildGraphNode", made.graph, *before, part.graph)
+            made.run()
+            for part in parts:
+                part.close()
+    for pack_of, y in zip(packs, expected):
+        assert np.array_equal(pack_of[3].copy_to_host(), y)
+
+
+@on_gpu
 def test_another_topology_changes_nothing():
     graph, other = chain(), new_graph()
     x = other.tensor([1, 64, 48], [3072, 48, 1], uid=1)
