@@ -1,8 +1,11 @@
 """Reductions of what a convolution computes: in its kernel, and a second small one."""
 from dataclasses import replace
 
+import contract
 import numpy as np
 import pytest
+from cases.conv_fwd import Conv  # noqa: F401
+from cases._conv_reductions import GENSTATS, SEVERAL, ReducedConv, ReducedMadeConv
 from graph_patterns import Both, Patterns, image
 from graphs import T, channels_last
 from representative import device
@@ -92,3 +95,18 @@ def test_who_runs_none_says_so():
     wgmma = dispatch.named("conv_fwd", "implicit_gemm_wgmma")
     assert wgmma.reason(problem()) is None and "beta" in wgmma.reason(replace(problem(), beta=True))
     assert dispatch.named("conv_fwd", "naive").reason(replace(problem(), beta=True)) is None
+
+
+@pytest.mark.parametrize("few_multiprocessors", [1], indirect=True)
+@pytest.mark.parametrize("of, made, consumers", [((*GENSTATS, *SEVERAL), False, 4), (GENSTATS, True, 1)])
+def test_warps_keep_their_states_from_tile_to_tile(few_multiprocessors, of, made, consumers):
+    """Of several tiles each, some of which reach over the edges."""
+    kind, more = (ReducedMadeConv, {"made": "scale-bias-relu"}) if made else (ReducedConv, {})
+    case = kind("reduced-kept", "conv_fwd", (1, 16, 9, 18), 24, (2, 1), "float16", "NHWC", padding=((1, 0), (0, 0)), reductions=of, **more)
+    halo, target = dispatch.named("conv_fwd", "halo_wgmma"), contract.device()
+    found = next(v for v in halo.variants(case.problem(), target) if v.config.consumers >= consumers)
+    contract.check(found, case, again=False, only="float")
+    main, last = found.build(case.problem(), target, found.config)
+    assert main.grid == (1, 1, 1) and last.grid[1] == len(of)
+    if of == GENSTATS:
+        assert found.workspace(case.problem(), target, found.config) == 4 * found.config.consumers * 4 * 24 * 2

@@ -306,8 +306,8 @@ def make_reduced_store(spec, bn, blocks):
     """
     if not reduces(spec):
         return device_function(lambda last, reducing: None), lambda store: device_function(lambda of_rows, s: store((), s))
-    from ..reduce._warps import CHUNK, make_warp_reductions
-    OWN, T, begin, chunk, rest, end = make_warp_reductions(spec, bn)
+    from ..reduce._warps import CHUNK, make_warp_reductions, rows_of
+    OWN, T, begin, chunk, rest, end, *_ = make_warp_reductions(spec, bn)
     COUNT, LAST, HAS_REST = max(blocks // CHUNK, 1), bn // 8 - 1, bn // 8 % CHUNK != 0
     chunks = unrolled(COUNT, chunk)
 
@@ -324,11 +324,20 @@ def make_reduced_store(spec, bn, blocks):
             acc, first, row, column, z, thread, m, n, e, states = of_rows
             own = cuda.local.array(OWN, T)
             begin((own,))
-            reducing = acc, first, own, row + (thread >> 5) * WARP_ROWS, column, thread & 31, m, Reducing(n, e, z, states)
+            rows = rows_of(row + (thread >> 5) * WARP_ROWS, thread & 31, m)
+            reducing = acc, first, own, rows, column, thread & 31, Reducing(n, e, z, states)
             store(reducing, s)
             end(reducing)
         return stored
     return after, around
+
+
+def kept_reductions(spec, bn):
+    """`reduce._warps.WarpReductions` of warps that keep states, None where there are no reductions."""
+    if not reduces(spec):
+        return None
+    from ..reduce._warps import make_warp_reductions
+    return make_warp_reductions(spec, bn, keeps=True)
 
 
 @functools.cache

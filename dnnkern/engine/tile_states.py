@@ -89,8 +89,19 @@ def warp_bytes(spec, bm, bn, threads, row_layers, column_layers):
     return shared_bytes(spec, bm, bn, threads, row_layers, column_layers)
 
 
-WARP_ROWS = 16
-"""Of the tiles of warpgroups, see `reduce._warps`."""
+WARP_ROWS, WARP_COLUMNS = 16, 16
+"""Of the tiles of warpgroups, and of what a warp reduces at a time, see `reduce._warps`."""
+
+
+class WarpRows(NamedTuple):
+    """Of a lane's two rows, as the program counts them and within the result, whether they are there; the number of the warp's tile, and
+    whether the result has one."""
+    low: i32
+    high: i32
+    has_low: bool
+    has_high: bool
+    tile: i32
+    exists: bool
 
 
 def single_states(spec):

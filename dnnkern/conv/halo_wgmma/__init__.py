@@ -20,10 +20,12 @@ from ...engine.functions import steps_instructions
 from ...engine.hopper_columns import paired_columns
 from ...engine.hopper_stores import staged_addend, stores_aside
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
+from ...engine.tile_states import states_argument, states_bytes, states_refusal, states_seconds, with_finish
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
 from .._prologue import making_of_image, prologue_refusal
+from .._states import states_of
 from .._taps import roles
 from .kernel import CHANNELS, WIDE, Body, Source, Tiles, halo_kernel
 
@@ -133,7 +135,7 @@ def supports(problem):
     pixels = p.n, *result_sizes
     if p.residual and (p.residual_strides[1] != 1 or _pixels_apart(p.residual_strides, pixels) is None):
         return f"the residual's pixels are not evenly spaced: strides {p.residual_strides}"
-    names = operand_names(p.program) if p.program is not None else ()
+    names = operand_names(p.program)[:len(p.program.operands)] if p.program is not None else ()
     uneven = next((name for name, steps in zip(names, _operand_steps(p)) if steps.row is None), None)
     if uneven:
         return f"the pixels of {uneven}, an operand of the program, are not evenly spaced"
@@ -144,7 +146,12 @@ def supports(problem):
             return f"filters of {'x'.join(map(str, p.filter))} taps and {total} channels leave no room for a tile in shared memory"
     except ValueError as error:
         return str(error)
-    return None
+    return states_refusal(states_of(p, 1), 64, 32)
+
+
+def _states(p, config, device):
+    """`PixelStates` of which each warp that multiplies has a part."""
+    return states_of(p, 4 * config.consumers * _blocks(p, config, device)[0]) if p.reductions else states_of(p)
 
 
 def _operand_steps(p):
@@ -168,8 +175,8 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """Partial reductions, of each warp."""
+    return states_bytes(_states(problem, config, device), 64, config.columns)
 
 
 def _tiles(p, config):
@@ -203,7 +210,9 @@ def estimate(problem, device, config):
     work = overlap(math=times * products, issue=times * issue,
                    waits=times * (COST.waiting * config.lines + late))
     work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)
-    return Cost(launch=COST.start) + overlap(work, exposed=COST.exposed, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
+    states = workspace(p, device, config)
+    finish = states_seconds(states, device) if states else 0.0
+    return finish + Cost(launch=COST.start) + overlap(work, exposed=COST.exposed, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
 
 
 def _map(name, tensor, strides, sizes, box):
@@ -215,7 +224,7 @@ def _map(name, tensor, strides, sizes, box):
 
 
 def build(problem, device, config):
-    """One launch."""
+    """One launch, and one that ends reductions."""
     p, body = problem, _body(problem, config)
     source, source_strides, sizes, result, result_strides, result_sizes = roles(p)
     forward, width = p.op == "conv_fwd", config.columns
@@ -235,10 +244,13 @@ def build(problem, device, config):
                  Argument(Tiles, Tiles(divisor(of_plane), divisor(across), divisor(result_sizes[0]), *before)),
                  *(Argument("int32", v) for v in (columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)),
                  operands_argument(p.epilogue, _operand_steps(p), p.n * math.prod(result_sizes), columns),
-                 Argument(Source, Source(*sizes, total)), NOTHING if p.prologue_a is None else making_of_image(p).argument(0))
-    return (Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True),)
+                 Argument(Source, Source(*sizes, total)), NOTHING if p.prologue_a is None else making_of_image(p).argument(0),
+                 states_argument(states := _states(p, config, device), 64, width))
+    launch = Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True)
+    return with_finish((launch,), states, 64, width, True)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="halo_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", arch="sm_90a")
+                             configs=configs, notes=Note.TENSOR_CORE, programs=True, prologues=op == "conv_fwd", reductions=True,
+                             arch="sm_90a")
                    for op in ("conv_fwd", "conv_bwd_data"))

@@ -12,6 +12,9 @@ stages, so while one stores its results, through the stage that held its pixels,
 by TMA too, to a box of the warpgroup's own: a tile's is loaded when the pixels of its next tile are, if those have a stage by then.
 
 An image that a program makes is made in the stage, once for all taps: pixels of the padding, which TMA filled with zeros, are left alone.
+
+Reductions of the results are made of a tile's sums when its stage has been given back; a warp keeps the states of its channels from tile to
+tile, and writes them at the end.
 """
 import functools
 import math
@@ -26,13 +29,15 @@ from ...device.epilogue import EpilogueSpec, ProgramParams
 from ...device.index import Divisor, ceil_div, divide_remainder
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
+from ...device.unroll import unrolled
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
 from ...device.vec import address, load_shared_4u32, shared_address, store_shared_4u32
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
 from ...engine.hopper_columns import make_columns
-from ...engine.hopper_stores import make_fetch, make_fill, make_staged, stores_aside
+from ...engine.hopper_stores import kept_reductions, make_fetch, make_fill, make_staged, stores_aside
+from ...engine.tile_states import WARP_COLUMNS, Reducing, WarpRows
 
 if TYPE_CHECKING:
     from ...engine.prologues import Made
@@ -153,6 +158,41 @@ def _make_pixels(body):
 
 
 @functools.cache
+def _make_reductions(body):
+    """(``start((own,))``, ``reduce(acc, own, plane, line, column, first_column, thread, extents, of)`` of a tile's sums, ``finish(own,
+    number, first_column, thread, of)`` of a consumer's states, length and type of `own`); `of`: (channels, the epilogue's arguments, the
+    states' parameter). Without reductions they do nothing. Host function."""
+    found = kept_reductions(body.epilogue, body.columns)
+    if found is None:
+        return (device_function(lambda s: None),
+                device_function(lambda acc, own, plane, line, column, first_column, thread, extents, of: None),
+                device_function(lambda own, number, first_column, thread, of: None), 1, f32)
+    begin, end, finish_states, TILES, SUMS = found.begin, found.end, found.finish, body.lines // 8, body.columns // 2
+    chunks = unrolled(body.columns // WARP_COLUMNS, found.chunk)
+
+    @device_function
+    def reduce(acc, own, plane, line, column, first_column, thread, extents, of):
+        n, e, states = of
+        high, wide = extents
+        lane, first, w = thread & 31, line + (thread >> 5) * 2, column + ((thread & 31) >> 2)
+        for tile in range(TILES):
+            h, pixel = first + 8 * tile, min(w, wide - 1)
+            rows = WarpRows((plane * high + min(h, high - 1)) * wide + pixel, (plane * high + min(h + 1, high - 1)) * wide + pixel,
+                            h < high and w < wide, h + 1 < high and w < wide, 0, True)
+            s = acc, tile * SUMS, own, rows, first_column, lane, Reducing(n, e, 0, states)
+            begin((own,))
+            chunks(0, s)
+            end(s)
+
+    @device_function
+    def finish(own, number, first_column, thread, of):
+        n, e, states = of
+        rows = WarpRows(0, 0, False, False, number * 4 + (thread >> 5), True)
+        finish_states((0, 0, own, rows, first_column, thread & 31, Reducing(n, e, 0, states)))
+    return found.start, reduce, finish, found.count, found.type
+
+
+@functools.cache
 def halo_kernel(body):
     """All tiles, one persistent launch."""
     (T, R, S), (DT, DR, DS), BLOCKS, LINES, STAGES, STAGE = body.taps, body.dilations, body.blocks, body.lines, body.stages, body.stage
@@ -178,6 +218,7 @@ def halo_kernel(body):
     (WORDS, read_columns, _), PAIRS = make_columns(body.epilogue, body.pairs, 2 * COLUMNS), bool(body.pairs)
     CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
     MADE, make_pixels = body.made is not None, body.made and _make_pixels(body)
+    start, reduce, finish, OWN, T_OWN = _make_reductions(body)
 
     @device_function
     def locate(t, tiles):
@@ -308,7 +349,7 @@ def halo_kernel(body):
 
     @device_function
     def consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, consumer, thread, n, extents,
-                e, source, operands):
+                e, source, operands, states):
         acc = cuda.local.array(SUMS, f32)
         turn = box_of(consumer, one_box.consumer_start().phase)
         addend = ring + ADDENDS + turn.stage * ALL_RESULTS
@@ -316,14 +357,16 @@ def halo_kernel(body):
         columns = cuda.local.array(max(WORDS, 1), u32)
         if PAIRS:
             read_columns(columns, first_column, first_column + (thread & 3) * 2, n, e)
+        own = cuda.local.array(OWN, T_OWN)
+        start((own,))
         of_filters.consumer_wait(ready, of_filters.consumer_start())
         while t < count:
             plane, line, column = locate(t, tiles)
             at, read = ring, pipe.consumer_start()
             for step in range(STEPS):
-                own = of_consumer(state, consumer)
-                at = ring + own.stage * STAGE
-                rings.consumer_wait(bars, own)
+                here = of_consumer(state, consumer)
+                at = ring + here.stage * STAGE
+                rings.consumer_wait(bars, here)
                 if MADE:
                     _, depth = divide_remainder(plane, tiles.planes)
                     make_pixels(at, depth + step // BLOCKS * DT - tiles.padding_d, line - tiles.padding_h, column - tiles.padding_w,
@@ -337,17 +380,19 @@ def halo_kernel(body):
                     if tap == 0 and step > 0:  # the previous step's products are complete
                         wait_older(acc)
                         rings.consumer_release(bars, read, thread)
-                read, state = own, pipe.next(state)
+                read, state = here, pipe.next(state)
             wait_all(acc)
             store(acc, y_map, at, plane, line, column, first_column, tiles.planes, thread, consumer + 1, n, extents, e, columns,
                   addend, arrived_bars, turn)
             turn = PipelineState(turn.stage, turn.phase ^ 1)
             rings.consumer_release(bars, read, thread)
+            reduce(acc, own, plane, line, column, first_column, thread, extents, (n, e, states))
             t = t + CONSUMERS * stride
+        finish(own, first * CONSUMERS + consumer, first_column, thread, (n, e, states))
 
     @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, addend, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
-                        residual, residual_row, residual_column, extras, source, operands):
+                        residual, residual_row, residual_column, extras, source, operands, states):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         addend_map = tensor_map_address(addend if BY_RING else y)
@@ -378,5 +423,5 @@ def halo_kernel(body):
             e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
                               extras)
             consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, role - 1, tid & 127, n,
-                    (high, wide), e, source, operands)
+                    (high, wide), e, source, operands, states)
     return conv_halo_wgmma
