@@ -349,6 +349,20 @@ def batchnorm_inference_drelu_dbn(b):
     b.output(*found[:2])
 
 
+@pattern("rms_norm_fwd", launches=1)
+def rmsnorm_scaled_to_fp8(b):
+    y, _ = b.rows("rmsnorm", b.input((6, 40, 1, 1)), b.weight(40, io=T.HALF))
+    b.output(b.binary("mul", y, b.number(4.0)), dtype=T.FP8_E4M3)
+
+
+@pattern("layer_norm_fwd", launches=1)
+def layernorm_add_and_its_sum_scaled_to_fp8(b):
+    y, *_ = b.rows("layernorm", b.input((6, 40, 1, 1)), b.weight(40), b.weight(40))
+    total = b.rounded(b.binary("add", y, b.input((6, 40, 1, 1))))
+    b.output(total)
+    b.output(b.binary("mul", total, b.number(0.5)), dtype=T.FP8_E4M3)
+
+
 @pytest.mark.parametrize("name", pattern)
 def test_pattern(name):
     pattern.check(name)

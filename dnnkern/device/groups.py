@@ -170,9 +170,12 @@ def make_writer(dtype, count, words):
         elif itemsize == 4:
             for v in range(count):
                 buffer[v] = pack(values[k + v])
-        else:
+        elif itemsize == 2:
             for w in range(length):
                 buffer[w] = pack(values[k + 2 * w], values[k + 2 * w + 1])
+        else:
+            for w in range(length):
+                buffer[w] = pack(values[k + 4 * w], values[k + 4 * w + 1], values[k + 4 * w + 2], values[k + 4 * w + 3])
 
     @device_function
     def put(p, i, values, k):

@@ -286,7 +286,7 @@ def kernel(config):
 
 @functools.cache
 def finishing_kernel(staged, level, threads, kept):
-    """The states of a column's strips merged, T threads a column; the results of reductions to the workspace, or after the last level the
+    """The states of a column's strips merged, T threads per column; the results of reductions to the workspace, or after the last level the
     results of columns."""
     states, BLOCK = states_of(staged)[level], max(threads, FINISHING)
     SIZE, T, begin, absorb, meet, finish = states.size, states.type, states.begin, states.absorb(0), states.meet(threads), states.finish

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..device.rows import Dim, RowForm, merged
 from ..engine.programs import WithRowProgram
 from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS, alike
+from ..host.products import FLOATS, FP8, alike
 from ..host.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -58,13 +58,18 @@ class _RowNorm:
                 continue
             result = position >= len(self.arrays) - self.results
             label = f"{name} of out" if result else name
-            allowed = alike(x.dtype) if name == "y" else dtypes[kind]
+            allowed = self.results_of(x.dtype) if name == "y" else dtypes[kind]
             if t.dtype not in allowed:
                 raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(allowed)} beside a {x.dtype} x")
             if t.shape != shapes[kind]:
                 raise ValueError(f"{op}: {label} has shape {t.shape}; expected {shapes[kind]} (x has shape {x.shape}, axis {self.axis})")
             if result:
                 t.check_addresses(op, label)
+
+    def results_of(self, dtype):
+        """What y may be beside an x of this dtype: fp8 past a program, which has to scale."""
+        fp8 = FP8 if getattr(self, "program", None) is not None and self.compute == "float32" else ()
+        return (*alike(dtype), *fp8)
 
     @functools.cached_property
     def form(self) -> RowForm:

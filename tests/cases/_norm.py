@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dnnkern.host.products import FP8
+
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 from ._programs import PROGRAMS, Programmed
 from ._softmax import OTHERS, SHORT
@@ -108,14 +110,17 @@ class Norm(Programmed, Case):
         def tensor(p):
             return None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment)
         make = f"make_{self.op.split('_')[0]}_{'forward' if self.op.endswith('fwd') else 'backward'}" + self.maker * self.extra
-        plain = getattr(_problem, make)(tuple(tensor(self.place(name)) for name in self.names),
-                                        tuple(tensor(self.place(name)) for name in self.results), self.axis, frozenset())
+        results = [tensor(self.place(name)) for name in self.results]
+        given = list(results)
+        if self.to in FP8:  # of a program alone
+            given[0] = replace(given[0], dtype=self.dtype)
+        plain = getattr(_problem, make)(tuple(tensor(self.place(name)) for name in self.names), tuple(given), self.axis, frozenset())
         if not self.fused:
             return plain
         extras = {name: tensor(p) for name, p in self.extra_places().items()}
         sides = [tensor(p) for p in list(self.outputs().values())[len(self.results):]]
         program, extras = self.fused.problem_parts(self.wide, self.to or self.dtype, extras, sides, self.shape)
-        return replace(plain, program=program, extras=extras)
+        return replace(plain, y=results[0], program=program, extras=extras)
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
@@ -306,6 +311,11 @@ def table(kind):
             case(f"program-{program}-odd", (4, 77), program=program)
         case("program-chain-long", (2, 1031), "float16", program="chain")
         case("program-chain-to-f32", (6, 72), "bfloat16", to="float32", program="chain", extra=True)
+        for k, dtype in enumerate(("bfloat16", "float32")):
+            for to in ("float8_e4m3fn", "float8_e5m2")[:2 - k]:
+                case(f"program-two-inputs-to-{to[7:]}", (6, 72), dtype, to=to, program="two-inputs")
+                case(f"program-two-inputs-to-{to[7:]}-odd", (4, 77), dtype, to=to, program="two-inputs")
+        case("program-two-inputs-to-e4m3fn-long", (2, 1031), "float16", to="float8_e4m3fn", program="two-inputs")
         case("program-two-inputs", (5, 36), "float64", program="two-inputs")
         case("program-chain-two-dimensions", (3, 4, 24), axis=-2, program="chain")
         case("program-chain-apart", (5, 48), "float16", program="chain",

@@ -8,7 +8,7 @@ from .._errors import InvalidValue
 from .._fuse import Arithmetic, chain_of
 from .._infer import channels_last, ordered_like, row_major
 from ...host.choices import activation_of
-from ...host.products import FLOATS, alike
+from ...host.products import FLOATS, FP8, alike
 from ...norm import BatchNormProblem, LayerNormProblem, RmsNormProblem
 from ._define import OPERATIONS, operation
 
@@ -242,7 +242,8 @@ def _lower_rows(part, kind, statistics, fused=False):
     axes = normalized(x.shape, gamma.shape)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     small = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    chain = chain_of(part, OPERATIONS, part.node.output("Y"), arrays.compute, arrays.results, (kept, axes)) if fused else None
+    results = (*arrays.results, *(FP8 if arrays.compute == "float32" else ()))
+    chain = chain_of(part, OPERATIONS, part.node.output("Y"), arrays.compute, results, (kept, axes)) if fused else None
     y = chain.main if fused else arrays.result("Y", arrays.results)
     found = [squeezed(arrays.result(port, (arrays.compute,), small), kept) for port in statistics]
     gamma, beta = squeezed(gamma, axes), squeezed(beta, axes)

@@ -108,7 +108,7 @@ class Apply:
 
 
 def make_position(columns):
-    """Device function ``places(block, across_blocks, parts) -> (image, part, first channel of the thread, row of the thread, thread along
+    """Device function ``position(block, across_blocks, parts) -> (image, part, first channel of the thread, row of the thread, thread along
     channels)``: blocks of neighbouring channels are neighbours, parts of one image follow."""
     ACROSS, LOG, SPAN, VECTOR = columns.across, columns.across.bit_length() - 1, columns.span, columns.vector
 
