@@ -96,7 +96,7 @@ class Gradient:
 
 
 def make_position(planes, reverse=False):
-    """Device function ``position(rows, pieces, channels, length, values) -> (image, channel, piece, elements, lane)`` of the thread's group;
+    """Device function ``position(rows, pieces, channels, length, values) -> (image, channel, piece, elements, lane)`` of a group;
     pieces of a plane are neighbours, planes of an image follow. No elements: there is no such row."""
     GROUPS, LANES, LOG, REVERSE = planes.groups, planes.lanes, planes.lanes.bit_length() - 1, reverse
 
