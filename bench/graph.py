@@ -22,7 +22,7 @@ from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
 from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
-from . import graph_rows
+from . import graph_columns, graph_rows
 from .graph_norm import norm_cases
 from .machine import machine
 from .score_mod import score_mod_cases
@@ -178,7 +178,7 @@ def _chains(shape, operand):
 def cases(part, dtypes, small=False):
     """The cases of a part."""
     if part == "reduction":
-        return graph_rows.cases(dtypes, small)
+        return graph_rows.cases(dtypes, small) + graph_columns.cases(dtypes, small)
     if part == "norm":
         return norm_cases(dtypes, small)
     if part == "matmul":
@@ -224,7 +224,7 @@ class Bench:
         call = self._call(ours, given, arrays)
         call(0)
         self._wait()
-        row["error"] = _error(arrays[0]["y"], expected, case.dtype) / getattr(case, "slack", 1)
+        row["error"] = _error(_results(case, arrays[0]), expected, case.dtype) / getattr(case, "slack", 1)
         if not row["error"] <= 1:
             return {**row, "status": f"WRONG: {row['error']:.3g} of the tolerance"}
         if self.args.regret:
@@ -271,7 +271,7 @@ class Bench:
         return lambda k: graph.execute(packs[k], workspace, handle=self.handle)
 
     def _expected(self, case, arrays):
-        """PyTorch's result in float32."""
+        """PyTorch's result in float32; a tuple where the case has several."""
         import torch
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         result = case.eager()({name: t.float() for name, t in arrays.items()})
@@ -309,9 +309,16 @@ def _peers():
     return peers_of("graph")
 
 
+def _results(case, arrays):
+    """What the case has computed: of one result the tensor, of several the tuple that its `eager` returns."""
+    return tuple(arrays[name] for name in case.results) if hasattr(case, "results") else arrays["y"]
+
+
 def _error(got, expected, dtype):
     """The root mean square of the error over that of the values, and the largest error of an element, as parts of what rounding allows: 1
-    and below is right."""
+    and below is right; of several results the largest."""
+    if isinstance(expected, tuple):
+        return max(_error(*pair, dtype) for pair in zip(got, expected))
     got, roundoff = got.float(), max(ROUNDOFF[dtype], 2.0 ** -20)
     wrong, size = (got - expected).abs(), expected.pow(2).mean().sqrt()
     worst = (wrong / (expected.abs() + size)).max() / (4 * roundoff)

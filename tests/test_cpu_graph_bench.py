@@ -76,7 +76,7 @@ def test_the_peers_compute_the_same():
             torch.testing.assert_close(case.eager()(t), y)
 
 
-@pytest.mark.parametrize("case", graph.cases("reduction", ["float32"], small=True)[:-1], ids=str)
+@pytest.mark.parametrize("case", graph.graph_rows.cases(["float32"], small=True)[:-1], ids=str)
 def test_reductions_among_functions(case):
     """PyTorch's own functions, and the formulas that graphs are made of, in float64; and a graph."""
     t = case.arrays("cpu")
@@ -87,6 +87,20 @@ def test_reductions_among_functions(case):
     assert [step.op for step in made._engines.steps] == ["fused_reduction"] and set(given.values()) == set(t)
     if case.anchor:
         assert len(case.graph(t, alone=True)[0]._engines.steps) == 1
+
+
+@pytest.mark.parametrize("case", graph.graph_columns.cases(["float32", "float16"], small=True), ids=str)
+def test_reductions_of_columns(case):
+    """All results, of PyTorch's functions and of the graph, which is one part, against PyTorch's in float32."""
+    t = case.arrays("cpu")
+    expected = case.eager()({name: v.float() for name, v in t.items()})
+    made, given = case.graph(t)
+    assert [step.op for step in made._engines.steps] == ["fused_reduction"] and set(given.values()) == set(t)
+    workspace = torch.empty(max(made.get_workspace_size(), 1), dtype=torch.uint8)
+    made.execute({tensor.get_uid(): t[name] for tensor, name in given.items()}, workspace)
+    for got in (graph._results(case, t), case.eager()(t)):
+        assert len(got) == len(expected) == len(case.results) and graph._error(got, expected, case.dtype) <= 1
+    assert graph._error((*expected[:-1], expected[-1] + expected[-1].abs().max()), expected, case.dtype) > 1
 
 
 def test_score_mods(tmp_path, monkeypatch):
