@@ -111,18 +111,18 @@ def estimate(problem, device, config):
 # ---- the kernels
 
 @functools.cache
-def make_place(kept, rows):
-    """Device function ``place(batch, sizes, row, row_sizes, chunk)``: the coordinates of a chunk of columns."""
+def make_chunk_coordinates(kept, rows):
+    """Device function ``coordinates(batch, sizes, row, row_sizes, chunk)``: the coordinates of a chunk of columns."""
     outer, walk = make_coordinates(max(kept - 1, 1)), make_coordinates(rows)
     if kept > 1:
         @device_function
-        def place(batch, sizes, row, row_sizes, chunk):
+        def coordinates(batch, sizes, row, row_sizes, chunk):
             return outer(batch, sizes) + walk(row, row_sizes) + (chunk,)
     else:
         @device_function
-        def place(batch, sizes, row, row_sizes, chunk):
+        def coordinates(batch, sizes, row, row_sizes, chunk):
             return walk(row, row_sizes) + (chunk,)
-    return place
+    return coordinates
 
 
 def _values_of_columns(config):
@@ -237,7 +237,8 @@ def kernel(config):
     positions = pointer_positions(config.program)
     bases = [make_base(config, k, positions[k]) for k in range(config.arrays)]
     load_whole, load_part = (all_loads(config, plan, bases, whole) for whole in (True, False))
-    lanes, (save, SHARED), place = make_lanes(config, plan, bases, number), make_save(config), make_place(config.kept, config.rows)
+    lanes, (save, SHARED) = make_lanes(config, plan, bases, number), make_save(config)
+    chunk_coordinates = make_chunk_coordinates(config.kept, config.rows)
     known, coordinates = make_known(config.staged, config.kept, config.level), make_coordinates(config.kept)
     states, WORDS, STATES = config.states, max(plan.words, 1), max(config.states.size, 1)
     begin, T, REDUCES, PARTLY = states.begin, SCALARS[config.staged.compute], step.reduced > 0, config.partly
@@ -268,7 +269,7 @@ def kernel(config):
         end = min(split * per + per, rows)
         if left > 0:
             for row in range(split * per + (t >> SHIFT), end, SPAN):
-                e = pointers, place(batch, batch_sizes, i32(row), row_sizes, chunk), strides, firsts, steps, kept
+                e = pointers, chunk_coordinates(batch, batch_sizes, i32(row), row_sizes, chunk), strides, firsts, steps, kept
                 for k in range(LANE_COUNT):
                     shift[k], first[k] = 0, 0
                     last[k] = left if row + k * HEIGHT < end else 0

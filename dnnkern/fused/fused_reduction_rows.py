@@ -51,7 +51,7 @@ class Config:
     cover: str
     leader: int
     indices: tuple
-    plain = False
+    plain, inner = False, 1
 
     @property
     def program(self):
@@ -60,7 +60,7 @@ class Config:
 
     @property
     def dims(self):
-        return self.outer + 1
+        return self.outer + self.inner
 
     @property
     def arrays(self):
@@ -120,8 +120,6 @@ def refusal(problem):
     forms = problem.forms
     if not forms.form.size:
         return "there are no elements to reduce"
-    if len(forms.form.dims) - forms.outer > 1:
-        return f"a row has {len(forms.form.dims) - forms.outer} dimensions that do not merge in all arrays; expected one"
     return rows_refusal(_led(forms))
 
 
@@ -133,6 +131,8 @@ def supports(problem):
     reason = refusal(problem)
     if reason:
         return reason
+    if len(forms.form.dims) - forms.outer > 1:
+        return f"a row has {len(forms.form.dims) - forms.outer} dimensions that do not merge in all arrays; expected one"
     if forms.count >= WIDE // WIDTHS[-1]:
         return f"{forms.count} rows; expected fewer than 2**21"
     if not _choices(problem):
@@ -147,10 +147,10 @@ def workspace(problem, device, config):
 
 
 def chunks_of(forms):
-    """(chunks of the arrays of elements, how many a row has, whether some are parts)"""
-    chunks = make_chunks(_led(forms))
-    count = ceil_div(forms.length + max(chunks.align - 1, 0), chunks.elements)
-    parts = chunks.align > 0 or forms.length % chunks.elements > 0
+    """(chunks of the arrays of elements, how many the innermost dimension has, whether some are parts)"""
+    chunks, length = make_chunks(_led(forms)), forms.form.dims[-1].size
+    count = ceil_div(length + max(chunks.align - 1, 0), chunks.elements)
+    parts = chunks.align > 0 or length % chunks.elements > 0
     return Chunks(chunks.units[:len(forms.form.arrays)], chunks.once, chunks.elements, chunks.align), count, parts
 
 
@@ -373,7 +373,7 @@ def arguments_of(problem, config):
     """(parameters `pointers` and `row_pointers`, those from `firsts` on) of kernels that walk over chunks."""
     forms, length = problem.forms, config.chunks.elements
     form = forms.form
-    dims = (*form.dims[:forms.outer], Dim(0, tuple(s * length for s in form.dims[-1].strides)))
+    dims = (*form.dims[:-1], Dim(0, tuple(s * length for s in form.dims[-1].strides)))
     pointers = [Argument(word_of(a.itemsize)[1] + "*", a.name) for a in form.arrays if a.name]
     row_pointers, row_firsts, row_strides = row_arguments(forms)
     return (struct_argument([a.type for a in pointers], pointers), row_pointers), (

@@ -6,6 +6,7 @@ is read once for each level, and once more where there are results of elements. 
 atomics.
 """
 import functools
+import math
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, jit, u32
@@ -16,7 +17,7 @@ from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, oc
 from ..engine.form import WIDE
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._arrays import make_coordinates
+from ._arrays import coordinate_argument, make_coordinates
 from ._levels import element_instructions, make_end, make_next, make_start, states_of
 from .fused_reduction_rows import Config as OneRow
 from .fused_reduction_rows import arguments_of, chunks_of, indices_of, leader_of, make_extents, make_walks, refusal, steps_of
@@ -31,8 +32,9 @@ LEAST = 1024  # elements of a row below which there is nothing to divide
 
 @dataclass(frozen=True)
 class Config(OneRow):
-    """As `rows`'s, of a part of a row; and the parts of a row."""
+    """As `rows`'s, of a part of a row; the parts of a row, and its dimensions."""
     splits: int = 1
+    inner: int = 1
     keeps = False
 
     def __str__(self):
@@ -40,7 +42,7 @@ class Config(OneRow):
 
 
 def supports(problem):
-    """Rows of one dimension."""
+    """Rows that are contiguous along their innermost dimension."""
     forms = problem.forms
     if problem.is_empty:
         return None
@@ -67,11 +69,13 @@ def configs(problem, device):
     """As many parts as fill the device, of one load of each thread at least."""
     forms = problem.forms
     chunks, count, parts = chunks_of(forms)
+    inner = len(forms.form.dims) - forms.outer
+    count *= math.prod(d.size for d in forms.form.dims[forms.outer:-1])
 
     def make(lanes, splits):
         return Config(problem.program, chunks, lanes, THREADS, forms.outer, forms.form.is_wide, "parts" if parts else "whole",
-                      leader_of(forms), indices_of(forms.form), splits)
-    lanes = next((n for n in LANES if make(n, 1).words <= MOST_WORDS and (n == 1 or count > n * THREADS)), 1)
+                      leader_of(forms), indices_of(forms.form), splits, inner)
+    lanes = 1 if inner > 1 else next((n for n in LANES if make(n, 1).words <= MOST_WORDS and (n == 1 or count > n * THREADS)), 1)
     wanted = (ceil_div(per * device.sms, max(forms.count, 1)) for per in PER_MULTIPROCESSOR)
     found = (max(1, min(n, ceil_div(count, THREADS * lanes), MOST_SPLITS)) for n in wanted)
     return [make(lanes, splits) for splits in dict.fromkeys(found)]
@@ -106,12 +110,13 @@ def kernel(config, level):
     SIZE, REAL, begin, save, meet = own.size, own.type, own.begin, own.save(planes), own.meet(THREADS, 0 if ENDS else scratch_size)
     SCRATCH = scratch_size + (0 if ENDS else SIZE * THREADS // 32)
     walk = walks[min(level, len(walks) - 1)]
-    coordinates, start, end = make_coordinates(config.outer), make_start(staged, config.outer), make_end(staged, config.outer)
-    STEPS, extents = steps_of(config), make_extents(config)
+    inner, coordinates = make_coordinates(config.inner), make_coordinates(config.outer)
+    start, end = make_start(staged, config.outer), make_end(staged, config.outer)
+    STEPS, extents, DEEPEST = steps_of(config), make_extents(config), config.inner - 1
 
     @jit(launch_bounds=(THREADS, 1))
-    def fused_reduction_split(pointers, row_pointers, partial, rows, length, chunks, per, parts, splits, firsts, row_firsts, sizes, strides,
-                              row_strides, numbers, factor):
+    def fused_reduction_split(pointers, row_pointers, partial, rows, length, chunks, per, parts, splits, inner_sizes, firsts, row_firsts,
+                              sizes, strides, row_strides, numbers, factor):
         scratch, words = cuda.shared.array(SCRATCH, REAL), cuda.local.array(count, u32)
         shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
         state = cuda.local.array(SIZE, REAL)
@@ -123,9 +128,9 @@ def kernel(config, level):
         begin(state)
         if FULL:
             for c in range(part * per + t, min(part * per + per, chunks), SPAN):
-                chunk = i32(c)
-                arrays = pointers, at + (chunk,), strides, firsts, STEPS
-                extents(arrays, chunk, length, shift, first, last)
+                here = inner(i32(c), inner_sizes)
+                arrays = pointers, at + here, strides, firsts, STEPS
+                extents(arrays, here[DEEPEST], length, shift, first, last)
                 load(words, arrays, shift, first, last)
                 if ENDS:
                     final(words, arrays + (of_row,), shift, first, last)
@@ -164,15 +169,18 @@ def _with_known(before, states, planes, meet, next_rows):
 def build(problem, device, config):
     """A launch for each level, and the last one, which has one block for each row if only rows have results."""
     forms, (pointers, others) = problem.forms, arguments_of(problem, config)
-    _, count, _ = chunks_of(forms)
+    _, deepest, _ = chunks_of(forms)
+    length, inner = forms.form.dims[-1].size, [*(d.size for d in forms.form.dims[forms.outer:-1]), deepest]
+    count = math.prod(inner)
     span, levels = THREADS * config.lanes, len(problem.program.stages.levels)
     per = ceil_div(ceil_div(count, config.splits), span) * span
     partial = Argument(problem.program.compute + "*", "workspace")
     found = []
     for level in range(levels + 1):
         parts = config.splits if level < levels or config.program.stores else 1
-        arguments = (*pointers, partial, Argument("int32", forms.count), Argument("int32", forms.length), Argument("int32", count),
-                     Argument("int32", per), Argument("uint32x3", divisor(parts)), Argument("int32", config.splits), *others)
+        arguments = (*pointers, partial, Argument("int32", forms.count), Argument("int32", length), Argument("int32", count),
+                     Argument("int32", per), Argument("uint32x3", divisor(parts)), Argument("int32", config.splits),
+                     coordinate_argument(inner), *others)
         found.append(Launch(kernel(config, level), (forms.count * parts, 1, 1), (THREADS, 1, 1), arguments))
     return tuple(found)
 
