@@ -447,3 +447,20 @@ def test_exact_programs():
     assert narrowed(4095).loads[-1] == ("float32", float(1 / np.float32(20))) and steps[-1].inputs == (8, 5)
     assert [s.compute for s in narrowed(1 << 25).steps] == ["int32", "float64", "float32", "float32"]  # float32 lacks such integers
     assert narrowed(4095, 0.0).steps[-1].function.mode == "div"
+
+
+def test_affine_integers():
+    """Differences of small indices are numbers that kernels give the program: one of a tile's first score, and a constant step."""
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+    from dnnkern.device.program_affine import Affine, with_affine
+    made = [("sub", (3, 2), "int32"), ("add", (5, 4), "int32"), ("mul", (6, 1), "float32"), ("cmp_ge", (3, 6), "int32"),
+            ("binary_select", (0, 7, 8), "float32")]
+    program = Program((("float32", "row"), ("int32", "index"), ("int32", "index"), ("int32", 7)),
+                      [Step(Function.of(mode), inputs, None, compute) for mode, inputs, compute in made])
+    found, affines = with_affine(program, (None, (1, 0), (0, 1)))
+    assert affines == (Affine("float32", -1, 1, ((1, -1), (2, 1)), 7), Affine("int32", 0, 1, ((2, 1),), 0),
+                       Affine("int32", -1, 1, ((1, -1), (2, 1)), 7))
+    assert found.loads[4:] == (("float32", "value"), ("int32", "value"), ("int32", "value"))
+    assert [s.inputs for s in found.steps[2:]] == [(5, 1), (6, 7), (0, 10, 11)]
+    assert with_affine(program, (None,) * 3) == (program, ())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..device.pointwise import COMPARISONS, Function
-from ..device.program import Program
+from ..device.program_affine import with_loads
 from ..device.program_operands import MEMBERS, loaded_type
 
 WHOLE, INT32 = 1 << 24, (-1 << 31, (1 << 31) - 1)
@@ -91,23 +91,12 @@ def _exact_step(step, inputs):
 
 def _multiplied(program, values):
     """The program with products by reciprocals of numbers in place of quotients by them."""
-    known = program.accumulators + len(program.loads)
-    reciprocals, divided = [], {}
-    for at, step in enumerate(program.steps):
+    reciprocals, steps = [], []
+    for step in program.steps:
         number = values[step.inputs[1]].number if step.function.mode == "div" and step.compute != "int32" else None
         if number is not None and 1 / FAR <= abs(number) <= FAR:
             load = step.compute, 1 / number if step.compute == "float64" else float(1 / np.float32(number))
             reciprocals += [load] * (load not in reciprocals)
-            divided[at] = known + reciprocals.index(load)
-    if not divided:
-        return program
-
-    def moved(value):
-        return value + len(reciprocals) * (value >= known)
-    steps = []
-    for at, step in enumerate(program.steps):
-        inputs = tuple(map(moved, step.inputs))
-        if at in divided:
-            step, inputs = replace(step, function=Function.of("mul")), (inputs[0], divided[at])
-        steps.append(replace(step, inputs=inputs))
-    return Program((*program.loads, *reciprocals), tuple(steps), (), moved(program.result), program.accumulators)
+            step = replace(step, function=Function.of("mul"), inputs=(step.inputs[0], -1 - reciprocals.index(load)))
+        steps.append(step)
+    return with_loads(program, reciprocals, steps)

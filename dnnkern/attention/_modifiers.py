@@ -16,6 +16,7 @@ from ..device.fastmath import ex2, fabs, fma, fmax, tanh
 from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.philox import philox
+from ..device.program_operands import Position
 from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, any_lane, shuffle_sync, shuffle_xor
@@ -81,19 +82,34 @@ def make_cap(width):
 
 
 @functools.cache
+def make_position(transposed):
+    """Device function ``position_of(line, at, step, last_row, last_key)``: the `Position` of a score in a thread's line, `step` columns
+    after its first one. Beyond the last row and key it is there, but for the integers of keys in a tile that is not transposed: such a
+    score is masked, whatever it is."""
+    @device_function
+    def position_of(line, at, step, last_row, last_key):
+        row = min(line, last_row)
+        return Position(row, min(at + step, last_key), row, at, i32(0), i32(step))
+
+    @device_function
+    def transposed_position_of(line, at, step, last_row, last_key):
+        key, steps = min(line, last_key), min(i32(step), last_row - at)
+        return Position(at + steps, key, at, key, steps, i32(0))
+    return transposed_position_of if transposed else position_of
+
+
+@functools.cache
 def make_modify(kind, width, transposed):
     """Device function ``modify(0, (x, products, line, at, last_row, last_key, scale, operands))``: products become scores by a `score_mod`,
     each by constant indices: its program may be long. `products` get the scaled ones where the derivatives take them. `line` is query r and
     `at` the key of the thread's first column, transposed key r and the query."""
-    terms, KEPT = make_terms(kind), kind.bends
+    terms, KEPT, position_of = make_terms(kind), kind.bends, make_position(transposed)
 
     @device_function
     def of_one(k, s):
         x, products, line, at, last_row, last_key, scale, operands = s
-        row, key = line + 4 * (k & 2), at + 8 * (k >> 2) + (k & 1)
-        if transposed:
-            row, key = key, row
-        x[k], product = terms.score_and_derivative(x[k], 0, f32(0), operands, (min(row, last_row), min(key, last_key)), scale, f32(0))
+        position = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key)
+        x[k], product = terms.score_and_derivative(x[k], 0, f32(0), operands, position, scale, f32(0))
         if KEPT:
             products[k] = product
     return unrolled(width // 2, of_one)
@@ -103,15 +119,13 @@ def make_modify(kind, width, transposed):
 def make_bend(kind, width, transposed):
     """Device function ``bend(0, (ds, products, line, at, last_row, last_key, operands))``: derivatives by scores of `make_modify` become
     those by the scaled products, where they are others."""
-    terms = make_terms(kind)
+    terms, position_of = make_terms(kind), make_position(transposed)
 
     @device_function
     def of_one(k, s):
         ds, products, line, at, last_row, last_key, operands = s
-        row, key = line + 4 * (k & 2), at + 8 * (k >> 2) + (k & 1)
-        if transposed:
-            row, key = key, row
-        ds[k] = terms.gradient(ds[k], products[k], operands, (min(row, last_row), min(key, last_key)))
+        position = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key)
+        ds[k] = terms.gradient(ds[k], products[k], operands, position)
     return unrolled(width // 2, of_one) if kind.score_mod_bprop is not None else same_derivatives
 
 
@@ -204,17 +218,18 @@ def make_capped(kind, width, stats_of, share):
     ``stats_of(stats, j, column)`` gives (lse, delta), two of each, of columns 8 j + column and the next one, ``share(k, kept, factor)``
     what dropout makes of probability k.
     """
-    terms, BIAS, MODIFIED = make_terms(kind), bool(kind.bias), kind.score_mod is not None
+    terms, BIAS, MODIFIED, position_of = make_terms(kind), bool(kind.bias), kind.score_mod is not None, make_position(True)
 
     @device_function
-    def of_one(k, row, key, lse, delta, arguments):
+    def of_one(k, step, key, lse, delta, arguments):
         x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        row = first_row + column + step
         bias_at, strides = scoring.bias_at, scoring.bias_strides
         if BIAS:
             bias_at = bias_at + min(row, scoring.last_row) * strides.row + min(key, scoring.last_key) * strides.column
-        at = terms.where(bias_at, min(row, scoring.last_row), min(key, scoring.last_key))
-        product = x[k]
+        at, product = bias_at, x[k]
         if MODIFIED:  # 0 times infinity is no derivative
+            at = position_of(key, first_row + column, step, scoring.last_row, scoring.last_key)
             product = product if product != NEG_INF else f32(0)
         score, derivative = terms.score_and_derivative(product, key - row - scoring.shift, scoring.slope, scoring.bias, at, scoring.scale,
                                                        scoring.softcap)
@@ -229,18 +244,17 @@ def make_capped(kind, width, stats_of, share):
         lse, delta = stats_of(stats, j, column)
         for h in range(2):
             for e in range(2):
-                of_one(4 * j + 2 * h + e, first_row + column + 8 * j + e, first_key + 8 * h, lse[e], delta[e], arguments)
+                of_one(4 * j + 2 * h + e, 8 * j + e, first_key + 8 * h, lse[e], delta[e], arguments)
 
     @device_function
     def columns_by_program(j, arguments):
         """Without loops, which the compiler leaves where their bodies are long."""
         x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
         lse, delta = stats_of(stats, j, column)
-        row = first_row + column + 8 * j
-        of_one(4 * j, row, first_key, lse[0], delta[0], arguments)
-        of_one(4 * j + 1, row + 1, first_key, lse[1], delta[1], arguments)
-        of_one(4 * j + 2, row, first_key + 8, lse[0], delta[0], arguments)
-        of_one(4 * j + 3, row + 1, first_key + 8, lse[1], delta[1], arguments)
+        of_one(4 * j, 8 * j, first_key, lse[0], delta[0], arguments)
+        of_one(4 * j + 1, 8 * j + 1, first_key, lse[1], delta[1], arguments)
+        of_one(4 * j + 2, 8 * j, first_key + 8, lse[0], delta[0], arguments)
+        of_one(4 * j + 3, 8 * j + 1, first_key + 8, lse[1], delta[1], arguments)
     return unrolled(width // 8, columns_by_program if MODIFIED else columns)
 
 

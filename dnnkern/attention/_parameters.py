@@ -57,6 +57,8 @@ class Kind:
     dropout_mask : str
         dtype of what probabilities are multiplied by; "" for none.
     score_mod, score_mod_bprop : Program or None
+    indices : tuple
+        Of their operands (row, column), the strides of small indices, None of others.
     """
     dtype: str
     bias: str = ""
@@ -77,6 +79,7 @@ class Kind:
     dropout_mask: str = ""
     score_mod: object = None
     score_mod_bprop: object = None
+    indices: tuple = ()
 
     @property
     def bends(self):
@@ -105,7 +108,7 @@ def kind_of(problem) -> Kind:
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
                 p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False),
                 getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "",
-                *p.programs)
+                *p.programs, p.small_indices)
 
 
 def sequence_arguments(problem):

@@ -60,6 +60,13 @@ class WithScoreMod(WithProgram):
         count, compute = len(self.score_mod.operands), element(self.dtype).compute
         return exact(self.score_mod, ranges[:count], compute), exact(getattr(self, "score_mod_bprop", None), ranges[count:], compute)
 
+    @property
+    def small_indices(self):
+        """Of each operand (row, column), the strides of an index whose numbers are small; None of others."""
+        from ..device.program_affine import SMALL
+        return tuple((steps.row, steps.column) if access == "index" and max(map(abs, self._range_of(steps))) < SMALL else None
+                     for (_, access), steps in zip(self.program.operands, self.extra_steps)) if self.program is not None else ()
+
     def _range_of(self, steps):
         """(least, most) of an index."""
         ends = [step * max(n - 1, 0) for step, n in zip((*steps.batch, steps.row, steps.column), self.scores_shape)]

@@ -9,7 +9,7 @@ from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
 from ..device.index import Divisor, divide_remainder, divisor
 from ..device.philox import make_stream_seed, philox
-from ..device.program_operands import MEMBERS
+from ..device.program_operands import MEMBERS, Position
 from ..device.vec import advance
 from ._score_mod import joined
 
@@ -43,7 +43,8 @@ class Terms(NamedTuple):
     of_head(bias, image, h)
         The bias as the others take it; of a `score_mod` its operands, which kernels are given for a bias.
     where(at, i, j)
-        What the others take for `at` of query i and key j: that, the index of the bias's element; with a `score_mod` (i, j).
+        What the others take for `at` of query i and key j: that, the index of the bias's element; with a `score_mod` a
+        `Position`.
     gradient(ds, derivative, bias, at)
         The derivative of the loss by the product but for `scale`, of that by the score and of what `score_and_derivative` gave beside it.
     permits(mask, at)
@@ -204,7 +205,7 @@ def make_terms(kind) -> Terms:
 
     @device_function
     def of_pair(at, i, j):
-        return i, j
+        return Position(i, j, i, j, i32(0), i32(0))
 
     @device_function
     def permits(mask, at):
@@ -240,7 +241,7 @@ class ScoreMod(NamedTuple):
     of_head(operands, image, head)
         The operands, or the bias, for a head of an image.
     modify(x, operands, at)
-        The score of a scaled product of the query and the key `at`.
+        The score of a scaled product at a `Position`.
     gradient(ds, x, operands, at)
         The derivative by that, of the derivative by the score.
     """
@@ -274,10 +275,10 @@ def make_score_mod(kind) -> ScoreMod:
         return T(ds * derivative)
     if score_mod is None:
         return ScoreMod(same_operands, same_score, times)
-    from ..device.program import make_cast, make_program
+    from ..device.program_affine import make_at_position
     from ..device.program_batches import make_moved
-    move = make_moved(joined(score_mod, bprop), 2)
-    run, cast = make_program(score_mod, kind.compute), make_cast(score_mod.types(kind.compute)[score_mod.result], kind.compute)
+    move, count = make_moved(joined(score_mod, bprop), 2), len(score_mod.operands)
+    run = make_at_position(score_mod, kind.compute, kind.indices[:count], 0)
 
     @device_function
     def of_head(operands, image, head):
@@ -285,15 +286,14 @@ def make_score_mod(kind) -> ScoreMod:
 
     @device_function
     def modify(x, operands, at):
-        return cast(run(x, at[0], at[1], operands))
+        return run((x,), operands, at)
     if bprop is None:
         return ScoreMod(of_head, modify, same_gradient)
-    run_back = make_program(bprop, kind.compute, first=sum(len(MEMBERS[access]) for _, access in score_mod.operands))
-    cast_back = make_cast(bprop.types(kind.compute)[bprop.result], kind.compute)
+    run_back = make_at_position(bprop, kind.compute, kind.indices[count:], sum(len(MEMBERS[access]) for _, access in score_mod.operands))
 
     @device_function
     def gradient(ds, x, operands, at):
-        return cast_back(run_back((ds, x), at[0], at[1], operands))
+        return run_back((ds, x), operands, at)
     return ScoreMod(of_head, modify, gradient)
 
 

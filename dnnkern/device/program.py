@@ -237,7 +237,7 @@ def make_program(program, accumulator="float32", short=None, given=(), first=0):
     """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
 
     `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: what `convert.short_of` gives for
-    the type that the result will be rounded to. `given`: what comes after the one accumulator, ``run((acc, value, ...), m, n, e)``;
+    the type that the result will be rounded to. `given`: what comes after the one or two accumulators, ``run((acc, value, ...), m, n, e)``;
     operands whose numbers are among it are not loaded. `first`: the member of `e` that the operands begin with.
     """
     types, shift, positions = program.types(accumulator), not program.accumulators, (first + at for at in positions_of(program))
@@ -265,14 +265,14 @@ def _values_of(program, types, positions, short, given):
     """Device function ``values(acc, m, n, e)``: all values of a program as a tuple, of these types; without accumulators a 0 stands first,
     since tuples are not empty. `positions`: an iterator of where the operands' members begin, of which those of the loads are taken."""
     operands, shift = itertools.count(), not program.accumulators
-    values = device_function(_first) if given else _start(program.accumulators)
+    values = _start(program.accumulators, bool(given))
     for dtype, access in program.loads:
         number = next(operands) if access in MEMBERS else None
         if number is None:
             values = _with_constant(values, dtype, access)
         elif number in given:
             next(positions)
-            values = _with_given(values, 1 + given.index(number))
+            values = _with_given(values, program.accumulators + given.index(number))
         else:
             values = _with_load(values, dtype, access, next(positions))
     known, shorts = program.accumulators + len(program.loads), _shorts(program, [short])
@@ -370,8 +370,14 @@ def _rounding(source, dtype):
 
 
 @functools.cache
-def _start(accumulators):
-    if accumulators == 1:
+def _start(accumulators, given):
+    if given and accumulators == 2:
+        def values(acc, m, n, e):
+            return acc[0], acc[1]
+    elif given:
+        def values(acc, m, n, e):
+            return (acc[0],)
+    elif accumulators == 1:
         def values(acc, m, n, e):
             return (acc,)
     elif accumulators:
@@ -381,10 +387,6 @@ def _start(accumulators):
         def values(acc, m, n, e):
             return (0,)
     return device_function(values)
-
-
-def _first(acc, m, n, e):
-    return (acc[0],)
 
 
 def _with_given(before, J):

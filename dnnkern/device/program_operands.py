@@ -1,12 +1,25 @@
 """The operands of a program in a kernel: the members of their tuple. What has no program needs no more of `program` than this."""
 import functools
+from typing import NamedTuple
 
+from . import i32
 from ._parameters import structure
 from .convert import INTEGERS
 
 MEMBERS = {"scalar": ("pointer",), "value": ("number",), "row": ("pointer", "stride"), "column": ("pointer", "stride"),
            "matrix": ("pointer", "stride", "stride"), "index": ("stride",) * 3}
 """Access -> the members of its operand."""
+
+
+class Position(NamedTuple):
+    """Row i and column j, for which operands are read; for integers that go up with them once more a row and a column, of a tile's first
+    element, and how far it is from there: constants where a tile is in registers."""
+    i: i32
+    j: i32
+    row: i32
+    column: i32
+    rows: i32
+    columns: i32
 
 
 def loaded_type(dtype) -> str:
