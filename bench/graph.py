@@ -224,7 +224,8 @@ class Bench:
         call = self._call(ours, given, arrays)
         call(0)
         self._wait()
-        row["error"] = _error(_results(case, arrays[0]), expected, case.dtype) / getattr(case, "slack", 1)
+        magnitudes = case.magnitudes({name: t.float() for name, t in arrays[0].items()}) if hasattr(case, "magnitudes") else None
+        row["error"] = _error(_results(case, arrays[0]), expected, case.dtype, magnitudes) / getattr(case, "slack", 1)
         if not row["error"] <= 1:
             return {**row, "status": f"WRONG: {row['error']:.3g} of the tolerance"}
         if self.args.regret:
@@ -234,7 +235,7 @@ class Bench:
             alone, of = case.graph(arrays[0], self.handle, alone=True)
             contenders.append(Contender("plain", self._call(alone, of, arrays), sets))
             row["plain_plan"] = alone.get_plan_name_at_index(0)
-        contenders += self._peer_contenders(case, arrays, expected, row)
+        contenders += self._peer_contenders(case, arrays, (expected, magnitudes), row)
         for contender in contenders:
             contender.call(0)
         self._wait()
@@ -278,7 +279,8 @@ class Bench:
         self._wait()
         return result
 
-    def _peer_contenders(self, case, arrays, expected, row):
+    def _peer_contenders(self, case, arrays, wanted, row):
+        expected, magnitudes = wanted
         found = []
         for peer in getattr(case, "peers", self.peers) if self.peers else ():
             try:
@@ -286,7 +288,7 @@ class Bench:
                 with contender.on_stream():
                     result = function(arrays[0])
                 self._wait()
-                error = _error(result, expected, case.dtype)
+                error = _error(result, expected, case.dtype, magnitudes)
                 if error <= 8:  # they round after each function, or after some
                     found.append(contender)
                 else:
@@ -314,14 +316,14 @@ def _results(case, arrays):
     return tuple(arrays[name] for name in case.results) if hasattr(case, "results") else arrays["y"]
 
 
-def _error(got, expected, dtype):
+def _error(got, expected, dtype, magnitudes=None):
     """The root mean square of the error over that of the values, and the largest error of an element, as parts of what rounding allows: 1
-    and below is right; of several results the largest."""
+    and below is right; of several results the largest. An element's is beside itself and the size of all, or its own of `magnitudes`."""
     if isinstance(expected, tuple):
         return max(_error(*pair, dtype) for pair in zip(got, expected))
     got, roundoff = got.float(), max(ROUNDOFF[dtype], 2.0 ** -20)
     wrong, size = (got - expected).abs(), expected.pow(2).mean().sqrt()
-    worst = (wrong / (expected.abs() + size)).max() / (4 * roundoff)
+    worst = (wrong / (expected.abs() + (size if magnitudes is None else magnitudes))).max() / (4 * roundoff)
     found = float(max(worst, wrong.pow(2).mean().sqrt() / size / (2 * roundoff)))
     return found if math.isfinite(found) else math.inf
 

@@ -30,11 +30,6 @@ class ScoreModCase:
     anchor = "sdpa"
 
     @property
-    def slack(self):
-        """By how much a gradient, a sum of products of rounded numbers, may be off by more than a result."""
-        return 4 if self.backward else 1
-
-    @property
     def is_causal(self):
         return "causal" in self.mod
 
@@ -93,17 +88,36 @@ class ScoreModCase:
 
     def eager(self):
         """A function that computes the case on {name: tensor}, image by image, from the definition."""
-        import torch
+        return lambda t: self._by_images(t, self._image)
 
-        def run(t):
-            results = []
-            for b in range(self.sizes[0]):
-                q, k, v = (t[name][b:b + 1].detach().requires_grad_(self.backward) for name in "qkv")
-                x = self.modified(t, slice(b, b + 1))(q @ k.mT * self.sizes[3] ** -0.5)
-                o = torch.softmax(x, -1) @ v
-                results.append(torch.stack(torch.autograd.grad(o, (q, k, v), t["do"][b:b + 1])) if self.backward else o)
-            return torch.cat(results, 1 if self.backward else 0)
-        return run
+    def magnitudes(self, t):
+        """Of each element of the result the sum of its terms' absolute values, which its rounding goes by, from {name: tensor}. The first
+        rows of a causal mask are many times as large as the last, so that the size of all says nothing of them."""
+        return self._by_images(t, self._magnitudes_of_image)
+
+    def _by_images(self, t, function):
+        import torch
+        parts = [function(t, slice(b, b + 1)) for b in range(self.sizes[0])]
+        return torch.cat(parts, 1 if self.backward else 0)
+
+    def _image(self, t, at):
+        import torch
+        q, k, v = (t[name][at].detach().requires_grad_(self.backward) for name in "qkv")
+        o = torch.softmax(self.modified(t, at)(q @ k.mT * self.sizes[3] ** -0.5), -1) @ v
+        return torch.stack(torch.autograd.grad(o, (q, k, v), t["do"][at])) if self.backward else o
+
+    def _magnitudes_of_image(self, t, at):
+        """ds is p (dp - delta), whose derivative by the product is at most 1 with these modifiers."""
+        import torch
+        q, k, v = (t[name][at].detach() for name in "qkv")
+        scale = self.sizes[3] ** -0.5
+        p = torch.softmax(self.modified(t, at)(q @ k.mT * scale), -1)
+        o = p @ v.abs()
+        if not self.backward:
+            return o
+        do = t["do"][at]
+        ds = scale * p * ((do @ v.mT).abs() + (do * (p @ v)).abs().sum(-1, keepdim=True))
+        return torch.stack((ds @ k.abs(), ds.mT @ q.abs(), p.mT @ do.abs()))
 
     @property
     def peers(self):
@@ -204,7 +218,7 @@ class Flex:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        from .torch_arrays import TorchContender
+        from .torch_arrays import TorchContender, on_clock
         torch._dynamo.reset()
         compiled, (b, _, s, d) = torch.compile(flex_attention, dynamic=False), case.sizes
         slopes, ids = (sets[0][name].flatten() if name in sets[0] else None for name in ("slopes", "of_keys"))
@@ -227,11 +241,14 @@ class Flex:
                 return attend(t["q"], t["k"], t["v"])
             return TorchContender(Flex.NAME, [lambda t=t: function(t) for t in sets], clock), function
         saved = {}
-        for t in sets:
-            leaves = [t[name].detach().requires_grad_(True) for name in "qkv"]
-            saved[id(t)] = attend(*leaves), leaves
+        with on_clock(clock):  # autograd computes gradients on the stream of what they are of
+            for t in sets:
+                leaves = [t[name].detach().requires_grad_(True) for name in "qkv"]
+                saved[id(t)] = attend(*leaves), leaves
 
         def gradients(t):
             o, leaves = saved[id(t)]
             return torch.autograd.grad(o, leaves, t["do"], retain_graph=True)
-        return TorchContender(Flex.NAME, [lambda t=t: gradients(t) for t in sets], clock), lambda t: torch.stack(gradients(t))
+        # from a thread of autograd's own, which a capture does not know; the kernels take far longer than the host
+        contender = TorchContender(Flex.NAME, [lambda t=t: gradients(t) for t in sets], clock, captured=False)
+        return contender, lambda t: torch.stack(gradients(t))

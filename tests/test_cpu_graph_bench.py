@@ -56,6 +56,10 @@ def test_errors():
     one = expected.clone()
     one[3, 4] += 0.1
     assert graph._error(one, expected, "float16") > 1 and graph._error(one * torch.nan, expected, "float16") > 1
+    sizes = torch.ones(40, 1)
+    sizes[0] = 100
+    large, wrong = expected * sizes, (expected + 2.0 ** -8) * sizes
+    assert graph._error(wrong, large, "bfloat16", sizes) <= 1 < graph._error(wrong, large, "bfloat16")
 
 
 def test_the_peers_compute_the_same():
