@@ -272,7 +272,7 @@ def _values_of(program, types, positions, short, given):
             values = _with_constant(values, dtype, access)
         elif number in given:
             next(positions)
-            values = _with_given(values, program.accumulators + given.index(number))
+            values = _with_given(values, max(program.accumulators, 1) + given.index(number))
         else:
             values = _with_load(values, dtype, access, next(positions))
     known, shorts = program.accumulators + len(program.loads), _shorts(program, [short])
@@ -370,7 +370,7 @@ def _rounding(source, dtype):
 
 
 @functools.cache
-def _start(accumulators, given):
+def _start(accumulators, given=False):
     if given and accumulators == 2:
         def values(acc, m, n, e):
             return acc[0], acc[1]
