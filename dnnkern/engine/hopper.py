@@ -292,8 +292,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     KEEP, TAKE = tile.registers
     A_SHARE, A_GROUP = tile.a_steps
     MADE, FIRST_ROW = made is not None, 0 if PING_PONG else 64 * GROUPS
-    BY_WARPS = MADE and made.by_warps
-    READERS = 31 if BY_WARPS else 127  # of the threads that free a stage
+    READERS = 31 if MADE else 127  # of the threads that free a stage: each warp reads the rows that it makes
     if MADE:
         A_SHARE = A_SHARE // ROW * made.pitch
     schedule = make_static(CLUSTER)
@@ -303,7 +302,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
                           a_step=2 if loader.a_major == "k" else 128, b_step=2 if loader.b_major == "k" else 2 * width,
                           a_tile=A_GROUP // 16)
-    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(made.pending if MADE else 1, 0)
+    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(4 if MADE else 1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=128 // (READERS + 1) * SHARING, cluster=CLUSTER)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
@@ -394,7 +393,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if FACTORS:
                 scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             if MADE:
-                rows = first_rows(tile, top, thread, operands, kept)
+                rows = first_rows(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands, kept)
             for k in range(begin, end):
                 if MADE:
                     made_ahead(made_columns, rows, thread)
@@ -419,14 +418,14 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                                 total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
                     continue
                 if MADE:
-                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, u32(group + 1),
-                                  rows, kept, made_columns)
+                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept,
+                                  made_columns)
                     rows = rows_after(rows, tile)
                 else:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
                 if k > begin:
                     wait_older(acc)
-                    if BY_WARPS:
+                    if MADE:
                         cuda.syncwarp()
                     pipe.consumer_release(bars, before, thread & READERS)
                 before, state = state, pipe.next(state)
@@ -438,7 +437,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 sink_all(0, (total, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
             elif end > begin:
                 wait_all(acc)
-                if BY_WARPS:
+                if MADE:
                     cuda.syncwarp()
                 pipe.consumer_release(bars, before, thread & READERS)
                 sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))

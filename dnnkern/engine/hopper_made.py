@@ -3,24 +3,19 @@
 TMA brings what lies in memory, 64 elements of k a stage, in rows of 64 or 128 bytes. A thread loads the pairs of neighbours that wgmma's
 fragment has of it, runs the program and packs the results, 16 of k at a time, while the tensor cores work on the steps before. A word is
 left alone until they have read it: they are at most three steps behind.
-
-What has 16 bits in memory is made in the stage instead, where that can be (`in_stage`): a thread takes pieces of 16 bytes of some rows,
-always of the same columns, and wgmma reads what is made from shared memory, while the stage before is multiplied.
 """
 import functools
 from typing import NamedTuple
 
 from ..device import cuda, device_function, u32, u64
-from ..device.barrier import barrier_sync
 from ..device.convert import element
 from ..device.fastmath import minimum
-from ..device.mbarrier import fence_async_shared
 from ..device.program import element_of, make_cast, make_program, positions_of
 from ..device.program_batches import make_placed
 from ..device.program_operands import loaded_type
 from ..device.unroll import unrolled
-from ..device.vec import as_u32, load2, load4_into, load_shared_4u32, load_shared_u32, store_shared_4u32
-from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ..device.vec import as_u32, load2, load_shared_u32
+from ..device.wgmma import make_wgmma, make_wgmma_wait
 from ..host.dtypes import numpy_dtype
 from .constants import constants
 from .cost import sm_issue_seconds
@@ -51,34 +46,17 @@ def made_step(program, tile, device):
     return 1e6 * seconds * (device.clock_hz / constants("engine/hopper").clock)
 
 
-class Spread(NamedTuple):
-    """Which rows of its warpgroup's a thread makes: `count` of them, number n at ``own(thread) + offset(n)``."""
-    count: int
-    own: object
-    offset: object
-
-
-@functools.cache
-def spread_of(groups, in_stage):
-    """The `Spread` of 64 * `groups` rows: of wgmma's fragments, or, where rows are made in the stage, of pieces of 16 bytes. Host
-    function."""
-    if in_stage:
-        return Spread(4 * groups, device_function(lambda thread: thread >> 3), device_function(lambda n: 16 * n))
-    return Spread(2 * groups, device_function(lambda thread: (thread >> 5) * 16 + ((thread & 31) >> 2)),
-                  device_function(lambda n: n // 2 * 64 + n % 2 * 8))
-
-
 class Rows(NamedTuple):
-    """Which elements of the operand a warpgroup makes; `kept` is a local array.
+    """Which elements of the operand a warpgroup makes. A thread has two rows of each 64, 8 apart; `kept` is a local array.
 
-    first : device function (tile, top, thread, operands, kept) -> state
-        Of a tile's first stage; `top`: the warpgroup's first row in the tile.
+    first : device function (tile, row, operands, kept) -> state
+        Of a tile's first stage; `row`: the thread's first row in the tile.
     after : device function (state, tile) -> state
         Of the stage after.
     column : device function (state) -> (first column of the stage, where columns end, the program's operands)
     row : device function (state, n) -> row number n of the thread's, as the program takes it
-    inside : device function (state, kept, n) -> bool, optional
-        Whether row number n is not one of the padding, where nothing is made.
+    mask : device function (state, kept, n) -> uint32, optional
+        What is kept of the words of row number n: of a row in the padding nothing is.
     kept : int
         Words of `kept`.
     """
@@ -86,7 +64,7 @@ class Rows(NamedTuple):
     after: object
     column: object
     row: object
-    inside: object = None
+    mask: object = None
     kept: int = 0
 
 
@@ -96,35 +74,30 @@ class MadeRows(NamedTuple):
     rows : Rows
     ahead : device function (columns, state, thread)
         Load what the program reads of the stage's columns to the local array `columns`, before the stage is there.
-    multiply : device function (acc, at, b, accumulate, thread, barrier, state, kept, columns)
-        A stage of the warpgroup's rows, which lie at the shared address `at`, times the matrix of descriptor `b`; in `pending` groups of
+    multiply : device function (acc, at, b, accumulate, thread, state, kept, columns)
+        A stage of the warpgroup's rows, which lie at the shared address `at`, times the matrix of descriptor `b`, in `STEPS` groups of
         products.
     words : int
         Of `columns`.
     pitch : int
         Bytes of a row of a stage.
-    pending : int
-    by_warps : bool
-        Whether each warp reads rows that no barrier of its warpgroup follows.
     """
     rows: Rows
     ahead: object
     multiply: object
     words: int
     pitch: int
-    pending: int
-    by_warps: bool
 
 
 @functools.cache
-def make_matrix_rows(made, spread):
+def make_matrix_rows(made):
     """The `Rows` of a matrix, whose `operands` are the program's, m and k. Host function."""
-    placed, own, offset = make_placed(made.program, 1), spread.own, spread.offset
+    placed = make_placed(made.program, 1)
 
     @device_function
-    def first(tile, top, thread, operands, kept):
+    def first(tile, row, operands, kept):
         e, m, k = operands
-        return tile.k_begin * DEPTH, tile.row + top + own(thread), m - 1, k, placed(e, tile.z, ())
+        return tile.k_begin * DEPTH, tile.row + row, m - 1, k, placed(e, tile.z, ())
 
     @device_function
     def after(state, tile):
@@ -139,124 +112,19 @@ def make_matrix_rows(made, spread):
     @device_function
     def row(state, n):
         k, first_row, last, end, e = state
-        return minimum(first_row + offset(n), last)
+        return minimum(first_row + n // 2 * 64 + n % 2 * 8, last)
     return Rows(first, after, column, row)
-
-
-def in_stage(making, k):
-    """Whether an operand is made in the stage, pieces of 16 bytes at a time: what has 16 bits in memory, where columns end at a multiple of
-    8, and pieces of the operands by column begin at multiples of 16 bytes. Host function."""
-    pairs = paired(making)
-    return (numpy_dtype(making.made.source).itemsize == 2 and k % 8 == 0
-            and len(pairs) == sum(access == "column" for _, access in making.made.program.operands)
-            and all(making.extras[p].alignment % 16 == 0 and all(s % 8 == 0 for s in making.steps[p].batch) for p in pairs))
-
-
-@functools.cache
-def make_stage_rows(tile, loader, rows, made, pairs, edge):
-    """As `make_made_rows`: what is made replaces what lies in the stage. Host function."""
-    GROUPS, by_k, count = tile.groups, matrix_descriptor(16, 1024, 128), spread_of(tile.groups, True).count
-    word, (WORDS, read, values) = make_word(made, pairs, False), _make_piece_columns(made.program, pairs)
-    multiply_all = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=STEPS, tiles=GROUPS, b_major=loader.b_major,
-                              b_step=2 if loader.b_major == "k" else 2 * loader.b_width, a_tile=tile.a_steps[1] // 16)
-    _, _, column_of, row_of, inside, _ = rows
-    MASKED, PAIRS = inside is not None, bool(pairs)
-
-    @device_function
-    def ahead(columns, state, thread):
-        if PAIRS:
-            k, end, e = column_of(state)
-            read(columns, minimum(k + 8 * (thread & 7), end - 8) if edge else k + 8 * (thread & 7), e)
-
-    @device_function
-    def given(columns, j):
-        if PAIRS:
-            return values(columns, j)
-        return 0, 0
-
-    @device_function
-    def make(at, thread, state, kept, columns):
-        k, end, e = column_of(state)
-        c, first = k + 8 * (thread & 7), (thread >> 3) * ROW + (((thread & 7) ^ (thread >> 3 & 7)) << 4)
-        if edge and c >= end:  # zeros
-            return
-        found = cuda.local.array(4 * count, u32)
-        for n in range(count):
-            found[4 * n], found[4 * n + 1], found[4 * n + 2], found[4 * n + 3] = load_shared_4u32(at + u32(first + n * 16 * ROW))
-        for n in range(count):
-            if not MASKED or inside(state, kept, n):
-                row = row_of(state, n)
-                store_shared_4u32(at + u32(first + n * 16 * ROW), word(found[4 * n], given(columns, 0), row, c, end, e),
-                                  word(found[4 * n + 1], given(columns, 1), row, c + 2, end, e),
-                                  word(found[4 * n + 2], given(columns, 2), row, c + 4, end, e),
-                                  word(found[4 * n + 3], given(columns, 3), row, c + 6, end, e))
-
-    @device_function
-    def multiply(acc, at, b, accumulate, thread, barrier, state, kept, columns):
-        make(at, thread, state, kept, columns)
-        fence_async_shared()
-        barrier_sync(barrier, 128)
-        multiply_all(acc, descriptor(by_k, at), b, accumulate)
-    return MadeRows(rows, ahead, multiply, WORDS, ROW, 1, False)
-
-
-@functools.cache
-def _make_piece_columns(program, pairs):
-    """(words, device functions ``read(words, k, e)`` and ``values(words, j)``) of the operands `pairs` for eight columns from k on, in
-    pairs. Host function."""
-    count, read, values = 0, None, None
-    for k in pairs:
-        kind = element(program.operands[k][0])
-        read, values = _with_piece(read, values, positions_of(program)[k], kind, count)
-        count += 8 // kind.per_word
-    return count, read, values
-
-
-def _with_piece(read_before, values_before, AT, kind, FIRST):
-    """`_make_piece_columns`' functions with an operand more, whose words begin at `FIRST`."""
-    unpack, PER, ALONE = kind.unpack, kind.per_word, read_before is None
-
-    @device_function
-    def read_own(words, k, e):
-        p = as_u32(e[AT])
-        load4_into(words, FIRST, p, k // PER)
-        if PER == 1:
-            load4_into(words, FIRST + 4, p, k + 4)
-
-    @device_function
-    def pair(words, j):
-        if PER == 2:
-            return unpack(words[FIRST + j])
-        return unpack(words[FIRST + 2 * j]), unpack(words[FIRST + 2 * j + 1])
-    if ALONE:
-        @device_function
-        def values(words, j):
-            low, high = pair(words, j)
-            return (low,), (high,)
-        return read_own, values
-
-    @device_function
-    def read(words, k, e):
-        read_before(words, k, e)
-        read_own(words, k, e)
-
-    @device_function
-    def values(words, j):
-        lows, highs = values_before(words, j)
-        low, high = pair(words, j)
-        return lows + (low,), highs + (high,)
-    return read, values
 
 
 @functools.cache
 def make_made_rows(tile, loader, rows, made, pairs, edge):
-    """The `MadeRows` of a tile, from the stage to registers. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see
-    `paired`; `edge`: columns end within a stage."""
+    """The `MadeRows` of a tile. Host function. `loader`: as `hopper.make_product` has it; `pairs`: see `paired`; `edge`: columns end
+    within a stage."""
     GROUPS, B_STEP, item = tile.groups, 2 if loader.b_major == "k" else 2 * loader.b_width, numpy_dtype(made.source).itemsize
     fill, word, (WORDS, read, values) = _make_fill(item, GROUPS), make_word(made, pairs, edge), _make_stage_columns(made.program, pairs)
     multiply_step = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=1, tiles=GROUPS, a="registers", b_major=loader.b_major)
-    wait, (_, _, column_of, row_of, inside, _) = make_wgmma_wait(STEPS - 1, 0), rows
-    MASKED, PAIRS = inside is not None, bool(pairs)
+    wait, (_, _, column_of, row_of, mask, _) = make_wgmma_wait(STEPS - 1, 0), rows
+    MASKED, PAIRS = mask is not None, bool(pairs)
 
     @device_function
     def ahead(columns, state, thread):
@@ -283,18 +151,18 @@ def make_made_rows(tile, loader, rows, made, pairs, edge):
             words[fragment] = word(found[at], early, row, column, end, e)
             words[fragment + 2] = word(found[at + 2], late, row, column + STEP // 2, end, e)
             if MASKED:
-                bits = u32(0xFFFFFFFF) if inside(state, kept, n) else u32(0)
+                bits = mask(state, kept, n)
                 words[fragment] &= bits
                 words[fragment + 2] &= bits
         multiply_step(acc, words, b + u64(i * B_STEP), accumulate if i == 0 else 1)
     steps = unrolled(STEPS, step)
 
     @device_function
-    def multiply(acc, at, b, accumulate, thread, barrier, state, kept, columns):
+    def multiply(acc, at, b, accumulate, thread, state, kept, columns):
         found = cuda.local.array(4 * STEPS * GROUPS, u32)
         fill(found, at, thread)
         steps(0, (acc, found, b, accumulate, thread, state, kept, columns))
-    return MadeRows(rows, ahead, multiply, WORDS, DEPTH * item, STEPS, True)
+    return MadeRows(rows, ahead, multiply, WORDS, DEPTH * item)
 
 
 def _make_fill(item, groups):

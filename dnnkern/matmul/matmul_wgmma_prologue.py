@@ -15,8 +15,7 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, make_matrix_loader, make_product
-from ..engine.hopper_made import (DEPTH, fits_made, in_stage, made_step, make_made_rows, make_matrix_rows, make_stage_rows, paired,
-                                  spread_of)
+from ..engine.hopper_made import DEPTH, fits_made, made_step, make_made_rows, make_matrix_rows, paired
 from ..engine.hopper_plan import (TILES, Config, MatmulOutput, Specialisation, locate_arguments, make_locate, make_operand,
                                   make_sink, most_sums, output_arguments, pack_seconds, product_seconds, stored_by_tma, tile_count,
                                   y_argument)
@@ -96,12 +95,11 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(special, made, pairs, edge, by_stage):
+def kernel(special, made, pairs, edge):
     """The whole product, one persistent launch."""
     tile = special.tile
     loader = make_matrix_loader(tile, *special.operands)
-    rows = (make_stage_rows if by_stage else make_made_rows)(
-        tile, loader, make_matrix_rows(made, spread_of(tile.groups, by_stage)), made, pairs, edge)
+    rows = make_made_rows(tile, loader, make_matrix_rows(made), made, pairs, edge)
     loader = loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch))
     product = make_product(tile, loader, make_locate(tile), make_sink(special), special.epilogue.accumulator, made=rows)
 
@@ -132,8 +130,7 @@ def build(problem, device, config):
                  *place, Argument("int32", parts.k), *output_arguments(parts), making.argument(1))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     return (*a.pack(0), *b.pack(a.bytes),
-            Launch(kernel(special, making.made, pairs, parts.k % DEPTH != 0, in_stage(making, parts.k)), (blocks, 1, 1),
-                   (tile.threads, 1, 1), arguments,
+            Launch(kernel(special, making.made, pairs, parts.k % DEPTH != 0), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
                    shared=tile.shared, cluster=(tile.cluster, 1, 1), dependent=True))
 
 

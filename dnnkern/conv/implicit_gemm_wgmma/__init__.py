@@ -33,7 +33,7 @@ from ...engine.constants import constants
 from ...engine.cost import Cost, overlap
 from ...engine.hopper import ROW, Tile, make_product, promoted_fits
 from ...engine.hopper_addend import fits_ring, make_addend_stages
-from ...engine.hopper_made import DEPTH, fits_made, in_stage, made_step, make_made_rows, make_stage_rows, paired, spread_of
+from ...engine.hopper_made import DEPTH, fits_made, made_step, make_made_rows, paired
 from ...engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ...engine.hopper_plan import TILES, addend_argument, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
 from ...engine.hopper_stores import staged_addend
@@ -287,9 +287,8 @@ def kernel(special):
 def _made_kernel(special, loader):
     """The same with an image that is made."""
     tile = special.tile
-    pixels = make_pixel_rows(loader, spread_of(tile.groups, special.in_stage), special.dims)
-    rows = (make_stage_rows if special.in_stage else make_made_rows)(tile, loader, pixels, special.made, special.made_pairs,
-                                                                     special.made_edge)
+    rows = make_made_rows(tile, loader, make_pixel_rows(loader, tile.groups, special.dims), special.made, special.made_pairs,
+                          special.made_edge)
     product = make_product(tile, loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch)), make_locate(special),
                            make_sink(special), special.epilogue.accumulator, cooperative=tile.cluster > 1, made=rows)
 
@@ -394,8 +393,7 @@ def build(problem, device, config):
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
                              GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
                              staged, pairs, by_ring, making is None and columns_ahead(tile, problem.epilogue, pairs),
-                             *((making.made, paired(making) if parts.channels % 2 == 0 else (), parts.channels % DEPTH != 0,
-                                in_stage(making, parts.channels)) if making
+                             *((making.made, paired(making) if parts.channels % 2 == 0 else (), parts.channels % DEPTH != 0) if making
                                else ()))
     tiles = _tiles(parts, tile, problem.groups)[0]
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster

@@ -128,8 +128,7 @@ class Specialisation:
     by_ring, ahead : bool
         Whether `staged` comes through the main loop's ring, see `hopper_addend`, and `pairs` with the tile's last products.
     made : Made or None
-        What the image is made of, with the operands that come in pairs of channels, whether channels end within a step, and whether it is
-        made in the stage.
+        What the image is made of in registers, with the operands that come in pairs of channels, and whether channels end within a step.
     """
     tile: Tile
     dtype: str
@@ -148,7 +147,6 @@ class Specialisation:
     made: "Made | None" = None
     made_pairs: tuple = ()
     made_edge: bool = False
-    in_stage: bool = False
 
 
 @functools.cache

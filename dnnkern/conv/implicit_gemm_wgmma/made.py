@@ -1,6 +1,6 @@
 """The image of an implicit GEMM that a program makes in registers, see `engine.hopper_made`: which pixel and channel each element is.
 
-What TMA fills in outside the image is zero, and the program of zero need not be: pixels in the padding stay zero, tap by tap.
+What TMA fills in outside the image is zero, and the program of zero need not be: words of pixels in the padding are cleared, tap by tap.
 """
 import functools
 
@@ -10,10 +10,10 @@ from ...engine.hopper_made import Rows
 
 
 @functools.cache
-def make_pixel_rows(loader, spread, dims):
-    """The `Rows` that are pixels in `dims` spatial dimensions, whose `operands` are (the program's, the walk, extents of the image along
-    w, h, d); `loader` walks over taps and channels. Host function."""
-    first_tap, next_tap, TWO_D, THREE_D, (COUNT, own, offset_of) = loader.first, loader.after, dims > 1, dims > 2, spread
+def make_pixel_rows(loader, groups, dims):
+    """The `Rows` of 64 * `groups` pixels in `dims` spatial dimensions, whose `operands` are (the program's, the walk, extents of the image
+    along w, h, d); `loader` walks over taps and channels. Host function."""
+    first_tap, next_tap, TWO_D, THREE_D = loader.first, loader.after, dims > 1, dims > 2
 
     @device_function
     def with_offsets(state, tile, operands):
@@ -22,10 +22,10 @@ def make_pixel_rows(loader, spread, dims):
         return state, (offset[0] + j0 * step[0], offset[1] + j1 * step[1], offset[2] + j2 * step[2]), operands
 
     @device_function
-    def first(tile, top, thread, operands, kept):
+    def first(tile, row, operands, kept):
         e, walk, extent = operands
-        for n in range(COUNT):
-            image, i = divide_remainder(tile.row + top + own(thread) + offset_of(n), walk.count_w)
+        for n in range(2 * groups):
+            image, i = divide_remainder(tile.row + row + n // 2 * 64 + n % 2 * 8, walk.count_w)
             kept[n * dims] = u32(walk.w.lower + i * walk.w.step)
             if TWO_D:
                 image, i = divide_remainder(image, walk.count_h)
@@ -51,13 +51,13 @@ def make_pixel_rows(loader, spread, dims):
         return 0
 
     @device_function
-    def inside(state, kept, n):
+    def mask(state, kept, n):
         tap, offset, operands = state
         e, walk, extent = operands
-        found = kept[n * dims] + u32(offset[0]) < u32(extent[0])  # NOTE: a coordinate below 0 is a large one
+        inside = kept[n * dims] + u32(offset[0]) < u32(extent[0])  # NOTE: a coordinate below 0 is a large one
         if TWO_D:
-            found = found and kept[n * dims + 1] + u32(offset[1]) < u32(extent[1])
+            inside = inside and kept[n * dims + 1] + u32(offset[1]) < u32(extent[1])
         if THREE_D:
-            found = found and kept[n * dims + 2] + u32(offset[2]) < u32(extent[2])
-        return found
-    return Rows(first, after, column, row, inside, COUNT * dims)
+            inside = inside and kept[n * dims + 2] + u32(offset[2]) < u32(extent[2])
+        return u32(0xFFFFFFFF) if inside else u32(0)
+    return Rows(first, after, column, row, mask, 2 * groups * dims)
