@@ -1,5 +1,6 @@
 """Reductions of what an anchor computes: in its kernel, by tiles, and a second small one."""
 import contract
+import labs
 import numpy as np
 import pytest
 from cases.matmul import Matmul  # noqa: F401
@@ -113,7 +114,10 @@ def test_nan_and_infinities(name):
                   (0, "add", "columns", "float32"), (0, "max", "rows", "float32")]
     problem = MatmulProblem(*(Tensor.packed(x.shape, x.dtype.name) for x in (a, b, y)), program=Program((), (), (), None, 1, reductions),
                             extras=[Tensor.packed(x.shape, "float32") for x in outs])
-    OPERATION.of(problem).call((a, b, None, None, None, None), (y, *outs), (problem,), (1.0, 1.0), None, None, {"algo": name})
+    results = [labs.array(x, x.dtype.name) for x in (y, *outs)]
+    OPERATION.of(problem).call((*(labs.array(x, x.dtype.name) for x in (a, b)), None, None, None, None), tuple(results), (problem,),
+                               (1.0, 1.0), None, None, {"algo": name})
+    outs = [labs.host(x) for x in results[1:]]
     with np.errstate(invalid="ignore"):
         v = a.astype(float) @ b
     assert np.isnan(v[7]).all() and np.isinf(v[3]).all()
