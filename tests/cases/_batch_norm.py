@@ -22,7 +22,7 @@ class BatchNorm(ChannelNorm):
     def call(self, arrays, out=None, **tail):
         import dnnkern
         if self.fused:
-            return self.call_fused(arrays, out, (self.eps, self.momentum)[:1 + (self.op == "batch_norm_train_fwd")], tail)
+            return self.call_fused(arrays, out, tail)
         split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta"),
                  "batch_norm_bwd_apply": ("y", "beta")}[self.op]
         operands = [arrays[name] for name in self.names if name not in split]

@@ -166,11 +166,12 @@ class ChannelNorm(Programmed, Case):
         program, extras = self.fused.problem_parts(self.wide, self.to or self.dtype, extras, sides, self.shape)
         return replace(plain, program=program, extras=extras)
 
-    def call_fused(self, arrays, out, scalars, tail):
+    def call_fused(self, arrays, out, tail):
         """Run the problem with its program as what makes such problems does."""
         from dnnkern.registry import operation_of
         problem = self.problem()
-        operation = operation_of(self.op).of(problem)
+        plain = operation_of(self.op)
+        operation, scalars = plain.of(problem), [getattr(self, name) for name in plain.scalars]
         operands = tuple(arrays.get(name) for name in operation.operands)
         if isinstance(out, tuple):
             out = out[:len(out) - len(self.in_place())]

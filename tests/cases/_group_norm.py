@@ -13,7 +13,7 @@ class GroupNorm(ChannelNorm):
     def call(self, arrays, out=None, **tail):
         import dnnkern
         if self.fused:
-            return self.call_fused(arrays, out, (self.eps,), tail)
+            return self.call_fused(arrays, out, tail)
         function = getattr(dnnkern, self.op.replace("group", "instance") if self.instance else self.op)
         split = ("y", "beta") if self.op.endswith("bwd") else ()
         operands = [arrays[name] for name in self.names if name not in split]
