@@ -34,6 +34,9 @@ class _Sizes(NamedTuple):
 
 def supports(problem):
     """One operand of up to 16 bits with a prologue that makes it float16 or bfloat16."""
+    reason = addends_refusal(problem)
+    if reason:
+        return reason
     if len(problem.prologues) != 1:
         return f"{len(problem.prologues)} operands with a prologue; one is made in registers"
     source = getattr(problem, next(iter(problem.prologues))).dtype
@@ -49,7 +52,7 @@ def supports(problem):
         return f"{len(problem.batch)} batch dimensions that do not merge, one is the most"
     if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 256:
         return f"a size of {max(problem.m, problem.n, problem.k)}; the most is 2**31 - 257"
-    return addends_refusal(problem)
+    return None
 
 
 @remembered
