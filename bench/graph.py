@@ -23,6 +23,7 @@ from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
 from . import graph_columns, graph_rows
+from .graph_build import Making
 from .graph_norm import norm_cases
 from .machine import machine
 from .score_mod import score_mod_cases
@@ -130,17 +131,8 @@ class Case:
 
     def graph(self, arrays, handle=None, alone=False, cache=None, takes_shapes=False):
         """(the graph, built, {tensor: name of its array}); `alone`: of the anchor; `takes_shapes`: of other calls."""
-        import dnnkern.graph as cudnn
-        io = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}[self.dtype]
-        graph = cudnn.pygraph(str(self), cudnn.data_type[io], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle,
-                              kernel_cache=cache, is_override_shape_enabled=takes_shapes)
-        given = {}
-
-        def tensor(name):
-            t = arrays[name]
-            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
-            given[made] = name
-            return made
+        making = Making(self, self.dtype, arrays, handle, kernel_cache=cache, is_override_shape_enabled=takes_shapes)
+        graph, tensor = making.graph, making.tensor
         if self.anchor == "matmul":
             y = graph.matmul(tensor("a"), tensor("b"))
         elif self.anchor == "conv":
@@ -154,11 +146,9 @@ class Case:
             elif isinstance(operand, str):
                 y = method(y, tensor(operand))
             else:
-                y = method(y, graph.tensor_scalar(operand, cudnn.scalar_type.COMPILE_TIME_CONST))
-        y.set_output(True).set_data_type(arrays["y"].dtype).set_dim(arrays["y"].shape).set_stride(arrays["y"].stride())
-        given[y] = "y"
-        graph.build([cudnn.heur_mode.A])
-        return graph, given
+                y = method(y, making.number(operand))
+        making.result(y)
+        return making.built()
 
     def __str__(self):
         if self.anchor == "conv":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dnnkern.host.dtypes import ITEMSIZE
 
-from .graph_rows import IO
+from .graph_build import Making
 
 SUMS, GRADIENT, SCALED = "chain with sums of channels", "bias gradient with relu's", "scaled by all's largest"
 
@@ -75,15 +75,11 @@ class Case:
 
     def graph(self, arrays, handle=None, alone=False):
         """(the graph, built, {tensor: name of its array})"""
-        import dnnkern.graph as cudnn
-        graph = cudnn.pygraph(str(self), cudnn.data_type[IO[self.io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle)
-        given = {graph.tensor(t.shape, t.stride(), t.dtype, name=name): name for name, t in arrays.items() if name not in self.results}
-        made = self._nodes(graph, cudnn, *given)
-        for t, name in zip(made, self.results):
-            t.set_output(True).set_data_type(arrays[name].dtype).set_dim(arrays[name].shape).set_stride(arrays[name].stride())
-            given[t] = name
-        graph.build([cudnn.heur_mode.A])
-        return graph, given
+        making = Making(self, self.io, arrays, handle)
+        operands = [making.tensor(name) for name in arrays if name not in self.results]
+        for t, name in zip(self._nodes(making.graph, making.cudnn, *operands), self.results):
+            making.result(t, name)
+        return making.built()
 
     def _nodes(self, graph, cudnn, x, *others):
         mode = cudnn.reduction_mode

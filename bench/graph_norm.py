@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from dnnkern.host.dtypes import ITEMSIZE
 
+from .graph_build import Making
+
 EPSILON, SCALE = 1e-3, 16.0
-IO = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3"}
 CHANNELS = "batchnorm add relu", "batchnorm add relu mask", "mul batchnorm_backward", "relu_backward batchnorm_backward"
 ROWS = "layernorm add", "rmsnorm add", "rmsnorm scale cast"
 
@@ -111,21 +112,8 @@ class NormCase:
 
     def graph(self, arrays, handle=None, alone=False):
         """(the graph, built, {tensor: name of its array}); `alone`: the normalization or its gradient by itself."""
-        import dnnkern.graph as cudnn
-        graph = cudnn.pygraph(str(self), cudnn.data_type[IO[self.io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle)
-        given = {}
-
-        def tensor(name):
-            t = arrays[name]
-            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
-            given[made] = name
-            return made
-
-        def result(t, name):
-            array = arrays[name]
-            t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
-            given[t] = name
-        epsilon = graph.tensor_scalar(EPSILON, cudnn.scalar_type.COMPILE_TIME_CONST)
+        making = Making(self, self.io, arrays, handle)
+        graph, tensor, result = making.graph, making.tensor, making.result
         if self.is_gradient:
             dy = tensor("dy")
             if not alone:
@@ -135,27 +123,28 @@ class NormCase:
             for t, name in zip(results, ("y", "y_gamma", "y_beta")):
                 result(t, name)
         else:
-            self._forward(graph, cudnn, tensor, result, epsilon, alone)
-        graph.build([cudnn.heur_mode.A])
-        return graph, given
+            self._forward(making, alone)
+        return making.built()
 
-    def _forward(self, graph, cudnn, tensor, result, epsilon, alone):
-        x, gamma = tensor("x"), tensor("gamma")
+    def _forward(self, making, alone):
+        graph, tensor, result, number, inference = (making.graph, making.tensor, making.result, making.number,
+                                                    making.cudnn.norm_forward_phase.INFERENCE)
+        x, gamma, epsilon = tensor("x"), tensor("gamma"), number(EPSILON)
         if self.form.startswith("batch"):
             y, *_ = graph.batchnorm(x, gamma, tensor("beta"), epsilon=epsilon)
         elif self.form.startswith("layer"):
-            y, *_ = graph.layernorm(cudnn.norm_forward_phase.INFERENCE, x, gamma, tensor("beta"), epsilon)
+            y, *_ = graph.layernorm(inference, x, gamma, tensor("beta"), epsilon)
         else:
-            y, *_ = graph.rmsnorm(cudnn.norm_forward_phase.INFERENCE, x, gamma, epsilon=epsilon)
+            y, *_ = graph.rmsnorm(inference, x, gamma, epsilon=epsilon)
         if alone:
             result(y, "y" if self.dtype == self.io else "y_plain")
             return
         if "add" in self.form:
             y = graph.add(y, tensor("other"))
         if "scale" in self.form:
-            y = graph.mul(y, graph.tensor_scalar(SCALE, cudnn.scalar_type.COMPILE_TIME_CONST))
+            y = graph.mul(y, number(SCALE))
         if self.form.endswith("mask"):
-            result(graph.cmp_gt(y, graph.tensor_scalar(0.0, cudnn.scalar_type.COMPILE_TIME_CONST)), "y_mask")
+            result(graph.cmp_gt(y, number(0.0)), "y_mask")
         result(graph.relu(y) if "relu" in self.form else y, "y")
 
     def __str__(self):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from dnnkern.host.dtypes import ITEMSIZE
 
+from .graph_build import Making
+
 EPSILON = 1e-5
-IO = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3"}
 
 
 # ---- what is computed, of tensors of a graph or of PyTorch
@@ -151,18 +152,10 @@ class Case:
 
     def graph(self, arrays, handle=None, alone=False):
         """(the graph, built, {tensor: name of its array}); `alone`: of the family's own operation."""
-        import dnnkern.graph as cudnn
-        graph = cudnn.pygraph(str(self), cudnn.data_type[IO[self.io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle)
-        given, operands = {}, []
-        for name, t in arrays.items():
-            if name != "y":
-                operands.append(graph.tensor(t.shape, t.stride(), t.dtype, name=name))
-                given[operands[-1]] = name
-        y = self._own(graph, cudnn, *operands) if alone else FORMULAS[self.name](_Graph(graph, self.rows), *operands)
-        y.set_output(True).set_data_type(arrays["y"].dtype).set_dim(arrays["y"].shape).set_stride(arrays["y"].stride())
-        given[y] = "y"
-        graph.build([cudnn.heur_mode.A])
-        return graph, given
+        making = Making(self, self.io, arrays, handle)
+        operands, graph = [making.tensor(name) for name in arrays if name != "y"], making.graph
+        making.result(self._own(graph, making.cudnn, *operands) if alone else FORMULAS[self.name](_Graph(graph, self.rows), *operands))
+        return making.built()
 
     def _own(self, graph, cudnn, x, *weights):
         if self.name == "softmax":

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from dnnkern.host.dtypes import ITEMSIZE
 
+from .graph_build import Making
+
 CAP, PIECES = 20.0, 8
 MODS = "capped causal", "alibi causal", "documents"
 GRADIENTS = "dq", "dk", "dv"
@@ -131,46 +133,22 @@ class ScoreModCase:
         return self._forward(arrays, handle, alone, False) if not self.backward else self._backward(arrays, handle, alone)
 
     def _forward(self, arrays, handle, alone, with_stats):
-        graph, given, tensor = self._new(arrays, handle)
-        o, stats = graph.sdpa(*map(tensor, "qkv"), generate_stats=with_stats, **self._options(tensor, alone))
-        for t, name in ((o, "y"), (stats, "stats")):
-            if t is not None:
-                self._result(t, arrays[name])
-                given[t] = name
-        return self._built(graph), given
+        making = Making(self, self.dtype, arrays, handle)
+        o, stats = making.graph.sdpa(*map(making.tensor, "qkv"), generate_stats=with_stats, **self._options(making.tensor, alone))
+        making.result(o)
+        if stats is not None:
+            making.result(stats, "stats")
+        return making.built()
 
     def _backward(self, arrays, handle, alone):
-        graph, given, tensor = self._new(arrays, handle)
-        options = self._options(tensor, alone)
+        making = Making(self, self.dtype, arrays, handle)
+        options = self._options(making.tensor, alone)
         if not alone and self.mod.startswith("capped"):
             options["score_mod_bprop"] = self._uncapped
-        results = graph.sdpa_backward(*map(tensor, ("q", "k", "v", "o", "do", "stats")), **options)
+        results = making.graph.sdpa_backward(*map(making.tensor, ("q", "k", "v", "o", "do", "stats")), **options)
         for t, name in zip(results, GRADIENTS):
-            self._result(t, arrays[name])
-            given[t] = name
-        return self._built(graph), given
-
-    def _new(self, arrays, handle):
-        import dnnkern.graph as cudnn
-        io = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}[self.dtype]
-        graph, given = cudnn.pygraph(str(self), cudnn.data_type[io], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle), {}
-
-        def tensor(name):
-            t = arrays[name]
-            made = graph.tensor(t.shape, t.stride(), t.dtype, name=name)
-            given[made] = name
-            return made
-        return graph, given, tensor
-
-    @staticmethod
-    def _result(t, array):
-        t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
-
-    @staticmethod
-    def _built(graph):
-        import dnnkern.graph as cudnn
-        graph.build([cudnn.heur_mode.A])
-        return graph
+            making.result(t, name)
+        return making.built()
 
     def _options(self, tensor, alone):
         found = {"attn_scale": self.sizes[3] ** -0.5}

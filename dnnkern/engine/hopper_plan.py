@@ -285,27 +285,8 @@ class MatmulOutput(NamedTuple):
     extras: object
 
 
-class ReducedOutput(NamedTuple):
-    """A `MatmulOutput` with what reductions write, see `engine.tile_states`."""
-    y: object
-    y_row: i64
-    y_column: i64
-    y_batch: i64
-    m: i32
-    n: i32
-    scale_a: object
-    scale_b: object
-    scale_strides: ScaleStrides
-    c_batch: i64
-    alpha: f32
-    beta: f32
-    bias: object
-    bias_stride: i64
-    c: object
-    c_row: i64
-    c_column: i64
-    extras: object
-    states: object
+ReducedOutput = NamedTuple("ReducedOutput", [*MatmulOutput.__annotations__.items(), ("states", object)])
+"""A `MatmulOutput` with what reductions write, see `engine.tile_states`."""
 
 
 @functools.cache

@@ -10,8 +10,50 @@ ARRAYS, DIMS = 16, 8
 ACCESSES = "matrix", "value", "index"
 
 
+class OfArrays:
+    """What problems with a program whose loads and stores are `inputs` and `outputs` have in common; a mixin."""
+
+    def __getattr__(self, name):
+        """The arrays are the operands x0, x1, ..."""
+        if name[:1] == "x" and name[1:].isdecimal() and int(name[1:]) < len(self.inputs):
+            return self.inputs[int(name[1:])]
+        raise AttributeError(name)
+
+    def loads(self, *accesses) -> tuple:
+        """The program's loads of these kinds."""
+        return tuple(load for load in self.program.loads if load[1] in accesses)
+
+    @functools.cached_property
+    def names(self):
+        """Of the arrays, as launches call them."""
+        return (*(f"x{k}" for k in range(len(self.inputs))), *(f"y{k}" for k in range(len(self.outputs))))
+
+    @property
+    def arrays(self):
+        return *self.inputs, *self.outputs
+
+    @property
+    def scalars(self):
+        """Names of the run-time numbers."""
+        return tuple(f"s{k}" for k in range(len(self.loads("value"))))
+
+    @property
+    def scalar_types(self):
+        """{name: type} of the run-time numbers."""
+        return dict(zip(self.scalars, (loaded_type(dtype) for dtype, _ in self.loads("value"))))
+
+    @property
+    def bytes(self):
+        """Bytes that must move: each distinct element read, each written."""
+        return sum(t.nbytes for t in self.arrays)
+
+    @property
+    def flops(self):
+        return 0
+
+
 @dataclass(frozen=True)
-class FusedProblem:
+class FusedProblem(OfArrays):
     """``y0, y1, ... = program(x0, x1, ...)``, element by element: all but addresses and numbers.
 
     Attributes
@@ -81,44 +123,15 @@ class FusedProblem:
         if any(not 0 <= axis < len(shape) for axis in self.axes):
             raise ValueError(f"fused_pointwise: axes={self.axes} of results of shape {shape}")
 
-    def __getattr__(self, name):
-        """The arrays are the operands x0, x1, ..."""
-        if name[:1] == "x" and name[1:].isdecimal() and int(name[1:]) < len(self.inputs):
-            return self.inputs[int(name[1:])]
-        raise AttributeError(name)
-
-    def loads(self, access) -> tuple:
-        """The program's loads of one kind."""
-        return tuple(load for load in self.program.loads if load[1] == access)
-
     @property
     def shape(self):
         """Of the results."""
         return self.outputs[0].shape
 
-    @functools.cached_property
-    def names(self):
-        """Of the arrays, as launches call them."""
-        return (*(f"x{k}" for k in range(len(self.inputs))), *(f"y{k}" for k in range(len(self.outputs))))
-
     @property
     def compute(self):
         """The widest type that values are computed in."""
         return "float64" if "float64" in self.program.types() else "float32"
-
-    @property
-    def scalars(self):
-        """Names of the run-time numbers."""
-        return tuple(f"s{k}" for k in range(len(self.loads("value"))))
-
-    @property
-    def scalar_types(self):
-        """{name: type} of the run-time numbers."""
-        return dict(zip(self.scalars, (loaded_type(dtype) for dtype, _ in self.loads("value"))))
-
-    @property
-    def arrays(self):
-        return *self.inputs, *self.outputs
 
     @functools.cached_property
     def form(self):
@@ -138,15 +151,6 @@ class FusedProblem:
     @property
     def is_empty(self):
         return self.outputs[0].size == 0
-
-    @property
-    def bytes(self):
-        """Bytes that must move: each distinct element read, each written."""
-        return sum(t.nbytes for t in self.arrays)
-
-    @property
-    def flops(self):
-        return 0
 
     @property
     def words(self):

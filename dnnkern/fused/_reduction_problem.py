@@ -4,11 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device.program import loaded_type
 from ..engine.form import Dim, Form, Operand, canonical, spread
 from ..host.canonical import normal_axes
 from ..host.tensor import Tensor
-from ._problem import ARRAYS, DIMS, broadcast
+from ._problem import ARRAYS, DIMS, OfArrays, broadcast
 from ._staged import StagedProgram
 
 OP = "fused_reduction"
@@ -33,7 +32,7 @@ class RowForms(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FusedReductionProblem:
+class FusedReductionProblem(OfArrays):
     """``y0, y1, ... = program(x0, x1, ...)`` with reductions along axes: all but addresses and numbers.
 
     Attributes
@@ -65,11 +64,11 @@ class FusedReductionProblem:
         p = self.program
         if not isinstance(p, StagedProgram):
             raise TypeError(f"{OP}: program: got {type(p).__name__}; expected a StagedProgram")
-        for name, what, wanted in (("inputs", "loads by 'matrix' or 'row'", self._loads("matrix", "row")), ("outputs", "stores", p.stores),
-                                   ("index_axes", "loads by 'index'", self._loads("index"))):
+        for name, what, wanted in (("inputs", "loads by 'matrix' or 'row'", self.loads("matrix", "row")), ("outputs", "stores", p.stores),
+                                   ("index_axes", "loads by 'index'", self.loads("index"))):
             if len(getattr(self, name)) != len(wanted):
                 raise ValueError(f"{OP}: {len(getattr(self, name))} {name} for a program with {len(wanted)} {what}")
-        if not self._loads("matrix"):
+        if not self.loads("matrix"):
             raise ValueError(f"{OP}: program has no load by 'matrix'; expected one at least")
         if len(self.inputs) + len(self.outputs) > ARRAYS:
             raise ValueError(f"{OP}: {len(self.inputs)} inputs and {len(self.outputs)} outputs; expected at most {ARRAYS} arrays")
@@ -89,48 +88,20 @@ class FusedReductionProblem:
             if name[0] == "y":
                 t.check_addresses(OP, name)
 
-    def __getattr__(self, name):
-        """The arrays are the operands x0, x1, ..."""
-        if name[:1] == "x" and name[1:].isdecimal() and int(name[1:]) < len(self.inputs):
-            return self.inputs[int(name[1:])]
-        raise AttributeError(name)
-
-    def _loads(self, *accesses):
-        return tuple(load for load in self.program.loads if load[1] in accesses)
-
     @property
     def _accesses(self):
         """(dtype, access) of each array."""
-        return *self._loads("matrix", "row"), *((dtype, access) for _, dtype, access in self.program.stores)
+        return *self.loads("matrix", "row"), *((dtype, access) for _, dtype, access in self.program.stores)
 
     @property
     def row_shape(self):
         """Of a row's values."""
         return tuple(1 if k in self.axes else n for k, n in enumerate(self.shape))
 
-    @functools.cached_property
-    def names(self):
-        """Of the arrays, as launches call them."""
-        return (*(f"x{k}" for k in range(len(self.inputs))), *(f"y{k}" for k in range(len(self.outputs))))
-
     @property
     def compute(self):
         """The widest type that values are computed in."""
         return "float64" if "float64" in self.program.types else "float32"
-
-    @property
-    def scalars(self):
-        """Names of the run-time numbers."""
-        return tuple(f"s{k}" for k in range(len(self._loads("value"))))
-
-    @property
-    def scalar_types(self):
-        """{name: type} of the run-time numbers."""
-        return dict(zip(self.scalars, (loaded_type(dtype) for dtype, _ in self._loads("value"))))
-
-    @property
-    def arrays(self):
-        return *self.inputs, *self.outputs
 
     @functools.cached_property
     def forms(self):
@@ -162,15 +133,6 @@ class FusedReductionProblem:
     @property
     def is_empty(self):
         return not any(t.size for t in self.outputs)
-
-    @property
-    def bytes(self):
-        """Bytes that must move: each distinct element read, each written."""
-        return sum(t.nbytes for t in self.arrays)
-
-    @property
-    def flops(self):
-        return 0
 
     @property
     def words(self):

@@ -12,7 +12,7 @@ from ..device.epilogue import make_epilogue
 from ..device.unroll import unrolled
 from ..engine.fold import make_fold
 from ..host.dtypes import ITEMSIZE
-from ._tiles import MEMBERS
+from ._tiles import MEMBERS, after
 
 
 class FragmentReductions(NamedTuple):
@@ -76,8 +76,8 @@ def make_reductions(spec, fragment) -> FragmentReductions:
     reduced, EDGE = make_epilogue(spec, "reduced"), f.edge
     begin = push = leave = write = None
     for k, of in enumerate(lines):
-        begin, push = _after(begin, _begin(of)), _after(push, _push(of, k))
-        leave, write = _after(leave, _leave(of, f)), _after(write, _write(of, k, f))
+        begin, push = after(begin, _begin(of)), after(push, _push(of, k))
+        leave, write = after(leave, _leave(of, f)), after(write, _write(of, k, f))
 
     @device_function
     def start(own):
@@ -95,18 +95,6 @@ def make_reductions(spec, fragment) -> FragmentReductions:
         cuda.syncthreads()
         write((scratch, row0, column0, rows, state))
     return FragmentReductions(OWN, T, start, add, meet)
-
-
-def _after(before, last):
-    """Device function of one tuple: `before`, which may be None, then `last`."""
-    if before is None:
-        return last
-
-    @device_function
-    def both(s):
-        before(s)
-        last(s)
-    return both
 
 
 def _begin(of):

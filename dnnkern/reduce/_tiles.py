@@ -112,6 +112,18 @@ def _with_single(before, K, fold, over):
 
 # ---- the second launch
 
+def after(before, last):
+    """Device function of one tuple: `before`, which may be None, then `last`."""
+    if before is None:
+        return last
+
+    @device_function
+    def both(s):
+        before(s)
+        last(s)
+    return both
+
+
 @functools.cache
 def finish_kernel(kinds, threads, dependent):
     """The results of all reductions, whose (mode, dtype, compute type, kept dimensions, results side by side in a block) are `kinds`; those

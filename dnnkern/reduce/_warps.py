@@ -16,7 +16,7 @@ from ..device.unroll import unrolled
 from ..engine.fold import make_fold
 from ..engine.tile_states import WARP_COLUMNS, WarpRows
 from ..engine.tile_states import WARP_ROWS as ROWS
-from ._tiles import MEMBERS
+from ._tiles import MEMBERS, after
 
 CHUNK = WARP_COLUMNS // 8  # of 8 columns
 
@@ -69,18 +69,18 @@ def make_warp_reductions(spec, bn, keeps=False) -> WarpReductions:
             count = 2 if over == "columns" else 1
             first, last = _begin(fold, own, count), _end(fold, k, over, own, count, bn)
             if keeps and over == "all":
-                start, finish = _after(start, first), _after(finish, last)
+                start, finish = after(start, first), after(finish, last)
             else:
-                begin, end = _after(begin, first), _after(end, last)
+                begin, end = after(begin, first), after(end, last)
             own += count * fold.parts
     for k, (fold, (_, _, over, _)) in enumerate(zip(folds, reductions)):
         kept.append(own if keeps and over == "rows" else 0)
         if kept[k]:
-            start, finish = _after(start, _begin(fold, own, blocks // CHUNK)), _after(finish, _write_kept(fold, k, own, blocks // CHUNK))
+            start, finish = after(start, _begin(fold, own, blocks // CHUNK)), after(finish, _write_kept(fold, k, own, blocks // CHUNK))
             own += blocks // CHUNK * fold.parts
     done = blocks - blocks % CHUNK
     if blocks % CHUNK:
-        rest = _after(rest, _moved(_chunk(spec, folds, T, 1, kept, 0), done))
+        rest = after(rest, _moved(_chunk(spec, folds, T, 1, kept, 0), done))
     return WarpReductions(own, T, begin, _chunk(spec, folds, T, CHUNK, kept, blocks // CHUNK), rest, end, start, finish)
 
 
@@ -95,18 +95,6 @@ def _moved(chunk, BLOCK):
         acc, first, own, rows, column, lane, state = s
         chunk(0, (acc, first + 4 * BLOCK, own, rows, column + 8 * BLOCK, lane, state))
     return moved
-
-
-def _after(before, last):
-    """Device function of one tuple: `before`, which may be None, then `last`."""
-    if before is None:
-        return last
-
-    @device_function
-    def both(s):
-        before(s)
-        last(s)
-    return both
 
 
 def _begin(fold, FIRST, COUNT):
@@ -127,12 +115,12 @@ def _chunk(spec, folds, T, BLOCKS, kept, CHUNKS):
     MINE, OWN = 0, 1
     for k, (fold, (_, _, over, _)) in enumerate(zip(folds, spec.program.reductions)):
         if over == "rows":
-            push = _after(push, _push(fold, k, MINE, COLUMNS, over))
+            push = after(push, _push(fold, k, MINE, COLUMNS, over))
             last = _keep(fold, MINE, COLUMNS, kept[k], CHUNKS) if kept[k] else _write(fold, k, MINE, COLUMNS)
-            begin, write = _after(begin, _begin(fold, MINE, COLUMNS)), _after(write, last)
+            begin, write = after(begin, _begin(fold, MINE, COLUMNS)), after(write, last)
             MINE += COLUMNS * fold.parts
         else:
-            push = _after(push, _push(fold, k, OWN, 2 if over == "columns" else 1, over))
+            push = after(push, _push(fold, k, OWN, 2 if over == "columns" else 1, over))
             OWN += (2 if over == "columns" else 1) * fold.parts
     SIZE = max(MINE, 1)
 

@@ -3,7 +3,6 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-
 from activations import ACTIVATIONS, SLOPES
 
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error

@@ -1,0 +1,34 @@
+"""How the benches' cases make their graphs of PyTorch's arrays."""
+IO = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3"}
+"""dtype -> cuDNN's name of it."""
+
+
+class Making:
+    """A graph as it is made: `graph`, and `given`, {tensor: name of its array}. `more`: keywords of pygraph."""
+
+    def __init__(self, case, io, arrays, handle=None, **more):
+        import dnnkern.graph as cudnn
+        self.cudnn, self.arrays, self.given = cudnn, arrays, {}
+        self.graph = cudnn.pygraph(str(case), cudnn.data_type[IO[io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle, **more)
+
+    def tensor(self, name):
+        """A new tensor of the array of a name."""
+        t = self.arrays[name]
+        made = self.graph.tensor(t.shape, t.stride(), t.dtype, name=name)
+        self.given[made] = name
+        return made
+
+    def number(self, value):
+        """A number that is known when the graph is built."""
+        return self.graph.tensor_scalar(value, self.cudnn.scalar_type.COMPILE_TIME_CONST)
+
+    def result(self, t, name="y"):
+        """A tensor is written to the array of a name."""
+        array = self.arrays[name]
+        t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
+        self.given[t] = name
+
+    def built(self):
+        """(the graph, built, `given`)"""
+        self.graph.build([self.cudnn.heur_mode.A])
+        return self.graph, self.given
