@@ -79,11 +79,7 @@ class _Torch:
                 "AMAX": lambda: v.abs().amax(-1, True)}[mode]()
 
     def number(self, value):
-        return _Number(value)
-
-
-class _Number(float):
-    """A number in PyTorch's functions."""
+        return value
 
 
 class _Graph:

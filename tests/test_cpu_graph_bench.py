@@ -82,13 +82,16 @@ def test_the_peers_compute_the_same():
 
 @pytest.mark.parametrize("case", graph.graph_rows.cases(["float32"], small=True)[:-1], ids=str)
 def test_reductions_among_functions(case):
-    """PyTorch's own functions, and the formulas that graphs are made of, in float64; and a graph."""
+    """The graph's result, and PyTorch's own functions, against the formula in float64."""
     t = case.arrays("cpu")
     wide = {name: v.double() for name, v in t.items()}
     formula = graph.graph_rows.FORMULAS[case.name](graph.graph_rows._Torch(), *(wide[name] for name in wide if name != "y"))
     torch.testing.assert_close(case.eager()(t), formula.float())
     made, given = case.graph(t)
     assert [step.op for step in made._engines.steps] == ["fused_reduction"] and set(given.values()) == set(t)
+    workspace = torch.empty(max(made.get_workspace_size(), 1), dtype=torch.uint8)
+    made.execute({tensor.get_uid(): t[name] for tensor, name in given.items()}, workspace)
+    assert graph._error(t["y"], formula.float(), case.dtype) <= 1
     if case.anchor:
         assert len(case.graph(t, alone=True)[0]._engines.steps) == 1
 

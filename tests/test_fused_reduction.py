@@ -33,8 +33,12 @@ def test_records(case):
     problem = case.problem()
     record = json.loads(json.dumps(problem_record(problem)))
     assert reduction_from_record("fused_reduction", record) == problem
-    with pytest.raises(ValueError, match="not a record"):
-        from_record("fused_pointwise", {"program": 1})
+
+
+def test_what_is_no_record():
+    for of_record, op in ((from_record, "fused_pointwise"), (reduction_from_record, "fused_reduction")):
+        with pytest.raises(ValueError, match="not a record"):
+            of_record(op, {"program": 1})
 
 
 @pytest.mark.parametrize("make, error, words", [
@@ -118,7 +122,7 @@ def test_numbers_change_without_another_plan():
 @pytest.mark.parametrize("words", SMALL["fused_reduction"])
 def test_words(words):
     problem = parse_problem(words.split(), "fused_reduction")
-    assert problem.program.reductions and str(problem).startswith("fused_reduction ")
+    assert reduction_from_record("fused_reduction", json.loads(json.dumps(problem_record(problem)))) == problem
 
 
 @pytest.mark.parametrize("words, said", [("6x8 f32 sub@row-most", "expected a function of two values, and one of add"),

@@ -1,12 +1,16 @@
 """Reductions of what an anchor computes: in its kernel, by tiles, and a second small one."""
+from dataclasses import replace
+
 import contract
 import labs
 import numpy as np
 import pytest
 from cases.matmul import Matmul  # noqa: F401
 from cases._matmul_reductions import ROUNDING, SEVERAL, ReducedMatmul
+from cases._reductions import MODES
 from graph_patterns import Both, Patterns, count_launches
 from graphs import T, array_of, execute, like, new_graph
+from representative import device
 
 import dnnkern.graph as cudnn
 from dnnkern import dispatch
@@ -15,19 +19,17 @@ from dnnkern.device.program import Program, Step
 from dnnkern.graph import _engines, _partition
 from dnnkern.graph._lower import lower
 from dnnkern.graph.ops import OPERATIONS
+from dnnkern.host.tensor import Tensor
+from dnnkern.matmul import OPERATION, MatmulProblem
 
 M = cudnn.reduction_mode
-VALUE = {M.ADD: lambda v, axes: v.sum(axes, keepdims=True), M.MAX: lambda v, axes: v.max(axes, keepdims=True),
-         M.MIN: lambda v, axes: v.min(axes, keepdims=True), M.AMAX: lambda v, axes: np.abs(v).max(axes, keepdims=True),
-         M.AVG: lambda v, axes: v.mean(axes, keepdims=True),
-         M.NORM2: lambda v, axes: np.sqrt((v * v).sum(axes, keepdims=True))}
 pattern = Patterns()
 
 
 def reduced(b, x, mode, *axes):
     """A result that is 1 along these axes, of type FLOAT."""
     dims = [1 if a in axes else n for a, n in enumerate(b.values[x].shape)]
-    t = b.node("reduction", lambda v: VALUE[mode](v, axes), x, mode).set_dim(dims)
+    t = b.node("reduction", lambda v: MODES[mode.name.lower()](v, axes), x, mode).set_dim(dims)
     b.output(t.set_stride([int(np.prod(dims[a + 1:])) for a in range(len(dims))]), dtype=T.FLOAT)
 
 
@@ -95,7 +97,6 @@ def test_nothing_in_between_is_in_the_workspace(together):
     assert part.nodes == ("matmul 0", "reduction 1") and part.bytes == 2 * (2 * 40 * 16 + 2 * 16 * 48 + 2 * 40 * 48) + 4 * 48
     (step,), _ = lower(b.graph.spec, _partition.cuts(b.graph.spec)[0], OPERATIONS)
     mma = dispatch.named("matmul", "mma")
-    from representative import device
     target = device("sm_90a")
     config = mma.configured(step.problem, target).config
     assert mma.workspace(step.problem, target, config) == 4 * 48 * 2 * -(-40 // config.tile.bm)
@@ -104,8 +105,6 @@ def test_nothing_in_between_is_in_the_workspace(together):
 @pytest.mark.parametrize("name", ["naive", "mma", "wgmma"])
 def test_nan_and_infinities(name):
     """Of elements, not of what lies beyond the edges."""
-    from dnnkern.host.tensor import Tensor
-    from dnnkern.matmul import OPERATION, MatmulProblem
     a, b = np.full((19, 8), -1, np.float16), np.ones((8, 13), np.float16)
     a[3], a[7, 0], b[0, 5] = np.inf, np.nan, 2
     y = np.zeros((19, 13), np.float16)
@@ -139,9 +138,6 @@ def test_warps_that_share_a_tile():
 
 def test_what_is_in_place():
     """wgmma reads c once more when y is stored."""
-    from dataclasses import replace
-    from dnnkern.host.tensor import Tensor
-    from dnnkern.matmul import MatmulProblem
     a, b, y = tensors()
     problem = MatmulProblem(a, b, y, c=y, in_place=True, program=Program((), (), (), None, 1, [(0, "add", "rows", "float32")]),
                             extras=[Tensor.packed((1, 8), "float32")])
@@ -151,7 +147,6 @@ def test_what_is_in_place():
 
 
 def tensors(m=8, n=8):
-    from dnnkern.host.tensor import Tensor
     return [Tensor.packed(shape, "float16") for shape in ((m, 4), (4, n), (m, n))]
 
 
@@ -167,15 +162,11 @@ ROUND = (Step(Function.of("identity"), (0,), None, "int32"),)
     ((0, "add", "rows", "int8"), (1, 8), ValueError, "program: a reduction to 'int8'; expected one of float64"),
     ((9, "add", "rows", "float32"), (1, 8), ValueError, "program: a reduction of value 9; expected 0 to 1")])
 def test_bad_input(reduction, shape, error, message):
-    from dnnkern.host.tensor import Tensor
-    from dnnkern.matmul import MatmulProblem
     with pytest.raises(error, match=message):
         MatmulProblem(*tensors(), program=Program((), ROUND, (), 0, 1, [reduction]), extras=[Tensor.packed(shape, reduction[3])])
 
 
 def test_who_runs_none_says_so():
-    from dnnkern.host.tensor import Tensor
-    from dnnkern.matmul import MatmulProblem
     problem = MatmulProblem(*tensors(), program=Program((), (), (), None, 1, [(0, "add", "rows", "float32")]),
                             extras=[Tensor.packed((1, 8), "float32")])
     assert dispatch.named("matmul", "tiled").reason(problem) == "tiled runs no reductions"

@@ -210,7 +210,7 @@ def test_nan_and_infinity():
     """A row with a NaN, one with an infinity, one of minus infinities: as the nodes one by one."""
     x = np.random.default_rng(0).standard_normal((5, 1, 40)).astype(np.float32)
     x[0, 0, 3], x[1, 0, 7], x[2], x[3, 0, 1] = np.nan, np.inf, -np.inf, -np.inf
-    found = []
+    found, ops = [], []
     for cuts in (_partition.cuts, lambda spec: [_partition.one_by_one(spec)]):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_engines, "cuts", cuts)
@@ -222,6 +222,8 @@ def test_nan_and_infinity():
             y = graph.div(e, total).set_output(True)
             top.set_output(True), total.set_output(True)
             found.append(run(graph, {t: x}, [y, top, total]))
+            ops.append({step.op for step in graph._engines.steps})
+    assert ops[0] == {"fused_reduction"} and "fused_reduction" not in ops[1]
     for fused, apart in zip(*found):
         close(fused, apart, factor=16)
     assert np.isnan(found[0][0][:3]).all() and np.isfinite(found[0][0][3:]).all()

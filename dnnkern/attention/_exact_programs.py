@@ -3,7 +3,7 @@
     integers + - *                    in int32 where no result can leave it
     + - * /  rounded to float32       in float32 where it has the operands exactly: float64 has more than twice its bits, so that rounding
                                       twice is rounding once
-    comparisons, least and most       in a type that has the operands exactly
+    comparisons                       in float32 or int32 where it has the operands exactly; least and most in float32
     x / number                        times the reciprocal: exact of powers of two, otherwise with one rounding more
 """
 import functools

@@ -10,7 +10,8 @@ and where a bias has the index of its element, they have the query and the key.
 """
 import functools
 
-from ..engine.programs import Steps, WithProgram, broadcast_strides, check_access, members_argument, operand_names
+from ..engine.programs import (Steps, WithProgram, broadcast_strides, check_access, check_functions, members_argument, operand_names,
+                               reaches_far)
 from ..host.products import FP8
 
 
@@ -45,8 +46,7 @@ class WithScoreMod(WithProgram):
     @property
     def wide(self):
         """Whether offsets in the operands need 64 bits."""
-        return any(sum(abs(s) * (n - 1) for s, n in zip((*steps.batch, steps.row, steps.column), self.scores_shape) if n) >= 2 ** 31
-                   for steps in self.extra_steps)
+        return reaches_far(((*steps.batch, steps.row, steps.column) for steps in self.extra_steps), self.scores_shape)
 
     @functools.cached_property
     def programs(self):
@@ -86,15 +86,9 @@ class WithScoreMod(WithProgram):
             if self.extras or bprop is not None:
                 raise ValueError(f"{self.op}: {'extras' if self.extras else 'score_mod_bprop'} without score_mod; expected both or neither")
             return
-        from ..device.program import Program
-        for name, program, given in (("score_mod", self.score_mod, 1), ("score_mod_bprop", bprop, 2)):
-            if name == "score_mod_bprop" and program is None:
-                continue
-            if not isinstance(program, Program):
-                raise TypeError(f"{self.op}: {name}: got {type(program).__name__}; expected a Program")
-            if program.accumulators != given or program.stores or program.reductions:
-                raise ValueError(f"{self.op}: {name}: a program of {program.accumulators} accumulators, {len(program.stores)} stores and "
-                                 f"{len(program.reductions)} reductions; expected {given} and none")
+        check_functions(self.op, "score_mod", self.score_mod, 1)
+        if bprop is not None:
+            check_functions(self.op, "score_mod_bprop", bprop, 2)
         for name in ("bias", "alibi", "softcap"):
             if getattr(self, name):
                 raise ValueError(f"{self.op}: {name} with score_mod; expected that alone: its program can compute the other")

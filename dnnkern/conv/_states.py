@@ -25,10 +25,3 @@ def states_of(problem, row_tiles=0):
     """The `PixelStates` of conv_fwd and conv_bwd_data; `row_tiles`: in how many parts all pixels are reduced, if these are no tiles."""
     batch = ((problem.groups, ()),) if problem.groups > 1 else ()
     return PixelStates(*problem.gemm[:2], batch, problem.epilogue, problem.reduced_values, row_tiles)
-
-
-def reductions_refusal(problem):
-    """Why a kernel that stores results before it reduces them cannot take the reductions, or None."""
-    if problem.reductions and problem.in_place:
-        return "reductions and beta: what the output held is read when it has been stored"
-    return None

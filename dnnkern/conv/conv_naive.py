@@ -84,12 +84,12 @@ class Window(NamedTuple):
 
 def supports(problem):
     """Everything but reductions of more elements than can be counted."""
-    return states_refusal(states_of(problem), 1, 1) if problem.reductions else None
+    return states_refusal(states_of(problem), 1, 1)
 
 
 def workspace(problem, device, config):
     """Partial reductions, of each element."""
-    return states_bytes(states_of(problem), 1, 1) if problem.reductions else 0
+    return states_bytes(states_of(problem), 1, 1)
 
 
 def estimate(problem, device, config):
@@ -100,7 +100,7 @@ def estimate(problem, device, config):
     traffic = problem.flops * problem.x.itemsize / (COST.l1 * device.sms * device.clock_hz)
     cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
     states = workspace(problem, device, config)
-    return cost + states_seconds(states, device) if states else cost
+    return cost + states_seconds(states, device)
 
 
 def _load_integer(p, i):
@@ -304,7 +304,7 @@ def build(problem, device, config):
                  *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])), _operands(p),
                  *made_arguments, *states)
     launch = Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments)
-    return with_finish((launch,), states_of(p), 1, 1) if p.reductions else (launch,)
+    return with_finish((launch,), states_of(p), 1, 1)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op == "conv_fwd", reductions=op != "conv_bwd_filter",

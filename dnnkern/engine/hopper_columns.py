@@ -27,13 +27,13 @@ def paired_columns(spec, operands):
     found, words = [], 0
     for name in names:
         more = ROW // 16 * operands[name][0].itemsize // 2
-        if words + more <= MOST_WORDS and _in_pairs(*operands[name]):
+        if words + more <= MOST_WORDS and in_pairs(*operands[name]):
             found.append(name)
             words += more
     return tuple(found)
 
 
-def _in_pairs(tensor, strides):
+def in_pairs(tensor, strides):
     """Whether every second column of an array begins a multiple of two elements after address 0, and the next one follows it."""
     _, column, *others = strides
     return (tensor.dtype in ("float16", "bfloat16", "float32") and column == 1 and tensor.alignment % (2 * tensor.itemsize) == 0

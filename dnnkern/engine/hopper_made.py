@@ -21,7 +21,7 @@ from .constants import constants
 from .cost import sm_issue_seconds
 from .functions import steps_instructions
 from .hopper import ROW
-from .hopper_columns import make_column_words
+from .hopper_columns import in_pairs, make_column_words
 
 DEPTH = 64  # elements of k in a stage, 128 bytes of what is made
 STEP = 16   # of them in a product
@@ -188,11 +188,8 @@ def _make_fill(item, groups):
 def paired(making):
     """Numbers of a program's operands that a thread can load two neighbours of at a time: by column, every second one aligned. Host
     function."""
-    def fits(tensor, steps):
-        return (tensor.dtype in ("float16", "bfloat16", "float32") and steps.column == 1 and tensor.alignment % (2 * tensor.itemsize) == 0
-                and all(s % 2 == 0 for s in steps.batch))
     return tuple(k for k, ((_, access), tensor, steps) in enumerate(zip(making.made.program.operands, making.extras, making.steps))
-                 if access == "column" and fits(tensor, steps))
+                 if access == "column" and in_pairs(tensor, (0, steps.column, *steps.batch)))
 
 
 @functools.cache

@@ -289,7 +289,7 @@ class WithRowProgram(WithProgram):
     @property
     def wide(self):
         """Whether offsets in the program's operands need 64 bits."""
-        return any(sum(abs(s) * (n - 1) for s, n in zip(strides, self.x.shape) if n) >= 2 ** 31 for strides in self.extra_strides)
+        return reaches_far(self.extra_strides, self.x.shape)
 
     @property
     def row_refusal(self):
@@ -322,6 +322,21 @@ class WithRowProgram(WithProgram):
     def element_dims(self):
         """How many those are; 0 without a program."""
         return len(self.joint_form.outer + self.joint_form.row) if self.program else 0
+
+
+def reaches_far(all_strides, shape):
+    """Whether offsets in some array of this shape need 64 bits; `all_strides` are those of each, in elements."""
+    return any(sum(abs(s) * (n - 1) for s, n in zip(strides, shape) if n) >= 2 ** 31 for strides in all_strides)
+
+
+def check_functions(op, name, program, accumulators):
+    """Raise unless a field is a program of so many accumulators that stores and reduces nothing."""
+    from ..device.program import Program
+    if not isinstance(program, Program):
+        raise TypeError(f"{op}: {name}: got {type(program).__name__}; expected a Program")
+    if program.accumulators != accumulators or program.stores or program.reductions:
+        raise ValueError(f"{op}: {name}: a program of {program.accumulators} accumulators, {len(program.stores)} stores and "
+                         f"{len(program.reductions)} reductions; expected {accumulators} and none")
 
 
 def check_access(op, name, access, steps):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..host.products import INPUTS
-from .programs import check_access, members_argument
+from .programs import check_access, check_functions, members_argument
 
 if TYPE_CHECKING:
     from ..device.program import Program
@@ -53,13 +53,8 @@ class Prologue:
 
     def check(self, op, of, t, steps):
         """Raise unless it makes something of the tensor `t`, operand `of` of `op`; `steps` are those of the extras."""
-        from ..device.program import Program
         name, p = f"prologue_{of}", self.program
-        if not isinstance(p, Program):
-            raise TypeError(f"{op}: {name}: got {type(p).__name__}; expected a Program")
-        if p.accumulators != 1 or p.stores or p.reductions:
-            raise ValueError(f"{op}: {name}: a program of {p.accumulators} accumulators, {len(p.stores)} stores and {len(p.reductions)} "
-                             "reductions; expected 1 and none")
+        check_functions(op, name, p, 1)
         if t.dtype not in SOURCES:
             raise TypeError(f"{op}: {of} is {t.dtype}; expected one of {', '.join(SOURCES)} beside a prologue")
         if self.dtype not in INPUTS or self.dtype == "float64":

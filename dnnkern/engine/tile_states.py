@@ -127,8 +127,15 @@ def states_bytes(parts, bm, bn):
 
 
 def states_seconds(nbytes, device):
-    """Time of the launch that merges states of so many bytes, written and read."""
-    return LAUNCH + Cost(reduction=2 * nbytes / device.bandwidth)
+    """Time of the launch that merges states of so many bytes, written and read; 0 without any."""
+    return LAUNCH + Cost(reduction=2 * nbytes / device.bandwidth) if nbytes else 0.0
+
+
+def stored_first_refusal(problem):
+    """Why a kernel that stores results before it reduces them cannot take a problem's reductions, or None."""
+    if problem.reductions and problem.in_place:
+        return "reductions where c is y, or beta: what the output held is read when it has been stored"
+    return None
 
 
 def states_argument(parts, bm, bn, first=0):

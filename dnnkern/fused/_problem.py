@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..device.program import DTYPES, Program, loaded_type
 from ..engine.form import Operand, canonical, spread
+from ..host.canonical import check_output
 from ..host.tensor import Tensor
 
 ARRAYS, DIMS = 16, 8
@@ -173,11 +174,7 @@ def make_fused(tensors, outs, program, axes, aliases):
     shape = broadcast(tensors)
     for k, (t, (_, dtype, _)) in enumerate(zip(outs or (), program.stores)):
         name = f"out[{k}]" if len(outs) > 1 else "out"
-        if t.dtype != dtype:
-            raise TypeError(f"fused_pointwise: {name} is {t.dtype}, the result is {dtype}")
-        if t.shape != shape:
-            raise ValueError(f"fused_pointwise: {name} has shape {t.shape}, the result has {shape}")
-        t.check_addresses("fused_pointwise", name)
+        check_output("fused_pointwise", t, shape, dtype, name)
     if outs is None:
         outs = tuple(Tensor.packed(shape, dtype) for _, dtype, _ in program.stores)
     ndim = outs[0].ndim
@@ -185,13 +182,13 @@ def make_fused(tensors, outs, program, axes, aliases):
     return FusedProblem(program, tensors, outs, axes, tuple(f"x{k}" for k in range(len(tensors)) if f"x{k}" in aliases))
 
 
-def broadcast(tensors):
+def broadcast(tensors, op="fused_pointwise"):
     """The shape that arrays have together, as NumPy broadcasts."""
     ndim, found = max((t.ndim for t in tensors), default=0), []
     for sizes in zip(*((1,) * (ndim - t.ndim) + t.shape for t in tensors)):
         wanted = {n for n in sizes if n != 1} or {1}
         if len(wanted) > 1:
-            raise ValueError("fused_pointwise: the shapes of " + ", ".join(f"inputs[{k}] {t.shape}" for k, t in enumerate(tensors))
+            raise ValueError(f"{op}: the shapes of " + ", ".join(f"inputs[{k}] {t.shape}" for k, t in enumerate(tensors))
                              + " do not broadcast")
         found += wanted
     return tuple(found)

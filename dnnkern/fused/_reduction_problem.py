@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..engine.form import Dim, Form, Operand, canonical, spread
-from ..host.canonical import normal_axes
+from ..host.canonical import check_output, normal_axes
 from ..host.tensor import Tensor
 from ._problem import ARRAYS, DIMS, OfArrays, broadcast
 from ._staged import StagedProgram
@@ -162,21 +162,14 @@ def make_fused_reduction(tensors, outs, program, axes, index_axes, aliases):
     for k, t in enumerate(tensors):
         if t is None:
             raise TypeError(f"{OP}: inputs[{k}]: got NoneType; expected an array")
-    try:
-        shape = broadcast(tensors)
-    except ValueError as error:
-        raise ValueError(str(error).replace("fused_pointwise", OP)) from None
+    shape = broadcast(tensors, OP)
     axes = normal_axes(axes, len(shape), OP)
     index_axes = tuple(axis + len(shape) if -len(shape) <= axis < 0 else axis for axis in index_axes)
     row_shape = tuple(1 if k in axes else n for k, n in enumerate(shape))
     shapes = [row_shape if access == "row" else shape for _, _, access in program.stores]
     for k, (t, wanted, (_, dtype, _)) in enumerate(zip(outs or (), shapes, program.stores)):
         name = f"out[{k}]" if len(outs) > 1 else "out"
-        if t.dtype != dtype:
-            raise TypeError(f"{OP}: {name} is {t.dtype}, the result is {dtype}")
-        if t.shape != wanted:
-            raise ValueError(f"{OP}: {name} has shape {t.shape}, the result has {wanted}")
-        t.check_addresses(OP, name)
+        check_output(OP, t, wanted, dtype, name)
     if outs is None:
         outs = tuple(Tensor.packed(wanted, dtype) for wanted, (_, dtype, _) in zip(shapes, program.stores))
     return FusedReductionProblem(program, tensors, outs, shape, axes, index_axes)

@@ -50,7 +50,7 @@ class Walk:
     def step(self) -> Pass:
         return self.staged.passes[self.level]
 
-    @property
+    @functools.cached_property
     def program(self):
         """What `_moves` asks for: its loads and stores are the arrays."""
         return self.step.moves
@@ -68,21 +68,21 @@ class Walk:
         """Rows of a block at a time, in each lane."""
         return THREADS // self.across
 
-    @property
+    @functools.cached_property
     def states(self):
         """Of a thread's columns."""
         staged = self.staged
         modes = staged.stages.levels[self.level].modes if self.step.reduced else ()
         return States(modes, staged.compute, self.chunks.elements)
 
-    @property
+    @functools.cached_property
     def words(self):
         """Of a thread's inputs, nearly."""
         loads = [dtype for dtype, access in self.program.loads if access in ("matrix", "index")]
         return sum((1 if once else self.lanes) * self.chunks.elements * ITEMSIZE[dtype] // 4
                    for dtype, unit, once in zip(loads, self.chunks.units, self.chunks.once) if unit)
 
-    @property
+    @functools.cached_property
     def registers(self):
         """Of a thread, nearly."""
         wide = 2 if self.staged.compute == "float64" else 1

@@ -185,15 +185,14 @@ def estimate(problem, device, config):
     forms = problem.forms
     grid = ceil_div(forms.count, config.block // config.threads)
     resident, passes = config.blocks, len(problem.program.stages.levels)
-    fill = forms.length / (config.threads * config.lanes * config.chunks.elements)
+    elements, slower = config.lanes * config.chunks.elements, COST.parts if config.cover == "parts" else 1.0
+    fill = forms.length / (config.threads * elements)
     flight = config.block * resident * 4 * config.words * fill
     each = element_instructions(problem.program, config.keeps) + COST.access / config.chunks.elements * config.arrays
-    each *= COST.parts if config.cover == "parts" else 1.0
-    issue = issue_seconds(forms.count * config.threads, COST.thread * passes + config.lanes * config.chunks.elements * each, device)
-    strided = COST.parts if config.cover == "parts" else 1.0
-    work = overlap(memory=strided * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight), issue=issue)
+    each *= slower
+    issue = issue_seconds(forms.count * config.threads, COST.thread * passes + elements * each, device)
+    work = overlap(memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight), issue=issue)
     work = work.slowed(tail=tail(grid, resident, device))
-    elements = config.lanes * config.chunks.elements
     wait = COST.alone + COST.level * passes + COST.element * elements + COST.block * (config.threads > 32) * config.threads
     return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * resident)))
 

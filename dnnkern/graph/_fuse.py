@@ -178,7 +178,7 @@ def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1), sources=S
     if part.dtype(t) != dtype:  # whatever reads the tensor reads this
         last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
     loads, reads, numbers, axes = loads_of(values, of_operand)
-    return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes, main)
+    return Chain(program_of(part, values, loads, (), last), reads, (), numbers, axes, main)
 
 
 def _compute_nodes(part, operations, values, known, nodes, readers=()):
@@ -186,17 +186,21 @@ def _compute_nodes(part, operations, values, known, nodes, readers=()):
     shape, readers = part.spec.tensor((nodes or part.nodes)[0].outputs[0][1]).dim, [*nodes, *readers]
 
     def load(uid):
-        t = part.spec.tensor(uid)
-        if t.by_value:
-            found = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
-        else:
-            ref = part.memory(t).broadcast(shape)
-            found = values.load(ref.dtype, ref)
-        known[uid] = found
-        return found
+        known[uid] = loaded(part, values, uid, lambda ref: shape)
+        return known[uid]
 
     for node in nodes:
         compute_node(part, operations, values, known, node, readers, load)
+
+
+def loaded(part, values, uid, shape_of):
+    """A tensor as a value: a number, or what lies in memory, broadcast to ``shape_of(ref)``."""
+    t = part.spec.tensor(uid)
+    if t.by_value:
+        return values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
+    ref = part.memory(t)
+    ref = ref.broadcast(shape_of(ref))
+    return values.load(ref.dtype, ref)
 
 
 def compute_node(part, operations, values, known, node, readers, load):
@@ -263,8 +267,8 @@ def _finished(part, values, known, anchor, allowed, of_anchor, nodes, reduced):
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
         main = results.pop(able[-1])
     loads, reads, numbers, axes = loads_of(values, None if anchor is None else of_anchor)
-    program = _program(part, values, loads, [(value, ref.dtype) for value, ref in results], main and main[0],
-                       [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
+    program = program_of(part, values, loads, [(value, ref.dtype) for value, ref in results], main and main[0],
+                         [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
     return Chain(program, reads, tuple(ref for _, ref in results), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))
 
 
@@ -288,7 +292,7 @@ def loads_of(values, of_anchor):
     return loads, tuple(reads), tuple(numbers), tuple(axes)
 
 
-def _program(part, values, loads, stored, result, reduced=()):
+def program_of(part, values, loads, stored, result, reduced=()):
     """The `Program` of values; `stored` are (value, dtype), `reduced` (value, mode, over what, dtype)."""
     number = values.number
     try:

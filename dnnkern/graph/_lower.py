@@ -2,7 +2,7 @@
 from ._errors import cudnnGraphNotSupportedError
 from ._fuse import lower_pointwise
 from ._part import Part
-from ._partition import is_pointwise, split
+from ._partition import split
 from ._rows import has_rows, lower_rows
 from ._views import placed, views
 
@@ -41,7 +41,7 @@ def _is_mixed(part):
 
 def _lower_part(part, operations):
     operation = operations[part.node.op]
-    if has_rows(part.nodes, is_pointwise):
+    if has_rows(part.nodes):
         return lower_rows(part, operations)
     if operation.formula is not None and (len(part.nodes) > 1 or operation.lower_node is None or _is_mixed(part)):
         try:

@@ -4,7 +4,7 @@ reductions among them (`_rows`). Those that an anchor reads are its prologue, by
 import itertools
 
 from ._ir import over_of, prologue
-from ._rows import has_rows, refusal
+from ._rows import has_rows, is_pointwise, is_reduction, refusal
 from ._rows import split as split_rows
 from ._views import views
 from .ops import OPERATIONS
@@ -110,7 +110,7 @@ class _Graph:
     def refusal(self, merged, source, k):
         """Why these nodes are no part, as far as they themselves say."""
         nodes = [self.nodes[m] for m in merged]
-        if self.rows and has_rows(nodes, is_pointwise):
+        if self.rows and has_rows(nodes):
             return refusal(self.spec, nodes) or self._size_refusal(merged)
         if not is_pointwise(self.nodes[k]) and not (self.prologues and OPERATIONS[self.nodes[k].op].makes) and not self._reduces(k):
             return f"{self.nodes[k].op} takes its operands from memory"
@@ -149,7 +149,7 @@ class _Graph:
 
     def _reduces(self, m):
         """Whether a node is a reduction, which may join an anchor."""
-        return self.reductions and OPERATIONS[self.nodes[m].op].reduces is not None
+        return self.reductions and is_reduction(self.nodes[m])
 
     def _reduction_refusal(self, m, anchors, merged):
         """Why a reduction is none of a part with these anchors, or None."""
@@ -193,19 +193,9 @@ class _Graph:
         return len(found | {uid for uid in inside if uid in outside or not self.spec.tensor(uid).virtual})
 
 
-def is_reduction(node):
-    """Whether a node reduces its input."""
-    return OPERATIONS[node.op].reduces is not None
-
-
-def is_pointwise(node):
-    """Whether a node computes every element from the same element of its operands."""
-    return OPERATIONS[node.op].formula is not None
-
-
 def _anchor_first(nodes):
     """The anchor, then the others in their order: what they read besides is there before the anchor starts."""
-    if has_rows(nodes, is_pointwise):
+    if has_rows(nodes):
         return tuple(nodes)
     own = {uid for node in nodes for _, uid in node.outputs}
     return tuple(sorted(nodes, key=lambda n: is_pointwise(n) or is_reduction(n) and any(uid in own for _, uid in n.inputs)))
@@ -231,7 +221,7 @@ def _in_order(part, reads):
 def split(spec, nodes):
     """A part that cannot run as one kernel, as several: without its reductions, and each of these; its prologue, and the others; the
     anchor, and its neighbours; or half of the nodes and the others. Where the parts would wait for each other, every node is a part."""
-    if has_rows(nodes, is_pointwise):
+    if has_rows(nodes):
         return split_rows(spec, nodes)
     if reductions := tuple(n for n in nodes[1:] if is_reduction(n)):
         return tuple(n for n in nodes if all(n is not r for r in reductions)), *((r,) for r in reductions)

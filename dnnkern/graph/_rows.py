@@ -10,18 +10,23 @@ from ..fused import FusedReductionProblem, Reduction, StagedProgram
 from ..host.products import FLOATS
 from ._enums import DTYPE
 from ._errors import cudnnGraphNotSupportedError
-from ._fuse import compute_node, loads_of, rounded, stored, Values
-from ._part import Value
+from ._fuse import Values, compute_node, loaded, loads_of, rounded, stored
+from .ops import OPERATIONS
 
 OF_FLOATS = tuple(t for t, dtype in DTYPE.items() if dtype in FLOATS)
 
 
 def is_reduction(node):
-    """Whether a node is a reduction of one tensor, or several of it."""
-    return node.op in ("reduction", "genstats")
+    """Whether a node reduces its input."""
+    return OPERATIONS[node.op].reduces is not None
 
 
-def has_rows(nodes, is_pointwise):
+def is_pointwise(node):
+    """Whether a node computes every element from the same element of its operands."""
+    return OPERATIONS[node.op].formula is not None
+
+
+def has_rows(nodes):
     """Whether nodes are a part of this kind."""
     return len(nodes) > 1 and any(map(is_reduction, nodes)) and all(is_reduction(n) or is_pointwise(n) for n in nodes)
 
@@ -77,17 +82,13 @@ def lower_rows(part, operations):
     tensors = [spec.tensor(uid) for node in reductions for _, uid in (*node.inputs, *node.outputs)]
     compute = "float64" if "DOUBLE" in {*(t.dtype for t in tensors), *(node.compute for node in reductions)} else "float32"
 
+    def shape_of(ref):
+        missing = len(dim) - len(ref.shape)
+        return row if all(a < missing or ref.shape[a - missing] == 1 for a in axes) else dim
+
     def load(uid):
         if uid not in known:
-            t = spec.tensor(uid)
-            if t.by_value:
-                known[uid] = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
-            else:
-                ref = part.memory(t)
-                missing = len(dim) - len(ref.shape)
-                of_row = all(a < missing or ref.shape[a - missing] == 1 for a in axes)
-                ref = ref.broadcast(row if of_row else dim)
-                known[uid] = values.load(ref.dtype, ref)
+            known[uid] = loaded(part, values, uid, shape_of)
         return known[uid]
 
     for node in part.nodes:

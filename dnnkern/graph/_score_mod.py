@@ -4,8 +4,7 @@ Masks by position come first: a result ``binary_select(score, -inf, mask)`` whos
 of their distance, becomes the family's window, so that tiles which it masks are skipped. What is left is a `Program`.
 """
 from ..device.pointwise import Function
-from ._fuse import Chain, Values, _program, compute_node, loads_of, rounded
-from ._part import Value
+from ._fuse import Chain, Values, compute_node, loaded, loads_of, program_of, rounded
 
 AXES = (-2,), -1
 """Of scores: queries, keys; the others are a batch."""
@@ -51,7 +50,8 @@ def _covers(mask, window):
 
 def _identity(part, compute):
     values = Values(1)
-    return Chain(_program(part, values, (), (), values.step(Function.of("identity"), [("accumulator", 0)], None, compute)), (), (), (), ())
+    same = values.step(Function.of("identity"), [("accumulator", 0)], None, compute)
+    return Chain(program_of(part, values, (), (), same), (), (), (), ())
 
 
 def _chain(part, operations, inside, accumulators, result):
@@ -63,14 +63,8 @@ def _chain(part, operations, inside, accumulators, result):
     nodes = inside.makers_of(result)
 
     def load(uid):
-        t = part.spec.tensor(uid)
-        if t.by_value:
-            found = values.load(part.dtype(t), float(t.value) if t.constant else Value(uid))
-        else:
-            ref = part.memory(t).broadcast(inside.shape)
-            found = values.load(ref.dtype, ref)
-        known[uid] = found
-        return found
+        known[uid] = loaded(part, values, uid, lambda ref: inside.shape)
+        return known[uid]
 
     for node in nodes:
         if node.op == "gen_index":
@@ -85,7 +79,7 @@ def _chain(part, operations, inside, accumulators, result):
         last = values.step(Function.of("identity"), [last], dtype if dtype != compute else None, compute)
     loads, reads, numbers, axes = loads_of(values, AXES)
     loads = _of_heads(loads, reads)
-    return Chain(_program(part, values, loads, (), last), reads, (), numbers, axes)
+    return Chain(program_of(part, values, loads, (), last), reads, (), numbers, axes)
 
 
 def _of_heads(loads, reads):

@@ -37,7 +37,8 @@ from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..engine.stores import make_group_store
-from ..engine.tile_states import Reducing, fragment_reductions, reduces, states_argument, states_bytes, states_refusal, with_finish
+from ..engine.tile_states import (Reducing, fragment_reductions, reduces, states_argument, states_bytes, states_refusal, states_seconds,
+                                  with_finish)
 from ..host.dtypes import ITEMSIZE as BYTES
 from ..host.launch import Argument, Launch
 
@@ -216,8 +217,9 @@ def estimate(problem, device, config):
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
-    partial = sums_bytes(parts, ranges) if ranges > 1 else states_bytes(parts, tile.bm, tile.bn)
-    return product + sum_seconds(partial, device) if partial else product
+    if ranges > 1:
+        return product + sum_seconds(sums_bytes(parts, ranges), device)
+    return product + states_seconds(states_bytes(parts, tile.bm, tile.bn), device)
 
 
 def bound(problem, device):

@@ -65,7 +65,7 @@ def estimate(problem, device, config):
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
     cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
     states = workspace(problem, device, config)
-    return cost + states_seconds(states, device) if states else cost
+    return cost + states_seconds(states, device)
 
 
 def _load_integer(p, i):

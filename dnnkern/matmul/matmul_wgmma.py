@@ -24,16 +24,14 @@ from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.tile_states import (WARP_ROWS, reduces, states_argument, states_bytes, states_refusal, states_seconds,
-                                  with_finish)
+                                  stored_first_refusal, with_finish)
 from ..host.launch import Argument, Launch
 
 
 def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
     parts = stored_by_rows(problem)
-    if parts.reduced and problem.in_place:
-        return "reductions where c is y: c is read when y has been stored"
-    return refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
+    return stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
 
 
 def configs(problem, device):
@@ -56,7 +54,7 @@ def estimate(problem, device, config):
     parts, tile = stored_by_rows(problem), config.tile
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts, problem.math)
     states = states_bytes(parts, WARP_ROWS, tile.bn)
-    return (states_seconds(states, device) if states else 0.0) + pack_seconds(operands, device) + product_seconds(
+    return states_seconds(states, device) + pack_seconds(operands, device) + product_seconds(
         problem, tile, device, tile_count(parts, tile) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 

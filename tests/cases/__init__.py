@@ -90,6 +90,14 @@ class Case:
     trivial = False  # whether zeros are the right answer
     gradient = None  # backward operations: callable(values) -> [(analytic, numeric, tolerance), ...], from the forward's reference
 
+    def call_problem(self, arrays, out, numbers, tail):
+        """A call of the case's own problem, which no public function makes."""
+        from dnnkern.registry import operation_of
+        problem = self.problem()
+        operation = operation_of(self.op).of(problem)
+        operands = tuple(map(arrays.get, operation.operands))
+        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
+
     def inputs(self):
         """{name: Place} of the operands; None for those that are left out."""
         raise NotImplementedError

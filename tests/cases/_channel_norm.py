@@ -168,14 +168,10 @@ class ChannelNorm(Programmed, Case):
     def call_fused(self, arrays, out, tail):
         """Run the problem with its program as what makes such problems does."""
         from dnnkern.registry import operation_of
-        problem = self.problem()
-        plain = operation_of(self.op)
-        operation, scalars = plain.of(problem), [getattr(self, name) for name in plain.scalars]
-        operands = tuple(arrays.get(name) for name in operation.operands)
         if isinstance(out, tuple):
             out = out[:len(out) - len(self.in_place())]
-        return operation.call(operands, out, (problem,), (*scalars, *self.fused.numbers), tail.pop("workspace", None),
-                              tail.pop("stream", None), tail)
+        scalars = [getattr(self, name) for name in operation_of(self.op).scalars]
+        return self.call_problem(arrays, out, (*scalars, *self.fused.numbers), tail)
 
     def values(self, mode):
         """Statistics and y that backward operations get are those of x."""

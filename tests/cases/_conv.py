@@ -189,12 +189,7 @@ class Conv(Case):
     def call(self, arrays, out=None, **tail):
         import dnnkern
         if self.fused:
-            from dnnkern.registry import operation_of
-            problem = self.problem()
-            operation = operation_of(self.op).of(problem)
-            operands = tuple(arrays.get(name) for name in operation.operands)
-            return operation.call(operands, out, (problem,), (self.alpha, self.beta, *self.fused.numbers), tail.pop("workspace", None),
-                                  tail.pop("stream", None), tail)
+            return self.call_problem(arrays, out, (self.alpha, self.beta, *self.fused.numbers), tail)
         stride, padding, dilation, groups, layout = self._window()
         window = dict(stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
         common = dict(alpha=self.alpha, beta=self.beta, math=self.math, out=out[0] if isinstance(out, tuple) else out, **tail)

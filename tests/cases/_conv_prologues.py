@@ -46,12 +46,7 @@ class MadeConv(Conv):
         return replace(plain, x=x, prologue_a=Prologue(program, self.dtype, extras))
 
     def call(self, arrays, out=None, **tail):
-        from dnnkern.registry import operation_of
-        problem = self.problem()
-        operation = operation_of(self.op).of(problem)
-        operands = tuple(arrays.get(name) for name in operation.operands)
-        numbers = self.alpha, self.beta, *(self.fused.numbers if self.fused else ())
-        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
+        return self.call_problem(arrays, out, (self.alpha, self.beta, *(self.fused.numbers if self.fused else ())), tail)
 
     def _float_values(self, rng):
         values, places = super()._float_values(rng), self.inputs()

@@ -39,12 +39,7 @@ class _Reduced:
                        extras=tuple(Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in places))
 
     def call(self, arrays, out=None, **tail):
-        from dnnkern.registry import operation_of
-        problem = self.problem()
-        operation = operation_of(self.op).of(problem)
-        operands = tuple(arrays.get(name) for name in operation.operands)
-        return operation.call(operands, out, (problem,), (self.alpha, self.beta), tail.pop("workspace", None), tail.pop("stream", None),
-                              tail)
+        return self.call_problem(arrays, out, (self.alpha, self.beta), tail)
 
     def reference(self, values, tensor_cores=False):
         plain = replace(self, reductions=())

@@ -57,12 +57,7 @@ class MadeMatmul(Matmul):
         return replace(plain, **more)
 
     def call(self, arrays, out=None, **tail):
-        from dnnkern.matmul import OPERATION
-        problem = self.problem()
-        operation = OPERATION.of(problem)
-        operands = tuple(arrays.get(name) if getattr(problem, name) is not None else None for name in operation.operands)
-        numbers = self.alpha, self.beta, *(self.fused.numbers if self.fused else ())
-        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
+        return self.call_problem(arrays, out, (self.alpha, self.beta, *(self.fused.numbers if self.fused else ())), tail)
 
     def _float_values(self, rng):
         values = super()._float_values(rng)

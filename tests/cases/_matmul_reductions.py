@@ -42,12 +42,7 @@ class ReducedMatmul(Matmul):
                        extras=tuple(Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in places))
 
     def call(self, arrays, out=None, **tail):
-        from dnnkern.matmul import OPERATION
-        problem = self.problem()
-        operation = OPERATION.of(problem)
-        operands = tuple(arrays.get(name) if getattr(problem, name) is not None else None for name in operation.operands)
-        return operation.call(operands, out, (problem,), (self.alpha, self.beta), tail.pop("workspace", None), tail.pop("stream", None),
-                              tail)
+        return self.call_problem(arrays, out, (self.alpha, self.beta), tail)
 
     def reference(self, values, tensor_cores=False):
         plain = Matmul(**{f.name: getattr(self, f.name) for f in fields(Matmul)})

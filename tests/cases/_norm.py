@@ -125,12 +125,7 @@ class Norm(Programmed, Case):
     def call(self, arrays, out=None, **tail):
         import dnnkern
         if self.fused:
-            from dnnkern.registry import operation_of
-            problem = self.problem()
-            operation = operation_of(self.op).of(problem)
-            operands = tuple(arrays.get(name) for name in operation.operands)
-            return operation.call(operands, out, (problem,), (self.eps, *self.fused.numbers), tail.pop("workspace", None),
-                                  tail.pop("stream", None), tail)
+            return self.call_problem(arrays, out, (self.eps, *self.fused.numbers), tail)
         names = [name for name in self.names if name not in ("residual", "dsummed")]
         return getattr(dnnkern, self.op)(*(arrays[name] for name in names), axis=self.axis, out=out, **self.keywords(arrays), **tail)
 

@@ -248,13 +248,9 @@ class Sdpa(Case):
         parts = SCORE_MODS[self.modifier].parts(self.compute, self.sizes, self.tensors(), self.op == "sdpa_bwd")
         return dataclasses.replace(problem, **parts)
 
-    def call_with_score_mod(self, operation, arrays, out, tail):
-        """A call of the operation with the problem's own operands, which is no public function's."""
-        problem = self.problem()
-        operation = operation.of(problem)
-        operands = tuple(arrays.get(name) for name in operation.operands)
-        numbers = self.seed, self.offset, *SCORE_MODS[self.modifier].numbers(self.op == "sdpa_bwd")
-        return operation.call(operands, out, (problem,), numbers, tail.pop("workspace", None), tail.pop("stream", None), tail)
+    def call_with_score_mod(self, arrays, out, tail):
+        """A call of the problem, which is no public function's."""
+        return self.call_problem(arrays, out, (self.seed, self.offset, *SCORE_MODS[self.modifier].numbers(self.op == "sdpa_bwd")), tail)
 
     def tensors(self):
         """Descriptors of operands and results by name."""
@@ -446,8 +442,7 @@ class Forward(Sdpa):
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
         if self.modifier:
-            from dnnkern.attention import SDPA_FWD
-            return self.call_with_score_mod(SDPA_FWD, arrays, out, tail)
+            return self.call_with_score_mod(arrays, out, tail)
         scales = {name: arrays[name] for name in self.scales}
         return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, return_stats=self.stats,
                         out_dtype=self.out_dtype, **scales, **self.keywords(arrays, out, tail))

@@ -41,8 +41,7 @@ class Backward(Sdpa):
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_bwd
         if self.modifier:
-            from dnnkern.attention import SDPA_BWD
-            return self.call_with_score_mod(SDPA_BWD, arrays, out, tail)
+            return self.call_with_score_mod(arrays, out, tail)
         more = {"bias_gradient": self.wanted} if self.bias is not None else {}
         if self.of_sink:
             more["sink_gradient"] = True

@@ -131,12 +131,7 @@ class Matmul(Case):
     def call(self, arrays, out=None, **tail):
         from dnnkern import matmul
         if self.fused:
-            from dnnkern.matmul import OPERATION
-            problem = self.problem()
-            operation = OPERATION.of(problem)
-            operands = tuple(arrays.get(name) if getattr(problem, name) is not None else None for name in operation.operands)
-            return operation.call(operands, out, (problem,), (self.alpha, self.beta, *self.fused.numbers), tail.pop("workspace", None),
-                                  tail.pop("stream", None), tail)
+            return self.call_problem(arrays, out, (self.alpha, self.beta, *self.fused.numbers), tail)
         out = out[0] if isinstance(out, tuple) else out
         return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], c=arrays["c"], alpha=self.alpha, beta=self.beta, transpose_a=self.ta,
                       transpose_b=self.tb, activation=self.activation, math=self.math, out_dtype=self.out_dtype,

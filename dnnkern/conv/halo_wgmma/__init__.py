@@ -211,7 +211,7 @@ def estimate(problem, device, config):
                    waits=times * (COST.waiting * config.lines + late))
     work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)
     states = workspace(p, device, config)
-    finish = states_seconds(states, device) if states else 0.0
+    finish = states_seconds(states, device)
     return finish + Cost(launch=COST.start) + overlap(work, exposed=COST.exposed, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
 
 

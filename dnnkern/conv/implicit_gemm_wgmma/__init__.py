@@ -40,12 +40,13 @@ from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
-from ...engine.tile_states import WARP_ROWS, states_argument, states_bytes, states_refusal, states_seconds, with_finish
+from ...engine.tile_states import (WARP_ROWS, states_argument, states_bytes, states_refusal, states_seconds, stored_first_refusal,
+                                   with_finish)
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .._prologue import making_of_image, prologue_refusal
-from .._states import reductions_refusal, states_of
+from .._states import states_of
 from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
 from .made import make_pixel_rows
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
@@ -176,7 +177,7 @@ def estimate(problem, device, config):
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
     states = states_bytes(states_of(problem), WARP_ROWS, tile.bn)
-    finish = states_seconds(states, device) if states else 0.0
+    finish = states_seconds(states, device)
     return (finish + Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
             + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
 
@@ -361,7 +362,7 @@ def _program_refusal(problem, parts):
     for name, (_, access), steps in zip(operand_names(problem.program), problem.program.operands, _operand_steps(problem, parts)):
         if steps.row is None:
             return f"the pixels of {name}, an operand of the program, are not evenly spaced"
-    return reductions_refusal(problem) or states_refusal(states_of(problem), WARP_ROWS, 32)
+    return stored_first_refusal(problem) or states_refusal(states_of(problem), WARP_ROWS, 32)
 
 
 def build(problem, device, config):

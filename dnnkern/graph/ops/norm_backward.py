@@ -226,9 +226,11 @@ def _lower_channels(part, kind, statistic, **fields):
     beside = dict(zip(beside, others))
     chain = past.chain and past.chain.permuted((0, *range(2, rank), 1) if layout == "NHWC" else range(rank))
     mean, rstd = (squeezed(arrays.statistic(port), statistic) for port in ("MEAN", "INV_VARIANCE"))
-    kept = {name: beside.pop(name) for name in ("dresidual",) if name in beside}
-    part.problem(kind, {"dy": dy, "x": x, "gamma": squeezed(arrays.weight("SCALE"), (1,)), "mean": mean, "rstd": rstd, "y": None, **beside},
-                 {"dx": dx, "dgamma": dgamma, "dbeta": dbeta, **kept}, chain=chain, layout=layout,
+    results = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+    if past.kept is not None:
+        results["dresidual"] = beside["dresidual"]
+    part.problem(kind, {"dy": dy, "x": x, "gamma": squeezed(arrays.weight("SCALE"), (1,)), "mean": mean, "rstd": rstd,
+                        "y": beside.get("y")}, results, chain=chain, layout=layout,
                  activation=activation_of(part.node.op, past.activation), **fields)
     arrays.done()
 

@@ -234,8 +234,8 @@ def _made_image(part):
     dtype = common_dtype(*dtypes) or dtypes[0]
     if dtype not in ("float16", "bfloat16", "float32"):
         raise cudnnGraphNotSupportedError(f"{part}: a prologue makes {', '.join(dtypes)}; convolutions take float16, bfloat16 and float32")
-    rank = len(part.spec_of("X").dim)
-    made = prologue_of(part, OPERATIONS, "X", dtype, ((0, *range(2, rank)), 1))
+    pixels, (channels,) = _axes(len(part.spec_of("X").dim))
+    made = prologue_of(part, OPERATIONS, "X", dtype, (pixels, channels))
     return {"X": made.main, "W": part.converted(part.input("W"), dtype)}, made, dtype
 
 
@@ -286,7 +286,7 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
 
 
 def _axes(rank):
-    """Of a result: the axes of pixels, and of channels."""
+    """Of an image: the axes of pixels, and of channels."""
     return (0, *range(2, rank)), (1,)
 
 
