@@ -10,7 +10,7 @@ from dnnkern.device.dependent import wait_for_previous_grid
 from dnnkern.device.tma import prefetch_tensor_map, tensor_map_address
 from dnnkern.device.vec import shared_address
 from dnnkern.host import graphs
-from dnnkern.host.launch import Argument, Executable, Launch
+from dnnkern.host.launch import Argument, Executable, Launch, SimulatedExecutable
 from dnnkern.host.tensormap import Im2colMap, TensorMap
 from kit import launch
 
@@ -91,6 +91,20 @@ def test_cluster_ranks():
     y = np.full(8, -1, np.int32)
     launch(kernel, 8, 32, y, cluster=(4, 1, 1))
     np.testing.assert_array_equal(y, [0, 1, 2, 3] * 2)
+
+
+@pytest.mark.skipif(not SIMULATED, reason="of the simulator: a GPU's values are packed by their number")
+def test_values_are_counted():
+    @cuda.jit(launch_bounds=1)
+    def one(y):
+        y[0] = f32(1)
+    y = np.zeros(1, np.float32)
+    plan = SimulatedExecutable([Launch(one, (1, 1, 1), (1, 1, 1), (Argument("float32*", "y"),))], [("y", "pointer"), ("eps", "null")], 0)
+    plan.execute((y,), None)
+    assert y[0] == 1
+    for values in ((), (y, 0.5)):
+        with pytest.raises(TypeError, match=f"{len(values)} values of a plan with 1: y"):
+            plan.execute(values, None)
 
 
 @on_gpu

@@ -413,7 +413,9 @@ class SimulatedExecutable(HostExecutable):
         self.title = title
 
     def execute(self, values, stream, **how):
-        """Run every launch to its end; `how` is for `Kernel.simulate`."""
+        """Run every launch to its end; `how` is for `Kernel.simulate`. TypeError of values that a GPU would not take."""
+        if len(values) != len(self.parameters):
+            raise TypeError(f"{len(values)} values of a plan with {len(self.parameters)}: {', '.join(name for name, _ in self.parameters)}")
         started = time.perf_counter()
         for launch in self.launches:
             arguments = [self._argument(a, values) for a in launch.arguments]
