@@ -80,7 +80,22 @@ def convolution(graph):
     return {tx: x, tw: w, ts: scale, tb: bias, ta: after}, y, np.maximum(found * after, 0)
 
 
-GRAPHS = int8_by_bfloat16, scale_bias_relu, both, index_of_k, convolution
+def filter_gradient(graph):
+    """The same image in front of the gradient of its filters."""
+    x, d = normal(2, 5, 4, 8).transpose(0, 3, 1, 2), normal(2, 5, 4, 16).transpose(0, 3, 1, 2)
+    scale, bias = (normal(1, 8, 1, 1, dtype=np.float32) for _ in range(2))
+    tx, td, ts, tb = (like(graph, array) for array in (x, d, scale, bias))
+    made = graph.relu(graph.bias(graph.scale(tx, ts), tb)).set_data_type(T.BFLOAT16)
+    y = graph.conv_wgrad(made, td, padding=[1, 1]).set_dim([16, 8, 3, 3]).set_stride([72, 1, 24, 8])
+    exact = np.maximum(x.astype(np.float32) * scale + bias, 0).astype(BF16).astype(float)
+    padded, found = np.pad(exact, ((0, 0), (0, 0), (1, 1), (1, 1))), np.zeros((16, 8, 3, 3))
+    for r in range(3):
+        for s in range(3):
+            found[:, :, r, s] = np.einsum("nchw,nkhw->kc", padded[:, :, r:r + 5, s:s + 4], d.astype(float))
+    return {tx: x, td: d, ts: scale, tb: bias}, y, found
+
+
+GRAPHS = int8_by_bfloat16, scale_bias_relu, both, index_of_k, convolution, filter_gradient
 
 
 @pytest.mark.parametrize("make", GRAPHS, ids=lambda f: f.__name__)

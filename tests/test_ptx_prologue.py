@@ -66,6 +66,25 @@ def test_images_are_made_without_spills(name, registers):
 
 
 @pytest.mark.ptx
+def test_images_are_made_while_tensor_cores_multiply():
+    """In front of a filter's gradient, in the stage: the products of the stage before are waited for after the next have begun."""
+    target = device("sm_90a")
+    p = ConvProblem("conv_bwd_filter", Tensor.packed((64, 56, 56, 64), "float16"), Tensor.packed((64, 3, 3, 64), "float16"),
+                    Tensor.packed((64, 56, 56, 64), "float16"), padding=1, layout="NHWC",
+                    prologue_a=Prologue(SCALE_BIAS_RELU, "float16", [Tensor.packed((64,), "float32")] * 2))
+    found = next(a for a in dispatch.algorithms("conv_bwd_filter") if a.name == "implicit_gemm_wgmma").configured(p, target)
+    launch = found.build(p, target, found.config)[0]
+    code = assembled(launch.kernel, launch.signature, target.arch)
+    assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+    assert "serializ" not in code.report, code.report
+    waits = [line for line in code.lines if line.startswith("WARPGROUP.DEPBAR")]
+    assert waits[0].endswith("gsb0, 0x1"), waits
+    products = [k for k, line in enumerate(code.lines) if line.startswith("HGMMA")]
+    stored = [k for k, line in enumerate(code.lines) if line.startswith("STS.128") and k < products[0]]
+    assert len(stored) == 4 and products[-1] < code.lines.index(waits[0]), (stored, products)
+
+
+@pytest.mark.ptx
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_operands_are_made_in_registers(name, arch):

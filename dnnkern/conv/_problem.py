@@ -73,8 +73,8 @@ class ConvProblem(WithPrologues):
     extras : tuple of Tensor
         The program's operands, those that are read broadcasting to the output, see `engine.programs`.
     prologue_a : Prologue or None
-        Of conv_fwd: what each element of x is made of, see `engine.prologues`; rows are pixels, columns channels. Padding is zero whatever
-        the program makes of zero.
+        Of conv_fwd and conv_bwd_filter: what each element of x is made of, see `engine.prologues`; rows are pixels, columns channels.
+        Padding is zero whatever the program makes of zero.
     """
     op: str
     x: Tensor
@@ -98,8 +98,8 @@ class ConvProblem(WithPrologues):
 
     def __post_init__(self):
         one_of("ConvProblem", "op", self.op, OUTPUT)
-        if self.prologue_a is not None and self.op != "conv_fwd":
-            raise ValueError(f"{self.op}: prologue_a of {self.prologue_a}; expected None, conv_fwd alone makes its image")
+        if self.prologue_a is not None and self.op == "conv_bwd_data":
+            raise ValueError(f"{self.op}: prologue_a of {self.prologue_a}; expected None, it reads no image")
         self.check_prologues(self.op)
         normal = checked(self, ROLES[self.op])
         for name, value in (*normal.items(), ("extras", tuple(self.extras))):
@@ -447,7 +447,7 @@ def checked(p, roles) -> dict:
 def _check_types(p, roles):
     f, forward = roles.function, p.op == "conv_fwd"
     operands = {"conv_fwd": "xw", "conv_bwd_data": "yw", "conv_bwd_filter": "xy"}[p.op]
-    given = [p.operand("a") if forward and role == "x" else getattr(p, role) for role in operands]
+    given = [p.operand("a") if role == "x" else getattr(p, role) for role in operands]
     check_dtypes(f, *given, getattr(p, OUTPUT[p.op]), tuple(getattr(roles, r) for r in operands), INPUTS if forward else FLOATS)
     one_of(f, "math", p.math, MATH)
     for name in ("bias", "residual"):

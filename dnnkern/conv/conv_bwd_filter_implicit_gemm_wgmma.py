@@ -12,6 +12,8 @@ Filters with enough tiles are stored directly.
 
 x and dy have contiguous channels; any filter, stride up to 8, dilation, padding, groups. It wins with some 32 channels and filters or more;
 with fewer, boxes of x are narrow and tiles mostly empty. Otherwise the second pass limits it: a third of the time for small images.
+
+An image that a program makes is made in the stages (`_filter_made`), once for each tap.
 """
 import functools
 from dataclasses import dataclass, replace
@@ -24,17 +26,20 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap
+from ..engine.cost import Cost, overlap, sm_issue_seconds
+from ..engine.functions import steps_instructions
 from ..engine.hopper import ROW, Tile, make_product
 from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments,
                                   product_seconds, steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, y_argument)
 from ..engine.hopper_stores import make_boxed_store
+from ..engine.programs import NOTHING
 from ..engine.roles import Roles, store_width
 from ..engine.scales import Scales
 from ..engine.split_k import sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
-from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
+from ._prologue import making_of_image, prologue_refusal
+from ._filter_wgmma import (PIXELS, WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
                             place_arguments, shape_of, spatial_dims, types_refusal)
 
 COST = constants("conv/filter_wgmma")
@@ -74,6 +79,9 @@ def supports(problem):
     pixel = pixel_stride(p)
     if pixel is None or pixel <= 0 or pixel % 8:
         return f"dy has strides {p.y.strides}; its pixels have to be evenly spaced by a multiple of 16 bytes"
+    reason = prologue_refusal(p)
+    if reason or p.prologue_a is not None and (p.x.itemsize != 2 or p.c % 8):
+        return reason or f"{p.c} channels of {p.x.dtype}; an image is made of multiples of 8 channels of 16 bits, in place"
     if p.pixels >= 2 ** 31 - 256:
         return f"{p.pixels} pixels; the most is 2**31 - 257"
     try:
@@ -131,7 +139,7 @@ def configs(problem, device):
     for width in _widths(problem):
         shape = shape_of(problem, width)
         for tile in TILES:
-            if tile.cluster > 1 or tile.bn % 64:
+            if tile.cluster > 1 or tile.bn % 64 or problem.prologue_a is not None and not _makes(width, tile):
                 continue
             found[Config(tile, width, 1)] = None
             for waves in (1, 2):
@@ -140,6 +148,11 @@ def configs(problem, device):
                 if ranges > 1 and _sums_bytes(problem, width, ranges) <= MOST_WORKSPACE:
                     found[Config(tile, width, ranges)] = None
     return list(found)
+
+
+def _makes(width, tile):
+    from ._filter_made import pieces_of  # programs are imported where there is one
+    return pieces_of(width, tile)
 
 
 def _sums_bytes(problem, width, ranges):
@@ -166,36 +179,44 @@ def estimate(problem, device, config):
     # tiles of a slice read the same pixels at about the same time
     read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
     product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=narrow)
+    if problem.prologue_a is not None:
+        instructions = COST.piece + 8 * COST.function * steps_instructions(problem.prologue_a.program)
+        stage = sm_issue_seconds(instructions * PIXELS * tile.bn / 8 * tile.blocks, device)
+        product = overlap(product, Cost(issue=stage * steps * ceil_div(tiles, device.sms * tile.blocks)))
     work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
     return work if _is_direct(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
 
 
-def _product(tile, dtype, width, dims, sink):
-    return make_product(tile, make_filter_loader(tile, dtype, width, dims), make_filter_locate(tile, width), sink)
+def _product(tile, dtype, width, dims, sink, made):
+    remake = None
+    if made is not None:
+        from ._filter_made import make_remake  # programs are imported where there is one
+        remake = make_remake(tile, width, dims, *made)
+    return make_product(tile, make_filter_loader(tile, dtype, width, dims), make_filter_locate(tile, width), sink, remake=remake)
 
 
 @functools.cache
-def kernel(special, width, dims):
-    """Sums over all pixels, stored to dw."""
+def kernel(special, width, dims, made=None):
+    """Sums over all pixels, stored to dw. `made`: what the image is made of, with the operands that come in pairs of channels."""
     tile = special.tile
-    product = _product(tile, special.operands[0], width, dims, make_sink(special))
+    product = _product(tile, special.operands[0], width, dims, make_sink(special), made)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma(dy, x, dw_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
                               each, columns, window, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha,
-                              beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras):
+                              beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, image, operands):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  columns, window),
                 MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
-                             c_row_stride, c_column_stride, extras))
+                             c_row_stride, c_column_stride, extras), None, (image, operands))
     return conv_bwd_filter_wgmma
 
 
 @functools.cache
-def partial_kernel(tile, dtype, width, dims):
-    """Sums over one slice of the pixels, to matrix number ``slice * groups + group`` of the workspace."""
+def partial_kernel(tile, dtype, width, dims, made=None):
+    """Sums over one slice of the pixels, to matrix number ``slice * groups + group`` of the workspace. `made`: as `kernel` has it."""
     store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
 
     @device_function
@@ -203,16 +224,26 @@ def partial_kernel(tile, dtype, width, dims):
         m, n, groups = out
         z = tile.k_slice * groups + tile.z
         store(acc, first, sums_map, staging, tile.row + offset, tile.column, z, thread, barrier, m, n, (), (), ())
-    product = _product(tile, dtype, width, dims, sink)
+    product = _product(tile, dtype, width, dims, sink, made)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma_partial(dy, x, sums, m, n, groups, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
-                                      b_batched, steps, each, columns, window):
+                                      b_batched, steps, each, columns, window, image, operands):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
-                 columns, window), (m, n, groups))
+                 columns, window), (m, n, groups), None, (image, operands))
     return conv_bwd_filter_wgmma_partial
+
+
+def _made(p):
+    """What the kernels are made for, and their two parameters: the image's extents, and its program's operands."""
+    making = making_of_image(p)
+    if making is None:
+        return None, (NOTHING, NOTHING)
+    from ..engine.hopper_made import paired  # programs are imported where there is one
+    from ._filter_made import Image
+    return (making.made, paired(making)), (Argument(Image, Image(p.n, *p.image, p.c)), making.argument(0))
 
 
 def build(problem, device, config):
@@ -225,19 +256,20 @@ def build(problem, device, config):
     dy_map, x_map = dy.argument(64, 0), Argument("tensormap", "x", spec=image_map(p, width))
     place = (Argument("int32", tiles), *place, columns, window)
     grid, block = (min(tiles, device.sms * tile.blocks), 1, 1), (tile.threads, 1, 1)
+    made, image = _made(p)
     if _is_direct(p, config):
         parts = _matrix(p)
         by_tma = stored_by_tma(parts)
         special = Specialisation(tile, (p.dtype, p.dtype, "mn", "mn"), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
         output = named((*((y_argument(parts),) if by_tma else ()), *output_arguments(parts)))
-        arguments = (dy_map, x_map, *(output[:1] if by_tma else (x_map,)), *place, *output[by_tma:])
-        return (Launch(kernel(special, width, dims), grid, block, arguments, shared=tile.shared, dependent=True),)
+        arguments = (dy_map, x_map, *(output[:1] if by_tma else (x_map,)), *place, *output[by_tma:], *image)
+        return (Launch(kernel(special, width, dims, made), grid, block, arguments, shared=tile.shared, dependent=True),)
     sums = store_argument("workspace", "float32", (ranges * p.groups, shape.m, shape.n), (shape.m * shape.n, shape.n, 1))
-    arguments = (dy_map, x_map, sums, *(Argument("int32", v) for v in (shape.m, shape.n, p.groups)), *place)
-    product = Launch(partial_kernel(tile, p.dtype, width, dims), grid, block, arguments, shared=tile.shared, dependent=True)
+    arguments = (dy_map, x_map, sums, *(Argument("int32", v) for v in (shape.m, shape.n, p.groups)), *place, *image)
+    product = Launch(partial_kernel(tile, p.dtype, width, dims, made), grid, block, arguments, shared=tile.shared, dependent=True)
     total = sum_launch(_sums(p, padded(p.c_group, width)), ranges, dependent=True)
     return product, replace(total, arguments=named(total.arguments))
 
 
 ALGORITHM = Algorithm(op="conv_bwd_filter", name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate,
-                      build=build, configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      build=build, configs=configs, notes=Note.TENSOR_CORE, prologues=True, arch="sm_90a")

@@ -133,6 +133,14 @@ def _parts(config):
     return Total, load_a, load_b, position
 
 
+def _made_load(config):
+    """(``of_pixel(operands, (n, d, h, w))``, ``load(x, i, 0, channel, of_pixel's result)``) of an image that is made; None without."""
+    if config.made is None:
+        return None, None
+    from ..engine.prologue_loader import make_made_load  # programs are imported where there is one
+    return make_moved(config.made.program, 4), make_made_load(config.made, config.epilogue.accumulator)
+
+
 # NOTE: two blocks a multiprocessor in the launch bounds below: left alone ptxas allots 64 registers and spills.
 
 @functools.cache
@@ -146,10 +154,7 @@ def _forward(config):
     Total, load_x, load_w, position = _parts(config)
     epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 4)
     REDUCES, leave = reduces(config.epilogue), single_states(config.epilogue)
-    MADE, of_pixel, load_made = config.made is not None, None, None
-    if MADE:
-        from ..engine.prologue_loader import make_made_load  # programs are imported where there is one
-        of_pixel, load_made = make_moved(config.made.program, 4), make_made_load(config.made, config.epilogue.accumulator)
+    MADE, (of_pixel, load_made) = config.made is not None, _made_load(config)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_fwd_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias, bias_stride,
@@ -238,10 +243,11 @@ def _backward_filter(config):
     THREADS, flip = config.threads, config.flip
     Total, load_x, load_y, position = _parts(config)
     epilogue, moved = make_epilogue(config.epilogue), make_moved(config.epilogue.program, 5)
+    MADE, (of_pixel, load_made) = config.made is not None, _made_load(config)
 
     @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_filter_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
-                              bias_stride, prior, row, column, residual, residual_row, residual_column, extras):
+                              bias_stride, prior, row, column, residual, residual_row, residual_column, extras, operands):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             k, c, t, r, s = position(i, size.c_group, size.t, size.r, size.s)
@@ -264,7 +270,11 @@ def _backward_filter(config):
                             for q in range(size.q):
                                 v = q * window.stride_w - window.padding_w + s * window.dilation_w
                                 if 0 <= v < size.w:
-                                    part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
+                                    if MADE:
+                                        value = load_made(x, x_row + v * x_stride.w, 0, channel, of_pixel(operands, (n, d, h, v)))
+                                    else:
+                                        value = load_x(x, x_row + v * x_stride.w)
+                                    part += value * load_y(y, y_row + q * y_stride.q)
                             acc += part
             e = ProgramParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column,
                               moved(extras, indices))
@@ -293,7 +303,7 @@ def build(problem, device, config):
     """One launch, 256 elements of the result a block."""
     p, outputs = problem, problem.output.size
     operands = {"conv_fwd": (p.x, p.w), "conv_bwd_data": (p.y, p.w), "conv_bwd_filter": (p.x, p.y)}[p.op]
-    made, made_arguments = (None, ()) if p.op != "conv_fwd" else _making(p)
+    made, made_arguments = (None, ()) if p.op == "conv_bwd_data" else _making(p)
     config = Config(p.op, *(t.dtype for t in operands), int(p.flip), int(p.layout == "NHWC"), p.epilogue, made)
     sizes = Sizes(p.n, p.c, p.k, p.c_group, p.k_group, *p.image, *p.filter, *p.out)
     window = Window(*p.strides, *p.pads_before, *p.dilations)
@@ -307,6 +317,6 @@ def build(problem, device, config):
     return with_finish((launch,), states_of(p), 1, 1)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op == "conv_fwd", reductions=op != "conv_bwd_filter",
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", programs=True, prologues=op != "conv_bwd_data", reductions=op != "conv_bwd_filter",
                              supports=supports, workspace=workspace, estimate=estimate, build=build)
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -29,7 +29,7 @@ from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma
-from ..device.mbarrier import fence_mbarrier_init
+from ..device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ..device.pipeline import make_pipeline
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.scheduler import make_static
@@ -44,6 +44,7 @@ GROUP = 8192        # bytes of 64 rows of a stage
 SHARED_LIMIT = 232448
 BARRIERS = 1280     # bytes set apart for barriers and for aligning the ring
 MOST_STAGES = 16
+REMAKING = 5        # the barrier of threads that make an operand in its stage; those below are of epilogues and of tiles that alternate
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 
 
@@ -250,7 +251,8 @@ def promoted_fits(tile):
 
 
 @functools.cache
-def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None, made=None):
+def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None, made=None,
+                 remake=None):
     """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out, addend_map, operands)`` that a kernel's every thread calls
     once.
 
@@ -277,6 +279,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         `columns`.
     made : hopper_made.MadeRows, optional
         How a is made in registers, with `operands`.
+    remake : device function (b, tile, k, thread, operands), optional
+        Makes b of what the stage of step k has of it, in its place, at the shared address `b`, by all threads that share a tile, which
+        `thread` counts; while the tensor cores work on the step before.
 
     Notes
     -----
@@ -313,6 +318,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     WORDS, load_ahead = ahead or (0, None)
     first_rows, rows_after = (made.rows.first, made.rows.after) if MADE else (None, None)
     made_ahead, multiply_made, KEPT, COLUMNS = (made.ahead, made.multiply, made.rows.kept, made.words) if MADE else (None, None, 0, 0)
+    REMADE, SHARERS = remake is not None, 128 * SHARING
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
@@ -399,6 +405,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     made_ahead(made_columns, rows, thread)
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
+                if REMADE:
+                    remake(ring + at + A_BYTES, tile, k, (0 if PING_PONG else group * 128) + thread, operands)
+                    fence_async_shared()
+                    barrier_sync(u32(group + 1 if PING_PONG else REMAKING), u32(SHARERS))
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
                     if FACTORS:  # read while the tensor cores work

@@ -63,8 +63,27 @@ class MadeConv(Conv):
         return super().reference({**values, "x": rounded(made.astype(np.float64), self.dtype)}, tensor_cores)
 
 
+def prologues_of_filters():
+    """The cases of conv_bwd_filter."""
+    def case(name, size, k, filter, dtype="bfloat16", layout="NHWC", **more):
+        text = f"prologue-{name}-{layout.lower()}-{'x'.join(map(str, size))}-k{k}-{'x'.join(map(str, filter))}"
+        return MadeConv(text, "conv_bwd_filter", size, k, filter, dtype, layout, **more)
+    # pixels of two images share a stage, and the last ends within one
+    yield case("scale-bias-relu", (3, 8, 5, 6), 8, (3, 3), padding=1, made="scale-bias-relu", out_dtype="float32")
+    yield case("scale-bias-relu", (1, 72, 3, 4), 8, (3, 2), padding=((1, 0), (2, 1)), made="scale-bias-relu", beta=1.0)
+    yield case("scale-bias-relu-strided", (1, 16, 9, 6), 8, (3, 2), padding=(1, 2), stride=(2, 1), dilation=(1, 2), made="scale-bias-relu")
+    yield case("scale-bias-relu", (2, 32, 7, 9), 8, (1, 1), "float16", made="scale-bias-relu")
+    yield case("scale-bias-relu", (1, 8, 3, 4, 3), 8, (2, 3, 2), padding=1, made="scale-bias-relu")
+    yield case("scale-bias-relu", (1, 24, 9), 8, (3,), padding=2, made="scale-bias-relu")
+    yield case("scale-bias-relu-flipped", (1, 16, 5, 5), 8, (3, 3), padding=1, mode="convolution", made="scale-bias-relu")
+    yield case("scale-bias-relu", (1, 8, 4, 5), 8, (3, 3), layout="NCHW", padding=1, made="scale-bias-relu")
+    yield case("scale-bias-relu-odd", (1, 13, 4, 4), 8, (3, 3), padding=1, made="scale-bias-relu", out_dtype="float32")
+    yield case("scale-bias-relu-groups2", (1, 16, 4, 4), 8, (3, 3), padding=1, groups=2, made="scale-bias-relu")
+    yield case("matrix-rows", (1, 8, 4, 4), 8, (3, 3), padding=1, made="matrix-rows", out_dtype="float32")
+
+
 def prologues():
-    """The cases."""
+    """The cases of conv_fwd."""
     def case(name, size, k, filter, dtype="bfloat16", layout="NHWC", **more):
         text = f"prologue-{name}-{layout.lower()}-{'x'.join(map(str, size))}-k{k}-{'x'.join(map(str, filter))}"
         return MadeConv(text, "conv_fwd", size, k, filter, dtype, layout, **more)

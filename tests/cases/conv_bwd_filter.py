@@ -1,5 +1,6 @@
 """Cases of conv_bwd_filter: ``dw = alpha * correlation(x, dy) + beta * out``."""
 from ._conv import Conv, Table, beyond_int32
+from ._conv_prologues import prologues_of_filters
 from ._conv_tables import FLOATS, LAST, large, plain_epilogues, shared
 
 
@@ -66,7 +67,7 @@ def _cases():
     _slabs(t)
     _products(t)
     _grouped(t)
-    return t.found
+    return [*t.found, *prologues_of_filters()]
 
 
 CASES = _cases()

@@ -228,22 +228,23 @@ def _is_channels_last(*refs):
     return all(r.tensor.strides[1] == 1 or r.shape[1] == 1 for r in refs) and any(r.tensor.strides[1] == 1 < r.shape[1] for r in refs)
 
 
-def _made_image(part):
-    """({port: Ref} of the operands of a convolution whose kernel makes the image, the `Chain` that it is made by, their dtype)"""
-    dtypes = [part.dtype(part.spec_of(port)) for port in ("X", "W")]
+def _made_image(part, other):
+    """({port: Ref} of the operands, X and `other`, of a convolution whose kernel makes the image, the `Chain` that it is made by, their
+    dtype)"""
+    dtypes = [part.dtype(part.spec_of(port)) for port in ("X", other)]
     dtype = common_dtype(*dtypes) or dtypes[0]
     if dtype not in ("float16", "bfloat16", "float32"):
         raise cudnnGraphNotSupportedError(f"{part}: a prologue makes {', '.join(dtypes)}; convolutions take float16, bfloat16 and float32")
     pixels, (channels,) = _axes(len(part.spec_of("X").dim))
     made = prologue_of(part, OPERATIONS, "X", dtype, (pixels, channels))
-    return {"X": made.main, "W": part.converted(part.input("W"), dtype)}, made, dtype
+    return {"X": made.main, other: part.converted(part.input(other), dtype)}, made, dtype
 
 
 def _lower(part, op, x_port, w_port, y_port, fused=False):
     made = None
     if fused and prologue(part.nodes[1:], part.node):
-        converted, made, dtype = _made_image(part)
-        result = y_port
+        result = y_port if op == "conv_fwd" else w_port
+        converted, made, dtype = _made_image(part, w_port if op == "conv_fwd" else y_port)
     else:
         inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
         converted = dict(zip(inputs, alike(part, *inputs.values())))
@@ -274,8 +275,9 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
     common = stride, padding, dilation, groups, layout, mode
     if made is not None:
         names = "stride", "padding", "dilation", "groups", "layout", "mode"
-        part.problem(ConvProblem, {"x": x, "w": w}, {"y": y}, {"alpha": 1.0, "beta": 0.0}, chain=chain, prologues={"a": made}, dtype=dtype,
-                     op=op, **dict(zip(names, common)))
+        operands, results = ({"x": x, "w": w}, {"y": y}) if op == "conv_fwd" else ({"x": x, "y": y}, {"w": w})
+        part.problem(ConvProblem, operands, results, {"alpha": 1.0, "beta": 0.0}, chain=chain, prologues={"a": made}, dtype=dtype, op=op,
+                     **dict(zip(names, common)))
     elif op == "conv_fwd":
         part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0), chain=chain)
     elif op == "conv_bwd_data":
@@ -295,4 +297,4 @@ conv_dgrad.lower(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY"))
 conv_fprop.fuse(lambda part: _lower(part, "conv_fwd", "X", "W", "Y", fused=True), makes=("X",), axes=_axes)
 conv_dgrad.fuse(lambda part: _lower(part, "conv_bwd_data", "DX", "W", "DY", fused=True), axes=_axes)
 conv_wgrad.lower(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY"))
-conv_wgrad.fuse(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY", fused=True))
+conv_wgrad.fuse(lambda part: _lower(part, "conv_bwd_filter", "X", "DW", "DY", fused=True), makes=("X",))
