@@ -35,6 +35,8 @@ _NAMES = {
     "batch_norm_merge": "dnnkern.norm",
     "batch_norm_stats": "dnnkern.norm",
     "batch_norm_train_fwd": "dnnkern.norm",
+    "block_scale_dequantize": "dnnkern.transform",
+    "block_scale_quantize": "dnnkern.transform",
     "cast": "dnnkern.transform",
     "clip_grad_norm": "dnnkern.optim",
     "col2im": "dnnkern.transform",

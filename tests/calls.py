@@ -70,6 +70,10 @@ CALLS = {
     "batch_norm_infer": lambda: ([array(2, 2, 2), *[array(2) for _ in range(4)]], {"eps": 1.0}),
     "batch_norm_train_fwd": lambda: ([array(2, 2, 2), *[array(2) for _ in range(4)]], {"eps": 1.0, "momentum": 1.0}),
     "binary": lambda: ([array(3), array(3)], {"op": "add"}),
+    "block_scale_dequantize": lambda: ([array(2, 4, dtype="uint8", value=0), array(2, 2)],
+                                       {"block_size": 4, "axis": 1, "dtype": "float32"}),
+    "block_scale_quantize": lambda: ([array(2, 4)], {"block_size": 4, "axis": 1, "dtype": "float8_e4m3fn",
+                                                     "scale_dtype": "float8_e8m0fnu"}),
     "cast": lambda: ([array(3)], {"dtype": "float16", "scale": 1.0}),
     "clip_grad_norm": lambda: ([[array(3)]], {"max_norm": 1.0}),
     "col2im": lambda: ([array(1, 2, 4)], {"x_shape": (1, 1, 3), **_IMAGE}),
@@ -163,15 +167,15 @@ WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 
 NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "high", "k", "label_smoothing", "low", "lr", "lr_decay",
            "max_norm", "mean", "momentum", "p", "scale", "softcap", "std", "value", "weight_decay")
-INTEGERS = ("axis", "blank", "block", "divisor", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows", "seed",
-            "step")
+INTEGERS = ("axis", "blank", "block", "block_size", "divisor", "groups", "ignore_index", "num_embeddings", "offset", "padding_idx", "rows",
+            "seed", "step")
 FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "frozen", "has_beta",
          "interleaved", "keepdims", "log", "maximize", "nesterov", "normalized", "return_index", "return_lse", "scale_grad_by_freq",
          "sink_gradient", "slope_gradient", "training", "transpose_a", "transpose_b", "zero_infinity")
 INTS = ("axes", "dilation", "index_axes", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride",
         "w_shape", "window", "x_shape")
 WORDS = ("activation", "align", "distribution", "gate", "layout", "math", "mode", "op", "padding_mode", "reduction", "source", "target")
-DTYPES = ("dtype", "index_dtype", "out_dtype")
+DTYPES = ("dtype", "index_dtype", "out_dtype", "scale_dtype")
 _BY_NAME = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(INTEGERS, "integer"), **dict.fromkeys(FLAGS, "flag"),
             **dict.fromkeys(INTS, "ints"), **dict.fromkeys(WORDS, "word"), **dict.fromkeys(DTYPES, "dtype")}
 _OWN = {**{name: {"beta": "array", "mean": "array"} for name in (
@@ -179,6 +183,7 @@ _OWN = {**{name: {"beta": "array", "mean": "array"} for name in (
             "layer_norm_bwd", "layer_norm_fwd", "rms_norm_fwd")},
         **dict.fromkeys(("batch_norm_bwd", "batch_norm_bwd_apply", "batch_norm_bwd_sums"),
                         {"residual": "flag", "beta": "array", "mean": "array"}),
+        "block_scale_dequantize": {"scale": "array"},
         "lrn_fwd": {"size": "integer"},
         "lrn_bwd": {"size": "integer"},
         "move_rows": {"source": "array", "target": "array"}, "sdpa_fwd": {"k": "array"}, "sdpa_bwd": {"k": "array"},

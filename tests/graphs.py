@@ -7,15 +7,16 @@ from dnnkern.host.dtypes import numpy_dtype
 
 T = cudnn.data_type
 DTYPE = {T.FLOAT: "float32", T.DOUBLE: "float64", T.HALF: "float16", T.BFLOAT16: "bfloat16", T.INT8: "int8", T.INT32: "int32",
-         T.UINT8: "uint8", T.BOOLEAN: "bool", T.INT64: "int64", T.FP8_E4M3: "float8_e4m3fn"}
+         T.UINT8: "uint8", T.BOOLEAN: "bool", T.INT64: "int64", T.FP8_E4M3: "float8_e4m3fn",
+         T.FP8_E5M2: "float8_e5m2", T.FP8_E8M0: "float8_e8m0fnu"}
 
 
 def array_of(t, fill=None):
     """A buffer for a tensor, with its strides; full of NaN unless `fill` is given."""
     dim, stride, dtype = t.get_dim(), t.get_stride(), numpy_dtype(DTYPE[t.get_data_type()])
     size = 1 + sum((n - 1) * s for n, s in zip(dim, stride)) if 0 not in dim else 0
-    memory = np.full(size * dtype.itemsize, 0xFF, np.uint8).view(dtype)
-    made = np.lib.stride_tricks.as_strided(memory, dim, [s * dtype.itemsize for s in stride])
+    memory = np.full(max(size, 1) * dtype.itemsize, 0xFF, np.uint8)
+    made = np.ndarray(dim, dtype, memory, 0, [s * dtype.itemsize for s in stride])
     if fill is not None:
         made[...] = fill
     return made

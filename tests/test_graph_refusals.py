@@ -31,6 +31,8 @@ WRONG = {
     "batchnorm": (lambda g, t, x, w, bad: g.batchnorm(x, bad(1, 7, 1, 1), w, w, w, eps(t), eps(t), name="it"), "SCALE"),
     "batchnorm_backward": (lambda g, t, x, w, bad: g.batchnorm_backward(bad(2, 8, 4, 3), x, w, w, w, name="it"), "DY"),
     "batchnorm_inference": (lambda g, t, x, w, bad: g.batchnorm_inference(x, w, bad(1, 7, 1, 1), w, w, name="it"), "INV_VARIANCE"),
+    "block_scale_dequantize": (lambda g, t, x, w, bad: g.block_scale_dequantize(x, bad(2, 8, 4, 3), [2], name="it"), "scale"),
+    "block_scale_quantize": (lambda g, t, x, w, bad: g.block_scale_quantize(bad(2, 8, 4, 5), 2, name="it"), "X"),
     "bn_finalize": (lambda g, t, x, w, bad: g.bn_finalize(w, w, bad(1, 7, 1, 1), w, eps(t), eps(t), name="it"), "SCALE"),
     "concatenate": (lambda g, t, x, w, bad: g.concatenate([x, bad(2, 8, 4, 3)], axis=0, name="it"), "X_1"),
     "conv_dgrad": (lambda g, t, x, w, bad: g.conv_dgrad(x, bad(8, 8, 9, 9), name="it").set_dim([2, 8, 4, 4]), "W"),

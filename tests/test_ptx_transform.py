@@ -212,3 +212,16 @@ def test_gradients_of_resampled_images_share_their_weights(words, dtype):
     assert width == 8 * ITEMSIZE[dtype] and loads % channels == 0 and accesses(code, "STG") == {width: channels}
     assert code.registers * 256 * 3 <= 65536
     assert not code.divisions and (dtype == "float64" or not code.doubles)
+
+
+@pytest.mark.parametrize("words, instructions", [("bf16 32", 176), ("f32 32", 176), ("bf16 16 --to float4_e2m1fn_x2", 480)])
+def test_scaled_blocks_move_16_bytes(words, instructions):
+    """Every array once, in units of a thread's sixteen elements; scales are bytes."""
+    for op in ("block_scale_quantize", "block_scale_dequantize"):
+        problem = parse_problem(f"4096x4096 {words}".split(), op)
+        code, _ = assembled(problem, "lanes")
+        wide, narrow = {128: problem.wide.itemsize}, {128 // problem.packed: 1, 8: 1}
+        given = (wide, narrow) if problem.quantizes else ({**narrow}, wide)
+        assert (accesses(code, "LDG"), accesses(code, "STG")) == given
+        assert not (code.stack or code.spilled or code.calls or code.divisions or code.doubles)
+        assert code.registers <= 64 and len(code.lines) <= instructions, len(code.lines)

@@ -1,4 +1,5 @@
 """Moves and conversions to measure: cases written in the words of the command line."""
+from dnnkern.transform.blocks._problem import BLOCK_SCALES, FLOATS, FOUR_BITS
 from dnnkern.transform.layout._blocks_problem import BLOCKS
 from dnnkern.transform.sample._grid_problem import AFFINES, SAMPLES
 from dnnkern.transform._parse import parse_problem
@@ -25,6 +26,12 @@ class Case(_words.Case):
             return dnnkern.concat([arrays[name] for name, _ in p.boxes], p.axis, out=arrays["y"], **keywords)
         if self.op == "pad":
             return dnnkern.pad(arrays["x"], p.pads, mode=p.mode, value=1.0, out=arrays["y"], **keywords)
+        if self.op in BLOCK_SCALES:
+            keywords.update(axis=p.axis, dtype=FOUR_BITS if p.y.dtype == "uint8" else p.y.dtype)
+            if p.quantizes:
+                return dnnkern.block_scale_quantize(arrays["x"], p.block, scale_dtype=p.scale.dtype, out=(arrays["y"], arrays["scale"]),
+                                                    **keywords)
+            return dnnkern.block_scale_dequantize(arrays["x"], arrays["scale"], p.block, out=arrays["y"], **keywords)
         if self.op == "move_rows":
             return dnnkern.move_rows(arrays["x"], *(arrays.get(name) for name in ("source", "target")), out=arrays["y"], **keywords)
         if self.op == "pad_bwd":
@@ -74,3 +81,11 @@ GRIDS = {
 def shapes(op, sets, dtypes, example, layouts=()):
     """Sets of an operation."""
     return _words.Shapes(op, sets, dtypes, example, layouts, case=Case)
+
+
+def block_scales(op):
+    """What the module of an operation on blocks with scales binds: (DTYPES, SETS, cases, parse)."""
+    sets = {"mxfp8": ("8192x8192 {} 32", "8192x8192 {} 32 --to float8_e5m2", "8192x8192 {} 32 --axis 0"),
+            "nvfp4": ("8192x8192 {} 16 --to float4_e2m1fn_x2",), "small": ("512x4096 {} 32",)}
+    made = shapes(op, sets, FLOATS, "8192x8192 {} 32")
+    return FLOATS, made.SETS, made.cases, made.parse

@@ -37,12 +37,19 @@ knob_type = _enum("knob_type", "NOT_SET SWIZZLE TILE_SIZE EDGE MULTIPLY SPLIT_K_
 
 DTYPE = {"FLOAT": "float32", "DOUBLE": "float64", "HALF": "float16", "BFLOAT16": "bfloat16", "INT8": "int8", "INT32": "int32",
          "INT64": "int64", "UINT8": "uint8", "BOOLEAN": "bool", "FP8_E4M3": "float8_e4m3fn", "FP8_E5M2": "float8_e5m2",
-         "FAST_FLOAT_FOR_FP8": "float32"}
+         "FP8_E8M0": "float8_e8m0fnu", "FAST_FLOAT_FOR_FP8": "float32"}
 """Name of a `data_type` -> the library's name of the dtype, of those that it has."""
 ITEMSIZE = {"FLOAT": 4, "DOUBLE": 8, "HALF": 2, "BFLOAT16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "UINT8": 1, "BOOLEAN": 1, "FP8_E4M3": 1,
             "FP8_E5M2": 1, "FAST_FLOAT_FOR_FP8": 4, "FP8_E8M0": 1, "INT8x4": 4, "UINT8x4": 4, "INT8x32": 32}
 """Bytes of an element."""
-_NAMED = {name: data_type[kind] for kind, name in DTYPE.items() if kind != "FAST_FLOAT_FOR_FP8"}
+
+
+def bytes_of_elements(dtype, count):
+    """Bytes that so many elements of a type take: of four bits two a byte."""
+    return -(-count // 2) if dtype in ("FP4_E2M1", "INT4") else count * ITEMSIZE[dtype]
+
+
+_NAMED = {**{name: data_type[kind] for kind, name in DTYPE.items() if kind != "FAST_FLOAT_FOR_FP8"}, "float4_e2m1fn_x2": data_type.FP4_E2M1}
 
 
 def as_data_type(value, what) -> data_type:

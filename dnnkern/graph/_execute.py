@@ -4,7 +4,7 @@ from ..host import seeds
 from ..host.arrays import KIND_OF_TYPE, kind_of
 from ..host.tensor import Tensor, share_memory
 from ._arrays import number
-from ._enums import DTYPE, ITEMSIZE
+from ._enums import DTYPE, ITEMSIZE, bytes_of_elements
 from ._copies import Copying
 from ._errors import ExecutionFailed, InvalidValue, InvalidVariantPack, WorkspaceTooSmall
 from ._plan import bytes_of
@@ -214,7 +214,7 @@ class Runner:
         if type(buffer) is int:
             from ..device.host_memory import bytes_at
             t = self.spec.tensor(uid)
-            return bytes_at(buffer, max(t.elements * ITEMSIZE[t.dtype], 1), None)
+            return bytes_at(buffer, max(bytes_of_elements(t.dtype, t.elements), 1), None)
         return kind_of(buffer).host_view(buffer)
 
     def _workspace(self, workspace):
@@ -291,7 +291,7 @@ class Runner:
     def share(self, uid, other, distance):
         """Whether two tensors, `distance` bytes apart, have memory in common: halves of rows, say, lie between each other and have none."""
         key = uid, other, distance
-        if not self.plan.bits.isdisjoint(key[:2]):
+        if not self.plan.bits.isdisjoint(key[:2]) or any(self.spec.tensor(u).dtype not in DTYPE for u in key[:2]):
             return True
         if key not in self.shared:
             if len(self.shared) > 4096:

@@ -117,7 +117,7 @@ class _Graph:
         anchors = [m for m in merged if not is_pointwise(self.nodes[m]) and not (self._reduces(m) and self.direct[m] & set(merged))]
         for m in anchors:
             if OPERATIONS[self.nodes[m].op].lower_fused is None:
-                return f"{self.nodes[m].op} runs no program"
+                return OPERATIONS[self.nodes[m].op].alone or f"{self.nodes[m].op} runs no program"
         if len(anchors) > 1:
             return "a kernel has one product"
         for m in merged:

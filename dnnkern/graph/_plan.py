@@ -12,7 +12,7 @@ from .. import dispatch
 from ..algorithm import Note
 from ..host.compile import held_by
 from ..host.executable import load
-from ._enums import ITEMSIZE, behavior_note, numerical_note
+from ._enums import behavior_note, bytes_of_elements, numerical_note
 from ._errors import cudnnGraphNotSupportedError
 from ._part import Value
 
@@ -263,7 +263,7 @@ class Plan:
 
 def bytes_of(t):
     """From a tensor's first element to the end of its last."""
-    return t.elements * ITEMSIZE[t.dtype]
+    return bytes_of_elements(t.dtype, t.elements)
 
 
 def in_lines(size):

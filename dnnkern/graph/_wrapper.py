@@ -227,7 +227,10 @@ def _empty(kind, t, index, stream):
     """A new array of a tensor's dims, strides and type: a packed one, viewed in the order of its strides."""
     dim, stride = tuple(t.get_dim()), t.get_stride()
     order = sorted(range(len(dim)), key=lambda axis: (-stride[axis], axis))
-    packed = kind.empty(tuple(dim[a] for a in order), DTYPE[t.get_data_type().name], index, stream)
+    shape, dtype = [dim[a] for a in order], DTYPE.get(t.get_data_type().name)
+    if t.get_data_type() is data_type.FP4_E2M1:  # bytes of two
+        shape, dtype = (*shape[:-1], -(-shape[-1] // 2)), "uint8"
+    packed = kind.empty(tuple(shape), dtype, index, stream)
     back = [order.index(a) for a in range(len(dim))]
     return packed.permute(*back) if hasattr(packed, "permute") else packed.transpose(back)
 

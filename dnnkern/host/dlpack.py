@@ -26,7 +26,7 @@ _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("delete
 
 _CODES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (1, 8): "uint8",
           (0, 16): "int16", (1, 16): "uint16", (0, 32): "int32", (1, 32): "uint32", (0, 64): "int64", (1, 64): "uint64", (6, 8): "bool",
-          (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
+          (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2", (14, 8): "float8_e8m0fnu"}
 _OF_NAME = {name: code for code, name in _CODES.items()}
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer

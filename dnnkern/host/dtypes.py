@@ -5,8 +5,8 @@ import numpy as np
 
 from .scalars import shown
 
-ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
-            "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1,
+            "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
 _ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16",
             "fp16": "float16", "half": "float16",
             "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
@@ -39,14 +39,15 @@ def _dtype_name(dtype) -> str:
 @functools.lru_cache(maxsize=None)
 def numpy_dtype(name: str) -> np.dtype:
     """NumPy dtype of a canonical name; bfloat16 and fp8 are ml_dtypes'."""
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
         return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(name)
 
 
 # Element types of kernel pointers: 16-bit floats and fp8 are passed as integers and converted by device.convert.element.
-_WORDS = {"float16": "uint16", "bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "bool": "uint8"}
+_WORDS = {"float16": "uint16", "bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "float8_e8m0fnu": "uint8",
+          "bool": "uint8"}
 STORAGE = {name: _WORDS.get(name, name) for name in ITEMSIZE}
 
 # Unit roundoff, for estimates of error; 0 for integers.

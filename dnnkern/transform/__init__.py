@@ -1,9 +1,11 @@
-"""Transforms: transpose, layouts, slices, padding, rows, im2col, resampling, grids, casts."""
+"""Transforms: transpose, layouts, slices, padding, rows, im2col, resampling, grids, casts, scaled blocks."""
 from ..host.front import Operation, public
 from ..host.scalars import ints, number
 from ..host.window import windows
 from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from .blocks._blocks import BLOCK_SCALE_DEQUANTIZE, BLOCK_SCALE_QUANTIZE, block_scale_dequantize, block_scale_quantize
+from .blocks._problem import BlockScaleProblem
 from .layout._blocks_problem import BlocksProblem
 from .layout._concat_problem import ConcatProblem
 from .layout._pad_problem import PadGradientProblem, PadProblem, SetProblem
@@ -19,13 +21,14 @@ from .sample._resample import RESAMPLE_BWD, RESAMPLE_FWD, resample_bwd, resample
 from .sample._resample_problem import ResampleProblem
 from .window._problem import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "MOVE_ROWS", "PAD",
-           "PAD_BWD", "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem",
-           "BlocksProblem", "CastProblem", "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadGradientProblem",
-           "PadProblem", "ResampleProblem", "RowsProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem",
-           "affine_grid_bwd", "affine_grid_fwd", "cast", "col2im", "concat", "convert_layout", "depth_to_space", "grid_sample_bwd",
-           "grid_sample_fwd", "im2col", "move_rows", "pad", "pad_bwd", "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth",
-           "strided_slice", "transpose"]
+__all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "BLOCK_SCALE_DEQUANTIZE", "BLOCK_SCALE_QUANTIZE", "CONCAT", "DEPTH_TO_SPACE",
+           "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "MOVE_ROWS", "PAD", "PAD_BWD", "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR",
+           "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlockScaleProblem", "BlocksProblem", "CastProblem", "ConcatProblem",
+           "GridSampleGradientProblem", "GridSampleProblem", "PadGradientProblem", "PadProblem", "ResampleProblem", "RowsProblem",
+           "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "affine_grid_bwd", "affine_grid_fwd",
+           "block_scale_dequantize", "block_scale_quantize", "cast", "col2im", "concat", "convert_layout", "depth_to_space",
+           "grid_sample_bwd", "grid_sample_fwd", "im2col", "move_rows", "pad", "pad_bwd", "resample_bwd", "resample_fwd", "set_tensor",
+           "space_to_depth", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -7,6 +7,7 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record, sizes_word, term_word
 from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from .blocks._problem import BLOCK_SCALES, DEQUANTIZE, FOUR_BITS, BlockScaleProblem, make_dequantize, make_quantize
 from .layout._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
 from .layout._borders import MODES
 from .layout._concat_problem import ConcatProblem, make_concat_problem
@@ -307,10 +308,33 @@ def rows_from_record(record):
     return problem_from_record(RowsProblem, "move_rows", record)
 
 
+def add_block_scale_arguments(parser):
+    """The words that describe blocks with scales."""
+    parser.add_argument("shape", type=sizes_word, help="shape of the floats: 4096x8192")
+    parser.add_argument("dtype", type=dtype_word, help="dtype of the floats: float32, bf16, ...")
+    parser.add_argument("block", type=int, help="elements of a block: 32")
+    parser.add_argument("--to", default="float8_e4m3fn", help=f"what they are quantized to: e4m3, e5m2 or {FOUR_BITS}")
+    parser.add_argument("--axis", type=int, default=-1, help="the dimension along which blocks lie")
+
+
+def make_block_scale_words(op, arguments):
+    """The problem that parsed words describe: packed arrays."""
+    a = arguments
+    made = make_quantize((Tensor.packed(a.shape, a.dtype),), None, a.block, a.axis, a.to, None, frozenset())
+    return make_dequantize((made.y, made.scale), None, a.block, a.axis, a.dtype, frozenset()) if op == DEQUANTIZE else made
+
+
+def block_scale_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(BlockScaleProblem, op, record)
+
+
 FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_record),
           "cast": (add_cast_arguments, make_cast, cast_from_record),
           "strided_slice": (add_slice_arguments, make_slice, slice_from_record),
           "concat": (add_concat_arguments, make_concat, concat_from_record),
+          **{op: (add_block_scale_arguments, functools.partial(make_block_scale_words, op), functools.partial(block_scale_from_record, op))
+             for op in BLOCK_SCALES},
           "move_rows": (add_rows_arguments, make_rows_words, rows_from_record),
           **{op: (add_pad_arguments, functools.partial(make_pad, op), functools.partial(pad_from_record, op)) for op in ("pad", "pad_bwd")},
           "set_tensor": (add_array_arguments, make_set, set_from_record),
@@ -331,6 +355,7 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
          "pad_bwd": ("2x3x9x8 f32 0,0,1,2:3 reflect", "5x40 bf16 1:0,4 edge", "3x6x8 f64 0,2,0"),
+         **dict.fromkeys(BLOCK_SCALES, ("5x64 bf16 32", "3x96 f32 16 --to float4_e2m1fn_x2", "64x7 f16 32 --to e5m2 --axis 0")),
          "move_rows": ("9x40 f32 --source 20", "20x33 bf16 --target 21", "6x7 i8"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
-            "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "bool": 1}
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1,
+            "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "bool": 1}
 # Half the distance between 1 and the next number; the number of integer bits that are exact; the least positive number.
 ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "tf32": 2.0 ** -11,
             "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3}
@@ -26,7 +26,7 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 def numpy_dtype(name):
     """NumPy's dtype; bfloat16 and 8-bit floats are ml_dtypes'."""
-    if name == "bfloat16" or name in LARGEST:
+    if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
         return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(name)

@@ -51,6 +51,8 @@ class Operation:
         Those of `makes` whose tensors are results as well, where something else reads them.
     callbacks : callable(node, arguments), optional
         Of an anchor that runs callables of the caller's: keeps with the node what they add to the graph (`_inner`).
+    alone : str, optional
+        Of an anchor that runs no program: why nothing else runs in its kernel.
     takes : callable(spec, node, others, outside), optional
         Of an anchor that runs some pointwise nodes and no program: why these others, in their order, are none that it runs after it, or
         None; `outside` tells whether a node besides them reads the tensor of a uid.
@@ -67,7 +69,7 @@ class Operation:
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
-        self.callbacks = None
+        self.callbacks = self.alone = None
         self.makes = self.keeps = ()
 
     def infer(self, function):

@@ -11,7 +11,7 @@ from .._table import Refused, aten, nothing
 from .._tensors import FLOATS, are_channels_last, layout_of, one_dtype
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_MOVED = frozenset(getattr(torch, name) for name in ITEMSIZE if name != "bool")
+_MOVED = frozenset(getattr(torch, name) for name in ITEMSIZE if name != "bool" and hasattr(torch, name))
 # Those with the same bits: PyTorch rounds float64 to 16 bits twice, truncates to integers, and its 8-bit floats overflow to NaN.
 _SMALL = {torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2}
 _CASTS = frozenset((source, target) for sources, targets in (

@@ -1,0 +1,4 @@
+"""Blocks of elements with scales to dequantize."""
+from ._transform import block_scales
+
+DTYPES, SETS, cases, parse = block_scales("block_scale_dequantize")
