@@ -1,7 +1,7 @@
 """Blocks of elements that share a scale: `block_scale_quantize`, `block_scale_dequantize`.
 
-Scales in the order F8_128x4 are turned in the workspace to or from rows, by one copy: that order is tiles of 128 rows by 4 blocks, in which
-row r is the four bytes at ``16 * (r % 32) + 4 * (r // 32)`` (cuBLAS's documentation, "1D Block Scaling Factors Layout").
+Scales in the order F8_128x4 are reordered in the workspace to or from rows, by one copy. That order is tiles of 128 rows by 4 blocks, in
+which row r is the four bytes at ``16 * (r % 32) + 4 * (r // 32)`` (cuBLAS's documentation, "1D Block Scaling Factors Layout").
 """
 import operator
 
@@ -94,7 +94,7 @@ def _(part):
     if scales.ref.dtype not in SCALES:
         part.refuse("scale", f"data type {part.spec_of('scale').dtype}", "FP8_E8M0 or FP8_E4M3")
     asked = "float4_e2m1fn_x2" if dtype == "FP4_E2M1" else y.dtype
-    if scales.turned and scales.ref.shape != blocks:  # what is padded
+    if scales.reordered and scales.ref.shape != blocks:  # what is padded
         part.fill(scales.plain.reinterpreted("uint8"), 0.0)
     part.call("block_scale_quantize", (x,), (y, scales.array), block, axis, asked, scales.ref.dtype)
     scales.done()
@@ -188,12 +188,12 @@ def _narrow(part, port, axis):
 
 
 class _Scales:
-    """The scales of a port as an array of blocks: in memory as they are, or turned from or to F8_128x4."""
+    """The scales of a port as an array of blocks: in memory as they are, or reordered from or to F8_128x4."""
 
     def __init__(self, part, port, axis, blocks):
         self.part, self.axis, self.blocks, t = part, axis, blocks, part.spec_of(port)
-        self.turned = t.reordering == "F8_128x4"
-        if not self.turned:
+        self.reordered = t.reordering == "F8_128x4"
+        if not self.reordered:
             self.ref = part.memory(t)
             return
         if t.dtype not in DTYPE or DTYPE[t.dtype] not in SCALES or t.uid in part.views:
@@ -214,7 +214,7 @@ class _Scales:
 
     def read(self):
         """The array, to be read."""
-        if not self.turned:
+        if not self.reordered:
             return self.ref
         given, plain = self._tiles()
         self.part.copy(given, plain)
@@ -223,12 +223,12 @@ class _Scales:
     @property
     def array(self):
         """The array as the family's kernels take it."""
-        if not self.turned:
+        if not self.reordered:
             return self.ref
         return self.plain.view(self.blocks, self.plain.tensor.strides)
 
     def done(self):
-        """What was written is turned."""
-        if self.turned:
+        """What was written is reordered."""
+        if self.reordered:
             given, plain = self._tiles()
             self.part.copy(plain, given)

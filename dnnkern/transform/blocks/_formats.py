@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from ...device import device_function, f32, i32, u8, u16, u32
+from ...device import device_function, f32, u8, u16, u32
 from ...device.convert import element
 from ...device.numeric import bits_float, float_bits, half_to_float
 
@@ -47,11 +47,11 @@ def make_scale(dtype, narrow):
     are multiplied by, which is used where it is exact. Of a block of zeros the value is not 0."""
     largest = LARGEST[narrow]
     LARGEST_ELEMENT, LARGEST_BITS = np.float32(largest), {448.0: 0x43E00000, 57344.0: 0x47600000, 6.0: 0x40C00000}[largest]
+    ABOVE = 0x80000000 + 0x7FFFFF - LARGEST_BITS  # rounds up, and 2**8 more keeps differences of exponents above 0
     if dtype == "float8_e8m0fnu":
         @device_function
         def scale(magnitude):
-            exponent = ((i32(magnitude) - LARGEST_BITS + 0x7FFFFF) >> 23) + 127
-            code = min(max(exponent, 0), 254)
+            code = min(max((magnitude + ABOVE) >> 23, 256 - 127), 256 + 127) - (256 - 127)
             if magnitude >= 0x7F800000:
                 code = 254
             opposite = 254 - code

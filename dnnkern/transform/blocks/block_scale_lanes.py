@@ -1,4 +1,4 @@
-"""Sixteen neighbours a thread, which are a block or a part of one: neighbouring lanes have the others.
+"""Sixteen neighbours per thread, which are a block or a part of one: neighbouring lanes have the others.
 
 A thread loads its elements in units of 16 bytes, keeps them, and stores 16 or, of four bits, 8 bytes at once. Quantizing, the lanes of a
 block exchange their largest magnitudes, and the first writes the scale. Bound by memory: each array is touched once.
@@ -6,7 +6,7 @@ block exchange their largest magnitudes, and the first writes the scale. Bound b
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, f32, i64, jit, u32
+from ...device import cuda, f32, jit, u32
 from ...device.convert import element
 from ...device.numeric import float_bits
 from ...device.vec import advance
@@ -90,10 +90,10 @@ def _make_narrow(config):
 
 @functools.cache
 def kernel(config):
-    """A run of a block a thread."""
+    """A run of a block per thread."""
     size, LANES, FOUR = ITEMSIZE[config.wide], config.lanes, config.narrow == "uint8"
     WORDS, NARROW = RUN * size // 4, RUN // (2 if FOUR else 1)
-    LOADS, IN_UNIT, SCALE_WIDE = WORDS // 4, 16 * word_of(size)[2] // size, word_of(size)[2]
+    LOADS, IN_UNIT = WORDS // 4, 16 // size
     load, store, _, _, _ = make_unit_moves(16, size)
     load_narrow, store_narrow, _, _, _ = make_unit_moves(NARROW, 1)
     unpack, pack = make_unpack(config.wide, RUN)
@@ -114,12 +114,12 @@ def kernel(config):
             block, run = index // LANES, index % LANES
             x_at, y_at = offsets(block, divisors, strides)
             scale_at, _ = offsets(block, divisors, scale_strides)
-            x = advance(x, (i64(x_at) + run * RUN) * SCALE_WIDE)
+            x = advance(x, x_at + run * RUN)
             for n in range(LOADS):
                 load(words, 4 * n, advance(x, n * IN_UNIT), ok)
             unpack(values, words)
-            magnitude = u32(0)
-            for k in range(RUN):
+            magnitude = float_bits(values[0]) & 0x7FFFFFFF
+            for k in range(1, RUN):
                 magnitude = max(magnitude, float_bits(values[k]) & 0x7FFFFFFF)
             lane = LANES // 2
             while lane:
@@ -130,8 +130,8 @@ def kernel(config):
                 scale[scale_at] = code
             if FOUR:
                 for w in range(NARROW_WORDS):
-                    word = u32(0)
-                    for k in range(8):
+                    word = to_e2m1(values[8 * w], value)
+                    for k in range(1, 8):
                         word |= to_e2m1(values[8 * w + k], value) << (4 * k)
                     made[w] = word
             else:
@@ -139,7 +139,7 @@ def kernel(config):
                     values[k] = scaled(values[k], value, inverse)
                 pack_narrow(made, values)
             if ok:
-                store_narrow(advance(y, i64(y_at) + run * NARROW), made, 0)
+                store_narrow(advance(y, y_at + run * NARROW), made, 0)
         return block_scale_quantize_lanes
     load_scale = make_scale_load(config.scale)
 
@@ -153,7 +153,7 @@ def kernel(config):
             block, run = index // LANES, index % LANES
             y_at, x_at = offsets(block, divisors, strides)
             scale_at, _ = offsets(block, divisors, scale_strides)
-            load_narrow(given, 0, advance(x, i64(x_at) + run * NARROW), 1)
+            load_narrow(given, 0, advance(x, x_at + run * NARROW), 1)
             value = load_scale(scale, scale_at)
             if FOUR:
                 for w in range(NARROW_WORDS):
@@ -164,7 +164,7 @@ def kernel(config):
             for k in range(RUN):
                 values[k] = values[k] * value
             pack(words, values)
-            y = advance(y, (i64(y_at) + run * RUN) * SCALE_WIDE)
+            y = advance(y, y_at + run * RUN)
             for n in range(LOADS):
                 store(advance(y, n * IN_UNIT), words, 4 * n)
     return block_scale_dequantize_lanes

@@ -3,7 +3,7 @@ neighbouring threads have blocks that are neighbours in memory, so that blocks a
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, i64, jit, u8, u32
+from ...device import cuda, device_function, i64, jit, u8, u32
 from ...device.convert import element
 from ...device.numeric import float_bits
 from ...dispatch import Algorithm
@@ -54,9 +54,15 @@ def pairs(dims):
     return [Pair(d.size, d.wide, d.narrow) for d in dims], [Pair(d.size, d.scale, 0) for d in dims]
 
 
+@device_function
+def number_of_thread():
+    """That of all."""
+    return i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+
+
 @functools.cache
 def kernel(config):
-    """A block a thread; bytes hold one element or two, the first in the lower bits."""
+    """A block per thread; bytes hold one element or two, the first in the lower bits."""
     load, store = element(config.wide).load, element(config.wide).store
     FOUR, PACKED = config.narrow == "uint8", 2 if config.narrow == "uint8" else 1
     narrow = element("float8_e4m3fn" if FOUR else config.narrow)
@@ -68,12 +74,12 @@ def kernel(config):
 
         @jit(launch_bounds=THREADS)
         def block_scale_quantize_naive(x, y, scale, blocks, block, x_step, y_step, sizes, strides, scale_strides):
-            i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+            i = number_of_thread()
             if i < blocks:
                 x_at, y_at = offsets(i, sizes, strides)
                 scale_at, _ = offsets(i, sizes, scale_strides)
-                magnitude = u32(0)
-                for k in range(block):
+                magnitude = float_bits(load(x, x_at)) & 0x7FFFFFFF
+                for k in range(1, block):
                     magnitude = max(magnitude, float_bits(load(x, x_at + k * x_step)) & 0x7FFFFFFF)
                 code, value, inverse = make(magnitude)
                 scale[scale_at] = code
@@ -90,7 +96,7 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def block_scale_dequantize_naive(y, x, scale, blocks, block, y_step, x_step, sizes, strides, scale_strides):
-        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        i = number_of_thread()
         if i < blocks:
             y_at, x_at = offsets(i, sizes, strides)
             scale_at, _ = offsets(i, sizes, scale_strides)
