@@ -16,7 +16,10 @@ import dnnkern.graph as cudnn
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.conv import ConvProblem
+from dnnkern.conv._states import states_of
 from dnnkern.device.program import Program
+from dnnkern.engine.hopper import Tile
+from dnnkern.engine.tile_states import keeping
 from dnnkern.graph import _partition
 from dnnkern.graph._lower import lower
 from dnnkern.graph.ops import OPERATIONS
@@ -58,7 +61,7 @@ def test_one_kernel_and_a_small_one(name, together):  # noqa: F811
 
 
 def test_nothing_in_between_is_in_the_workspace(together):  # noqa: F811
-    """Neither the image that is made nor its convolution: states of 16 pixels alone."""
+    """Neither the image that is made nor its convolution: the states of a block alone."""
     b = Both()
     x = b.rounded(b.relu(b.binary("bias", b.binary("scale", image(b), b.weight(8)), b.weight(8))))
     y = conv(b, x, b.input((16, 8, 3, 3), order=channels_last, low=-0.25, high=0.25)).set_data_type(T.HALF)
@@ -70,8 +73,8 @@ def test_nothing_in_between_is_in_the_workspace(together):  # noqa: F811
     assert [name.split()[0] for name in part.nodes] == ["conv_fprop", "scale", "bias", "relu", "genstats"]
     (step,), _ = lower(b.graph.spec, _partition.cuts(b.graph.spec)[0], OPERATIONS)
     target, wgmma = device("sm_90a"), dispatch.named("conv_fwd", "implicit_gemm_wgmma")
-    pixels, config = step.problem.pixels, wgmma.configured(step.problem, target).config
-    assert wgmma.workspace(step.problem, target, config) == 2 * 4 * 16 * -(-pixels // 16)
+    config = wgmma.configured(step.problem, target).config
+    assert wgmma.workspace(step.problem, target, config) == 2 * 4 * 16
     assert len(wgmma.build(step.problem, target, config)) == 2
 
 
@@ -113,4 +116,40 @@ def test_warps_keep_their_states_from_tile_to_tile(few_multiprocessors, of, made
         return
     assert main.grid == (1, 1, 1)
     if of == GENSTATS:
-        assert found.workspace(case.problem(), target, found.config) == 4 * found.config.consumers * 4 * 24 * 2
+        assert found.workspace(case.problem(), target, found.config) == 4 * 24 * 2
+
+
+MANY = (2, 16, 10, 15), 120, (1, 1), "float16", "NHWC"
+
+
+@pytest.mark.parametrize("few_multiprocessors", [2], indirect=True)
+@pytest.mark.parametrize("name, of, made", [("128x64", (*GENSTATS, *SEVERAL), None), ("128x128 cluster 2", SEVERAL, None),
+                                            ("64x256 ping-pong", GENSTATS, None), ("256x64", GENSTATS, "scale-bias-relu")])
+def test_blocks_keep_their_states_from_tile_to_tile(few_multiprocessors, name, of, made):
+    """As many blocks as have the same columns in all their tiles; warpgroups that take turns, clusters, tiles past the edges."""
+    kind, more = (ReducedMadeConv, {"made": made}) if made else (ReducedConv, {})
+    case = kind("reduced-kept", "conv_fwd", *MANY, reductions=of, **more)
+    wgmma, target = dispatch.named("conv_fwd", "implicit_gemm_wgmma"), contract.device()
+    found = next(v for v in wgmma.variants(case.problem(), target) if str(v.config) == name)
+    contract.check(found, case, again=False, only="float")
+    if SIMULATED and of == GENSTATS:
+        blocks = 1 if made else 2
+        assert found.workspace(case.problem(), target, found.config) == blocks * 2 * 4 * 120
+
+
+def test_states_of_blocks():
+    """Of 200704 pixels and 256 channels 132 blocks write 0.27 MB, where states of 16 pixels were 25.7; not where waves would be lost."""
+    x, w, y = (Tensor.packed(s, "float16") for s in ((64, 56, 56, 64), (256, 1, 1, 64), (64, 56, 56, 256)))
+    reductions = [(0, "add", "rows", "float32"), (0, "sum_square", "rows", "float32")]
+    p = ConvProblem("conv_fwd", x, w, y, layout="NHWC", program=Program((), (), (), None, 1, reductions),
+                    extras=[Tensor.packed((1, 1, 1, 256), "float32")] * 2)
+    wgmma, target = dispatch.named("conv_fwd", "implicit_gemm_wgmma"), device("sm_90a")
+    assert target.sms == 132
+    found = {str(v.config): wgmma.workspace(p, target, v.config) for v in wgmma.variants(p, target)}
+    assert found["128x256"] == 132 * 256 * 8 and found["128x64"] == 33 * 256 * 8
+    parts, tile = states_of(p), Tile(128, 256)
+    assert keeping(parts, tile, 132).row_tiles == 132
+    wide = replace(parts, n=256 * 50)  # 100 blocks would take another wave
+    assert keeping(wide, tile, 132) is wide
+    both = replace(parts, reduced=tuple(of._replace(over="columns") for of in parts.reduced))
+    assert keeping(both, tile, 132) is both

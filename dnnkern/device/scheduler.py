@@ -24,6 +24,7 @@ What a number means is the order of the tiles:
 order                         neighbours in time
 ============================  ========================================================================================================
 `locate_in_bands`             go down `BAND` rows of tiles, then along: they share rows and columns of operands in the L2
+`locate_in_rows`              go along a row of tiles: blocks whose number is a multiple of a row's keep one column
 `locate_slice`                split-K: the tiles of a slice of k; slice after slice, matrix after matrix
 `locate_stream_k`             stream-K, hybrid: tiles of full waves over all of k, then slices of k of the tiles of the last wave
 `make_longest_first(height)`  the last rows of some heads, then the rows before: with a causal mask the most work comes first
@@ -164,6 +165,17 @@ def locate_in_bands(t, per_band, rows, last_rows):
 def in_bands(rows, columns):
     """What `locate_in_bands` takes of a matrix of tiles: (per_band, rows, last_rows). Host function."""
     return divisor(BAND * columns), rows, divisor(rows % BAND or BAND)
+
+
+@device_function
+def locate_in_rows(t, per_row, rows, last_rows):
+    """(row, column) of tile t, row by row; the parameters, of which the last two are not needed, are `in_rows`'s."""
+    return divide_remainder(t, per_row)
+
+
+def in_rows(rows, columns):
+    """What `locate_in_rows` takes of a matrix of tiles, as `in_bands` of `locate_in_bands`. Host function."""
+    return divisor(columns), rows, divisor(1)
 
 
 @device_function

@@ -252,7 +252,7 @@ def promoted_fits(tile):
 
 @functools.cache
 def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None, made=None,
-                 remake=None):
+                 remake=None, keeps=None):
     """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out, addend_map, operands)`` that a kernel's every thread calls
     once.
 
@@ -282,6 +282,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     remake : device function (b, tile, k, thread, operands), optional
         Makes b of what the stage of step k has of it, in its place, at the shared address `b`, by all threads that share a tile, which
         `thread` counts; while the tensor cores work on the step before.
+    keeps : tile_states.KeptStates, optional
+        States that threads keep from tile to tile, which the sink gets as `own`.
 
     Notes
     -----
@@ -317,6 +319,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
     WORDS, load_ahead = ahead or (0, None)
     first_rows, rows_after = (made.rows.first, made.rows.after) if MADE else (None, None)
+    OWN, T_OWN, start_states, finish_states = keeps or (0, u32, None, None)
     made_ahead, multiply_made, KEPT, COLUMNS = (made.ahead, made.multiply, made.rows.kept, made.words) if MADE else (None, None, 0, 0)
     REMADE, SHARERS = remake is not None, 128 * SHARING
     if PROMOTED and not promoted_fits(tile):
@@ -357,9 +360,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
 
     @device_function
     def sink_group(g, s):
-        acc, group, y_map, staging, tile, thread, out, stages, columns = s
+        acc, group, y_map, staging, tile, thread, out, stages, columns, own = s
         part, barrier = g * 64 if PING_PONG else (group * GROUPS + g) * 64, u32(group + 1)
-        if FURTHER or WORDS:
+        if OWN:
+            sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, barrier, out, stages, g, columns, own)
+        elif FURTHER or WORDS:
             sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, barrier, out, stages, g, columns)
         else:
             sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, barrier, out)
@@ -377,6 +382,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             total = cuda.local.array(SUMS, scalar)
         columns = cuda.local.array(max(WORDS, 1), u32)
         kept, made_columns = cuda.local.array(max(KEPT, 1), u32), cuda.local.array(max(COLUMNS, 1), u32)
+        own = cuda.local.array(max(OWN, 1), T_OWN)
+        if OWN:
+            start_states((own,))
         while t < tiles:
             tile = locate(t, rank, place)
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
@@ -444,15 +452,17 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if WORDS and end > begin:
                 load_ahead(columns, tile, thread, out)
             if end > begin and PROMOTED:
-                sink_all(0, (total, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
+                sink_all(0, (total, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns, own))
             elif end > begin:
                 wait_all(acc)
                 if MADE:
                     cuda.syncwarp()
                 pipe.consumer_release(bars, before, thread & READERS)
-                sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns))
+                sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns, own))
             if FURTHER and end > begin:
                 state = pipe.advance(state, FURTHER)
+        if OWN:
+            finish_states(own, locate(schedule.first(), rank, place), group, thread, ring, out)
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out, addend_map=None, operands=None):

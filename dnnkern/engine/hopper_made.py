@@ -33,10 +33,10 @@ WORDS = 36  # registers of a thread for each 64 rows: 4 steps of 4 words, as man
 OTHERS = 24
 
 
-def fits_made(tile, making):
-    """Whether a thread has the registers, those of a stage's columns among them. Host function."""
+def fits_made(tile, making, kept=0):
+    """Whether a thread has the registers, those of a stage's columns and so many `kept` numbers among them. Host function."""
     words, _, _ = _make_stage_columns(making.made.program, paired(making))
-    return tile.sums + tile.groups * WORDS + words + OTHERS <= tile.registers[1]
+    return tile.sums + tile.groups * WORDS + words + OTHERS + kept <= tile.registers[1]
 
 
 def made_step(program, tile, device):

@@ -9,7 +9,7 @@ from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divisor
 from ..device.program_batches import make_placed
-from ..device.scheduler import locate_in_bands, locate_slice, slice_of_k
+from ..device.scheduler import in_bands, in_rows, locate_in_bands, locate_in_rows, locate_slice, slice_of_k
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
@@ -18,7 +18,7 @@ from ..host.tensormap import TensorMap
 from .constants import constants
 from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
-from .hopper_stores import make_boxed_store, make_direct_store
+from .hopper_stores import kept_states, make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
 from .programs import program_argument
 from .roles import operand_strides
@@ -29,6 +29,7 @@ from .tile_states import reduces
 
 COST = constants("engine/hopper")
 MOST_SUMS = 96  # of a thread, where the epilogue stores aside: beside more the addresses of a program's matrices are spilled
+MOST_REDUCED = 128  # where they are reduced, too
 
 TILES = {
     Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
@@ -55,8 +56,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Specialisation:
-    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave, and how an addend and
-    the operands of columns come."""
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave, how an addend and
+    the operands of columns come, and whether blocks keep states of reductions from tile to tile (`tile_states.keeping`)."""
     tile: Tile
     operands: tuple
     epilogue: EpilogueSpec
@@ -67,6 +68,7 @@ class Specialisation:
     pairs: tuple = ()
     by_ring: bool = False
     ahead: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,10 @@ def tiles_for(b_major, dtype, program=None):
 
 
 def most_sums(program):
-    """Of a thread, beside a program's operands."""
-    return MOST_SUMS if program is not None and program.stores and program.inputs else inf
+    """Of a thread, beside a program's operands and reductions."""
+    if program is None:
+        return inf
+    return MOST_SUMS if program.stores and program.inputs else MOST_REDUCED if program.reductions else inf
 
 
 def even_ranges(steps, ranges):
@@ -307,20 +311,28 @@ def make_sink(special):
     program with reductions a `ReducedOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
-                                   ahead=special.ahead) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+                                   ahead=special.ahead, keeps=special.keeps) if by_tma else None
+    straight = None if by_tma else make_direct_store(tile, spec, special.vector, special.keeps)
     epilogue_params, states_of = make_epilogue_params(spec), _states if reduces(spec) else _no_states
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None, own=None):
         row, column, z = tile.row + offset, tile.column, tile.z
         e = epilogue_params(out, z)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row, stages, group,
-                        columns, states_of(out))
+                        columns, states_of(out), own)
         else:
-            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column, z, states_of(out))
+            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column, z, states_of(out),
+                     own)
     return sink
+
+
+def make_kept(special):
+    """`tile_states.KeptStates` for that sink, None where blocks keep none. Host function."""
+    if not special.keeps:
+        return None
+    return kept_states(special.epilogue, special.tile, device_function(lambda tile, out: (tile.z, out.n, out.states)))
 
 
 @device_function
@@ -350,21 +362,27 @@ class WorkTile(NamedTuple):
 
 
 @functools.cache
-def make_locate(tile):
+def make_locate(tile, by_row=False):
     """Device function ``locate(t, rank, place)``: the `WorkTile` number t.
 
-    Slice by slice of k within matrix by matrix, each in bands of rows of tiles. `place` are `locate_arguments`.
+    Slice by slice of k within matrix by matrix, each in bands of rows of tiles, or `by_row`. `place` are `locate_arguments`.
     """
     CLUSTER, BM, BN = tile.cluster, tile.bm, tile.bn
+    locate_tile = locate_in_rows if by_row else locate_in_bands
 
     @device_function
     def locate(t, rank, place):
         per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each = place
         z, inside, s = locate_slice(t, per_matrix, ranges)
-        r, c = locate_in_bands(inside, band_tiles, super_rows, last_rows)
+        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
         first, end = slice_of_k(s, steps, each)
         return WorkTile(first, end, (r * CLUSTER + rank) * BM, c * BN, z * a_batched, z * b_batched, z, s)
     return locate
+
+
+def slots_of(tile, device):
+    """Blocks, or clusters, of a tile that run at once."""
+    return device.sms * tile.blocks // tile.cluster
 
 
 def tile_count(parts, tile):
@@ -372,11 +390,12 @@ def tile_count(parts, tile):
     return ceil_div(parts.m, tile.bm * tile.cluster) * ceil_div(parts.n, tile.bn) * parts.batch_size
 
 
-def locate_arguments(parts, tile, a, b, ranges=1):
-    """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
+def locate_arguments(parts, tile, a, b, ranges=1, by_row=False):
+    """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile; tiles go `by_row`, see `make_locate`."""
     super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
     per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, b.tensor.itemsize)
-    arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)), *band_arguments(super_rows, tiles_n),
+    arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)),
+                 *band_arguments(super_rows, tiles_n, in_rows if by_row else in_bands),
                  Argument("int32", int(a.matrices > 1)),
                  Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))
     return tile_count(parts, tile) * ranges, arguments

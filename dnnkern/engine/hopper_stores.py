@@ -178,9 +178,9 @@ def make_fetch(width=ROW):
 
 
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False):
+def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False, keeps=False):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns,
-    states])`` for 64 rows of results.
+    states, own])`` for 64 rows of results.
 
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
@@ -188,6 +188,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
     box ahead of their use, or `by_ring` in further stages of the main loop's ring (`hopper_addend`). Otherwise each thread loads it element
     by element. `pairs`: see `paired_columns`; they are in `columns`, if they are loaded `ahead`.
+    `keeps`: see `make_reduced_store`.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -204,7 +205,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
     (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(pairs)
-    after, reduced = make_reduced_store(spec, tile.bn, BLOCKS)
+    after, reduced = make_reduced_store(spec, tile.bn, BLOCKS, keeps and 4 * tile.consumers)
 
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
@@ -289,17 +290,18 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
 
     @device_function
     def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages=None, group=0, columns=None,
-              states=None):
-        store_reduced((acc, first, row, column, z, thread, m, n, e, states),
+              states=None, own=None):
+        store_reduced((acc, first, row, column, z, thread, m, n, e, states, own),
                       (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, stages, group, columns))
     return store
 
 
 @functools.cache
-def make_reduced_store(spec, bn, blocks):
+def make_reduced_store(spec, bn, blocks, keeps=0):
     """(device function ``after(last, reducing)``, which reduces `blocks` blocks of 8 columns up to number `last`, once they are stored;
     ``around(store)`` -> device function ``stored(of_rows, s)``, which calls ``store(reducing, s)`` with what that needs, of rows `of_rows`:
-    (sums, first, row, column, matrix, thread, rows, columns, epilogue's operands, states)). Without reductions they do nothing.
+    (sums, first, row, column, matrix, thread, rows, columns, epilogue's operands, states, what a thread keeps from tile to tile)).
+    `keeps`: so many warps do, or none. Without reductions they do nothing.
 
     After the stores, since ptxas moves a rounding that would be the first to read sums in front of the products' end, and then lets
     products wait for each other.
@@ -307,7 +309,7 @@ def make_reduced_store(spec, bn, blocks):
     if not reduces(spec):
         return device_function(lambda last, reducing: None), lambda store: device_function(lambda of_rows, s: store((), s))
     from ..reduce._warps import CHUNK, make_warp_reductions, rows_of
-    OWN, T, begin, chunk, rest, end, *_ = make_warp_reductions(spec, bn)
+    OWN, T, begin, chunk, rest, end, *_ = make_warp_reductions(spec, bn, keeps)
     COUNT, LAST, HAS_REST = max(blocks // CHUNK, 1), bn // 8 - 1, bn // 8 % CHUNK != 0
     chunks = unrolled(COUNT, chunk)
 
@@ -321,8 +323,9 @@ def make_reduced_store(spec, bn, blocks):
     def around(store):
         @device_function
         def stored(of_rows, s):
-            acc, first, row, column, z, thread, m, n, e, states = of_rows
-            own = cuda.local.array(OWN, T)
+            acc, first, row, column, z, thread, m, n, e, states, own = of_rows
+            if not keeps:
+                own = cuda.local.array(OWN, T)
             begin((own,))
             rows = rows_of(row + (thread >> 5) * WARP_ROWS, thread & 31, m)
             reducing = acc, first, own, rows, column, thread & 31, Reducing(n, e, z, states)
@@ -332,23 +335,30 @@ def make_reduced_store(spec, bn, blocks):
     return after, around
 
 
-def kept_reductions(spec, bn):
-    """`reduce._warps.WarpReductions` of warps that keep states, None where there are no reductions."""
+def kept_reductions(spec, bn, warps):
+    """`reduce._warps.WarpReductions` of so many warps that keep states, None where there are no reductions."""
     if not reduces(spec):
         return None
     from ..reduce._warps import make_warp_reductions
-    return make_warp_reductions(spec, bn, keeps=True)
+    return make_warp_reductions(spec, bn, warps)
+
+
+def kept_states(spec, tile, find):
+    """`tile_states.KeptStates` of an `EpilogueSpec` for an `engine.hopper.Tile`; ``find(tile, out)`` -> (matrix, columns, the parameter
+    `states`). Host function."""
+    from ..reduce._warps import make_kept_states
+    return make_kept_states(spec, tile, find)
 
 
 @functools.cache
-def make_direct_store(tile, spec, vector):
-    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, [z, states])`` for 64 rows of any
+def make_direct_store(tile, spec, vector, keeps=False):
+    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, [z, states, own])`` for 64 rows of any
     results.
 
     Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
     """
     COUNT = tile.bn // 8
-    pair, (after, reduced) = make_group_store(spec, 2, vector), make_reduced_store(spec, tile.bn, 1)
+    pair, (after, reduced) = make_group_store(spec, 2, vector), make_reduced_store(spec, tile.bn, 1, keeps and 4 * tile.consumers)
 
     @device_function
     def store_columns(j, s):
@@ -367,11 +377,11 @@ def make_direct_store(tile, spec, vector):
     store_reduced = reduced(store_rows)
 
     @device_function
-    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, z=0, states=None):
+    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, z=0, states=None, own=None):
         lane, warp = thread & 31, thread >> 5
         r0 = row + warp * 16 + (lane >> 2)
         r1 = r0 + 8
         c0 = column + (lane & 3) * 2
-        store_reduced((acc, first, row, column, z, thread, m, n, e, states),
+        store_reduced((acc, first, row, column, z, thread, m, n, e, states, own),
                       (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
     return store

@@ -417,7 +417,7 @@ def make_tile_product(tile, operands, la, lb, sink):
     return product
 
 
-def band_arguments(rows, columns):
-    """Kernel parameters of `locate_in_bands`: of a matrix of so many tiles. Host function."""
-    per_band, rows, last_rows = in_bands(rows, columns)
+def band_arguments(rows, columns, order=in_bands):
+    """Kernel parameters of `locate_in_bands`, or of another `order`: of a matrix of so many tiles. Host function."""
+    per_band, rows, last_rows = order(rows, columns)
     return Argument("uint32x3", per_band), Argument("int32", rows), Argument("uint32x3", last_rows)

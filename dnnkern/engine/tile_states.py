@@ -3,9 +3,11 @@
 Algorithms and main loops need no more than this where there are none; what reduces is imported where there are some.
 """
 import functools
+from dataclasses import replace
 from typing import Callable, NamedTuple
 
 from ..device import device_function, i32
+from ..device.index import ceil_div
 from .cost import LAUNCH, Cost
 from .loaders import log2
 from .programs import NOTHING
@@ -89,8 +91,8 @@ def warp_bytes(spec, bm, bn, threads, row_layers, column_layers):
     return shared_bytes(spec, bm, bn, threads, row_layers, column_layers)
 
 
-WARP_ROWS, WARP_COLUMNS = 16, 16
-"""Of the tiles of warpgroups, and of what a warp reduces at a time, see `reduce._warps`."""
+WARP_ROWS, WARP_COLUMNS, KEPT_COLUMNS = 16, 16, 32
+"""Of the tiles of warpgroups, of what a warp reduces at a time, and of what its lanes keep states in one register. See `reduce._warps`."""
 
 
 class WarpRows(NamedTuple):
@@ -102,6 +104,58 @@ class WarpRows(NamedTuple):
     has_high: bool
     tile: i32
     exists: bool
+
+
+class KeptStates(NamedTuple):
+    """States that the threads of a block keep from tile to tile, and write once; all its tiles have the same columns.
+
+    Attributes
+    ----------
+    count, type
+        Of the local array `own` of a thread.
+    start : ``start((own,))``
+    finish : ``finish(own, tile, group, thread, scratch, out)``
+        By all warpgroups, after their last tiles: the states of the block, whose first tile is `tile`. `scratch` is a shared address of
+        memory that no warpgroup reads or writes any more when all are here.
+    """
+    count: int
+    type: object
+    start: Callable
+    finish: Callable
+
+
+MOST_KEPT = 16  # numbers of a thread: two of each of its columns in tiles of 256 columns
+
+
+def kept_numbers(parts, bn):
+    """Numbers that a thread keeps of a product's reductions, in tiles of `bn` columns. Host function."""
+    if not parts.reduced:
+        return 0
+    from .fold import make_fold
+    compute = parts.epilogue.program.reduced_type(parts.epilogue.compute)
+    each = {"rows": ceil_div(bn, KEPT_COLUMNS), "columns": 0, "all": 1}
+    return sum(each[of.over] * make_fold(of.mode, compute).parts for of in parts.reduced)
+
+
+def keeping(parts, tile, slots):
+    """The parts of a product, in as many `row_tiles` as blocks keep states of the same columns in, where `slots` blocks or clusters run
+    at once; as they are, if that would take another wave of tiles, or there is nothing to keep, or too much. Host function."""
+    if parts.batch_size != 1 or tile.bn % KEPT_COLUMNS or not 0 < kept_numbers(parts, tile.bn) <= MOST_KEPT:
+        return parts
+    columns = ceil_div(parts.n, tile.bn)
+    tiles = columns * ceil_div(parts.m, tile.bm * tile.cluster)
+    most = min(tiles, slots)
+    rows = most // columns
+    if rows == 0 or ceil_div(tiles, rows * columns) > ceil_div(tiles, most):
+        return parts
+    return replace(parts, row_tiles=rows * tile.cluster)
+
+
+def blocks_of(parts, tile, tiles, slots):
+    """How many blocks take `tiles` tiles, of a product's parts as `keeping` leaves them. Host function."""
+    if parts.row_tiles:
+        return parts.row_tiles * ceil_div(parts.n, tile.bn)
+    return min(tiles, slots) * tile.cluster
 
 
 def single_states(spec):

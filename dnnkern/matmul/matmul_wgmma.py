@@ -18,12 +18,13 @@ from ..engine.hopper import Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ..engine.hopper_plan import (Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
-                                  make_epilogue_params, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
-                                  product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
+                                  make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
+                                  product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype,
+                                  y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import store_width, stored_by_rows
-from ..engine.tile_states import (WARP_ROWS, reduces, states_argument, states_bytes, states_refusal, states_seconds,
+from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   stored_first_refusal, with_finish)
 from ..host.launch import Argument, Launch
 
@@ -32,6 +33,12 @@ def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
     parts = stored_by_rows(problem)
     return stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
+
+
+def _parts_of(problem, device, tile):
+    """The problem's parts, of which blocks of a tile may keep states of reductions."""
+    parts = stored_by_rows(problem)
+    return keeping(parts, tile, slots_of(tile, device))
 
 
 def configs(problem, device):
@@ -45,13 +52,14 @@ def configs(problem, device):
 
 def workspace(problem, device, config):
     """Copies of operands that TMA cannot address; partial reductions."""
-    parts = stored_by_rows(problem)
+    parts = _parts_of(problem, device, config.tile)
     return sum(x.bytes for x in operands_of(parts, problem.math)) + states_bytes(parts, WARP_ROWS, config.tile.bn)
 
 
 def estimate(problem, device, config):
     """Waves of tiles; a launch and two passes for each copy."""
-    parts, tile = stored_by_rows(problem), config.tile
+    tile = config.tile
+    parts = _parts_of(problem, device, tile)
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts, problem.math)
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     return states_seconds(states, device) + pack_seconds(operands, device) + product_seconds(
@@ -104,10 +112,11 @@ def kernel(special):
         return low, high
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
-    product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
                            addend=make_addend_stages(tile, corner) if special.by_ring else None,
-                           ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None)
+                           ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
+                           keeps=make_kept(special))
     BY_RING, REDUCES = special.by_ring, reduces(spec)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -129,10 +138,11 @@ def kernel(special):
 
 def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
-    parts, tile = stored_by_rows(problem), config.tile
+    tile = config.tile
+    parts = _parts_of(problem, device, tile)
     a, b = operands_of(parts, problem.math)
-    by_tma = stored_by_tma(parts)
-    tiles, place = locate_arguments(parts, tile, a, b)
+    by_tma, keeps = stored_by_tma(parts), parts.row_tiles > 0
+    tiles, place = locate_arguments(parts, tile, a, b, by_row=keeps)
     operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
                 "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
@@ -142,12 +152,12 @@ def build(problem, device, config):
     addend = addend_argument({"c": problem.addend_name}, staged, operands, (parts.batch_size, parts.m, parts.n)) if by_ring else NOTHING
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"), staged,
-                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs))
+                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, addend, Argument("int32", tiles), *place,
                  *output_arguments(parts), states_argument(parts, WARP_ROWS, tile.bn, packed))
-    blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
+    blocks = blocks_of(parts, tile, tiles, slots_of(tile, device))
     return with_finish((*a.pack(0), *b.pack(a.bytes),
                         Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
                                cluster=(tile.cluster, 1, 1), dependent=True)), parts, WARP_ROWS, tile.bn, True, packed)

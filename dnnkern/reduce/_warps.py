@@ -4,21 +4,27 @@ The sums are a fragment of wgmma (`engine.hopper_stores`). A warp takes 16 of it
 has of four columns, then lanes exchange states, half as many each time, until each has those of one column: its state for the workspace.
 Chunks of columns take turns with the stores (`engine.hopper_stores`), so that what both compute is computed once, and kept for no longer.
 
-A kernel whose warps keep their columns from tile to tile has them keep the states of columns and of everything, too, and write them once.
+Where blocks have the same columns in all their tiles, warps keep the states of columns and of everything from tile to tile: of two lanes
+with the same column one keeps it, the other the one 16 columns on, in a register for each part and 32 columns. At the end they leave them
+in shared memory, and the block writes one state of each column.
 """
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, i64
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.barrier import barrier_sync
 from ..device.convert import SCALARS
 from ..device.epilogue import make_epilogue
 from ..device.unroll import unrolled
+from ..device.vec import shared_address
 from ..engine.fold import make_fold
-from ..engine.tile_states import WARP_COLUMNS, WarpRows
+from ..engine.tile_states import KEPT_COLUMNS, WARP_COLUMNS, KeptStates, Reducing, WarpRows
 from ..engine.tile_states import WARP_ROWS as ROWS
+from ..host.dtypes import ITEMSIZE
 from ._tiles import MEMBERS, after
 
 CHUNK = WARP_COLUMNS // 8  # of 8 columns
+MEET = 15  # barrier of all warps that keep states
 
 
 @device_function
@@ -43,8 +49,11 @@ class WarpReductions(NamedTuple):
         The columns that are no whole chunk.
     end : ``end(s)``
         The states of rows, or of everything.
-    start, finish : ``start((own,))``, ``finish(s)``
-        Of a warp that keeps states: before its first rows, and after its last.
+    start : ``start((own,))``
+        Of a warp that keeps states: before its first rows.
+    finish : ``finish(own, tile, column, thread, scratch, state)``
+        After the last rows of all warps, by all their threads: their states are those of tile `tile`, whose first column is `column`.
+        `scratch` is the address of shared memory that is free when all are here.
     """
     count: int
     type: object
@@ -57,34 +66,43 @@ class WarpReductions(NamedTuple):
 
 
 @functools.cache
-def make_warp_reductions(spec, bn, keeps=False) -> WarpReductions:
-    """`WarpReductions` of an `EpilogueSpec` for tiles of `bn` columns; `keeps`: all tiles of a warp have the same columns, a multiple of
-    16, and `WarpRows.tile` is the warp's number among all."""
-    T, reductions = SCALARS[spec.program.reduced_type(spec.compute)], spec.program.reductions
+def make_warp_reductions(spec, bn, keeps=0) -> WarpReductions:
+    """`WarpReductions` of an `EpilogueSpec` for tiles of `bn` columns; `keeps`: how many warps keep states, whose tiles all have the same
+    columns, a multiple of 32."""
+    compute, reductions = spec.program.reduced_type(spec.compute), spec.program.reductions
+    T, leave, write, scratch = SCALARS[compute], None, None, 0
     folds = [make_fold(mode, spec.program.reduced_type(spec.compute)) for _, mode, _, _ in reductions]
-    begin = end = rest = start = finish = device_function(_nothing)
-    own, blocks, kept = 1, bn // 8, []
+    begin = end = rest = start = device_function(_nothing)
+    own, blocks, lines, kept = 1, bn // 8, bn // KEPT_COLUMNS, []
     for k, (fold, (_, _, over, _)) in enumerate(zip(folds, reductions)):
         if over != "rows":
             count = 2 if over == "columns" else 1
-            first, last = _begin(fold, own, count), _end(fold, k, over, own, count, bn)
+            first = _begin(fold, own, count)
             if keeps and over == "all":
-                start, finish = after(start, first), after(finish, last)
+                start, leave = after(start, first), after(leave, _leave_one(fold, own, scratch, keeps))
+                write = after(write, _write_kept(fold, k, scratch, keeps, 1, bn))
+                scratch += keeps * fold.parts
             else:
-                begin, end = after(begin, first), after(end, last)
+                begin, end = after(begin, first), after(end, _end(fold, k, over, own, count, bn))
             own += count * fold.parts
     for k, (fold, (_, _, over, _)) in enumerate(zip(folds, reductions)):
         kept.append(own if keeps and over == "rows" else 0)
         if kept[k]:
-            start, finish = after(start, _begin(fold, own, blocks // CHUNK)), after(finish, _write_kept(fold, k, own, blocks // CHUNK))
-            own += blocks // CHUNK * fold.parts
+            start, leave = after(start, _begin(fold, own, lines)), after(leave, _leave(fold, own, scratch, keeps, bn))
+            write = after(write, _write_kept(fold, k, scratch, keeps, bn, bn))
+            own, scratch = own + lines * fold.parts, scratch + keeps * bn * fold.parts
     done = blocks - blocks % CHUNK
     if blocks % CHUNK:
         rest = after(rest, _moved(_chunk(spec, folds, T, 1, kept, 0), done))
-    return WarpReductions(own, T, begin, _chunk(spec, folds, T, CHUNK, kept, blocks // CHUNK), rest, end, start, finish)
+    finish = _finish(leave, write, T, ITEMSIZE[compute], 32 * keeps) if leave else device_function(_nothing_kept)
+    return WarpReductions(own, T, begin, _chunk(spec, folds, T, CHUNK, kept, lines), rest, end, start, finish)
 
 
 def _nothing(s):
+    pass
+
+
+def _nothing_kept(own, tile, column, thread, address, state):
     pass
 
 
@@ -108,15 +126,16 @@ def _begin(fold, FIRST, COUNT):
     return begin
 
 
-def _chunk(spec, folds, T, BLOCKS, kept, CHUNKS):
-    """Device function ``chunk(k, s)``: number k of so many blocks of 8 columns; where the states of `CHUNKS` of them are `kept`, or 0."""
+def _chunk(spec, folds, T, BLOCKS, kept, LINES):
+    """Device function ``chunk(k, s)``: number k of so many blocks of 8 columns; the states of `LINES` lines of 32 columns
+    are `kept` from number kept[k] on, or are not."""
     reduced, COLUMNS = make_epilogue(spec, "reduced"), 2 * BLOCKS
     begin = push = write = None
     MINE, OWN = 0, 1
     for k, (fold, (_, _, over, _)) in enumerate(zip(folds, spec.program.reductions)):
         if over == "rows":
             push = after(push, _push(fold, k, MINE, COLUMNS, over))
-            last = _keep(fold, MINE, COLUMNS, kept[k], CHUNKS) if kept[k] else _write(fold, k, MINE, COLUMNS)
+            last = _keep(fold, MINE, COLUMNS, kept[k], LINES) if kept[k] else _write(fold, k, MINE, COLUMNS)
             begin, write = after(begin, _begin(fold, MINE, COLUMNS)), after(write, last)
             MINE += COLUMNS * fold.parts
         else:
@@ -198,55 +217,119 @@ def _share(fold, FIRST, COUNT):
     return share
 
 
-def _put_column(fold, K, COUNT):
-    """Device function ``put_column(found, rows, column, lane, state)``: the state of the lane's column of `COUNT` that four lanes share,
-    to the workspace."""
-    AT, MATRIX, TILE, PLANE = (MEMBERS * K + j for j in range(MEMBERS))
-    STEPS, put = COUNT.bit_length() - 1, fold.put
+def _column(COUNT):
+    """Device function ``column_of(lane)``: (the lane's column of `COUNT` that four lanes share, whether it is the first with it)."""
+    STEPS = COUNT.bit_length() - 1
     SHIFT, SAME = 5 - STEPS, ((1 << (3 - STEPS)) - 1) << 2
 
     @device_function
-    def put_column(found, rows, column, lane, state):
+    def column_of(lane):
         number = lane >> SHIFT
-        c = column + (number >> 1) * 8 + (lane & 3) * 2 + (number & 1)
-        if lane & SAME == 0 and rows.exists and c < state.n:
-            to = i64(state.z) * state.states[MATRIX] + i64(rows.tile) * state.states[TILE]
-            put(state.states[AT], state.states[AT], to + c, state.states[PLANE], found)
-    return put_column
+        return (number >> 1) * 8 + (lane & 3) * 2 + (number & 1), lane & SAME == 0
+    return column_of
 
 
 def _write(fold, K, FIRST, COUNT):
     """Each lane writes the state of a column."""
-    share, put_column = _share(fold, FIRST, COUNT), _put_column(fold, K, COUNT)
+    AT, MATRIX, TILE, PLANE = (MEMBERS * K + j for j in range(MEMBERS))
+    share, column_of, put = _share(fold, FIRST, COUNT), _column(COUNT), fold.put
 
     @device_function
     def write(s):
         mine, own, k, rows, column, lane, state = s
-        put_column(share(mine, lane), rows, column, lane, state)
+        found = share(mine, lane)
+        c, first = column_of(lane)
+        if first and rows.exists and column + c < state.n:
+            to = i64(state.z) * state.states[MATRIX] + i64(rows.tile) * state.states[TILE]
+            put(state.states[AT], state.states[AT], to + (column + c), state.states[PLANE], found)
     return write
 
 
-def _keep(fold, FIRST, COUNT, KEPT, CHUNKS):
-    """Each lane keeps the state of a column."""
+def _keep(fold, FIRST, COUNT, KEPT, LINES):
+    """Of two lanes with the same column one keeps its state: the second that of every second chunk."""
     share, put, get, merge = _share(fold, FIRST, COUNT), fold.put, fold.get, fold.merge
 
     @device_function
     def keep(s):
         mine, own, k, rows, column, lane, state = s
-        put(own, own, KEPT + k, CHUNKS, merge(get(own, own, KEPT + k, CHUNKS), share(mine, lane)))
+        before = get(own, own, KEPT + (k >> 1), LINES)
+        put(own, own, KEPT + (k >> 1), LINES, _either(lane >> 2 & 1 == k & 1, before, merge(before, share(mine, lane))))
     return keep
 
 
-def _write_kept(fold, K, KEPT, CHUNKS):
-    """The states that each lane has kept, one of a chunk's columns."""
-    put_column, get = _put_column(fold, K, 2 * CHUNK), fold.get
+def _leave(fold, KEPT, FIRST, WARPS, BN):
+    """The states of columns that each lane has kept, to shared memory, from number `FIRST` on: warp by warp."""
+    put, get, column_of, LINES, PLANE = fold.put, fold.get, _column(WARP_COLUMNS // 4), BN // KEPT_COLUMNS, WARPS * BN
 
     @device_function
     def one(k, s):
-        _, _, own, rows, column, lane, state = s
-        put_column(get(own, own, KEPT + k, CHUNKS), rows, column + k * (8 * CHUNK), lane, state)
-    all_of_them = unrolled(CHUNKS, one)
+        own, scratch, at, warp, lane = s
+        c, _ = column_of(lane)
+        c = c + (lane >> 2 & 1) * WARP_COLUMNS
+        put(scratch, scratch, at + (FIRST + k * KEPT_COLUMNS) + warp * BN + c, PLANE, get(own, own, KEPT + k, LINES))
+    all_of_them = unrolled(LINES, one)
     return device_function(lambda s: all_of_them(0, s))
+
+
+def _leave_one(fold, KEPT, FIRST, WARPS):
+    """The state of everything that the lanes of a warp have kept, to shared memory."""
+    put, get, merge, swap = fold.put, fold.get, fold.merge, fold.swap
+
+    @device_function
+    def leave(s):
+        own, scratch, at, warp, lane = s
+        found = get(own, own, KEPT, 1)
+        for step in range(5):
+            found = merge(found, swap(found, 16 >> step))
+        if lane == 0:
+            put(scratch, scratch, at + FIRST + warp, WARPS, found)
+    return leave
+
+
+def _write_kept(fold, K, FIRST, WARPS, LENGTH, BN):
+    """The states of all warps as one, to the workspace: of each column, or of everything, which is one of `LENGTH`."""
+    AT, MATRIX, TILE, PLANE = (MEMBERS * K + j for j in range(MEMBERS))
+    put, get, merge = fold.put, fold.get, fold.merge
+
+    @device_function
+    def write(s):
+        scratch, at, tile, column, thread, state = s
+        to, there = column, state.n - column
+        if LENGTH == 1:
+            tile, to, there = tile * ((state.n + (BN - 1)) // BN) + column // BN, 0, 1
+        first = i64(state.z) * state.states[MATRIX] + i64(tile) * state.states[TILE]
+        for c in range(thread, min(LENGTH, there), 32 * WARPS):
+            found = get(scratch, scratch, at + FIRST + c, WARPS * LENGTH)
+            for warp in range(1, WARPS):
+                found = merge(found, get(scratch, scratch, at + (FIRST + warp * LENGTH) + c, WARPS * LENGTH))
+            put(state.states[AT], state.states[AT], first + (to + c), state.states[PLANE], found)
+    return write
+
+
+def _finish(leave, write, T, ITEM, THREADS):
+    """`WarpReductions.finish` of so many threads."""
+    @device_function
+    def finish(own, tile, column, thread, address, state):
+        scratch = cuda.shared.array(0, T)
+        at = i32(address - shared_address(scratch, 0)) // ITEM
+        barrier_sync(u32(MEET), u32(THREADS))
+        leave((own, scratch, at, thread >> 5, thread & 31))
+        barrier_sync(u32(MEET), u32(THREADS))
+        write((scratch, at, tile, column, thread, state))
+    return finish
+
+
+@functools.cache
+def make_kept_states(spec, tile, find) -> KeptStates:
+    """See `engine.tile_states.kept_states`."""
+    found, BM = make_warp_reductions(spec, tile.bn, 4 * tile.consumers), tile.bm
+    finish_states = found.finish
+
+    @device_function
+    def finish(own, first_tile, group, thread, scratch, out):
+        z, n, states = find(first_tile, out)
+        finish_states(own, first_tile.row // BM, first_tile.column, group * 128 + thread, scratch, Reducing(n, (), z, states))
+    return KeptStates(found.count, found.type, found.start, finish)
 
 
 def _end(fold, K, over, FIRST, COUNT, BN):

@@ -150,8 +150,8 @@ def supports(problem):
 
 
 def _states(p, config, device):
-    """`PixelStates` of which each warp that multiplies has a part."""
-    return states_of(p, 4 * config.consumers * _blocks(p, config, device)[0]) if p.reductions else states_of(p)
+    """`PixelStates` of which each block has a part."""
+    return states_of(p, _blocks(p, config, device)[0])
 
 
 def _operand_steps(p):

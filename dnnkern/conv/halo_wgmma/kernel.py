@@ -160,13 +160,13 @@ def _make_pixels(body):
 @functools.cache
 def _make_reductions(body):
     """(``start((own,))``, ``reduce(acc, own, plane, line, column, first_column, thread, extents, of)`` of a tile's sums, ``finish(own,
-    number, first_column, thread, of)`` of a consumer's states, length and type of `own`); `of`: (channels, the epilogue's arguments, the
-    states' parameter). Without reductions they do nothing. Host function."""
-    found = kept_reductions(body.epilogue, body.columns)
+    block, first_column, thread, scratch, of)`` of all consumers' states, length and type of `own`); `of`: (channels, the epilogue's
+    arguments, the states' parameter). Without reductions they do nothing. Host function."""
+    found = kept_reductions(body.epilogue, body.columns, 4 * body.consumers)
     if found is None:
         return (device_function(lambda s: None),
                 device_function(lambda acc, own, plane, line, column, first_column, thread, extents, of: None),
-                device_function(lambda own, number, first_column, thread, of: None), 1, f32)
+                device_function(lambda own, block, first_column, thread, scratch, of: None), 1, f32)
     begin, end, finish_states, TILES, SUMS = found.begin, found.end, found.finish, body.lines // 8, body.columns // 2
     chunks = unrolled(body.columns // WARP_COLUMNS, found.chunk)
 
@@ -185,10 +185,9 @@ def _make_reductions(body):
             end(s)
 
     @device_function
-    def finish(own, number, first_column, thread, of):
+    def finish(own, block, first_column, thread, scratch, of):
         n, e, states = of
-        rows = WarpRows(0, 0, False, False, number * 4 + (thread >> 5), True)
-        finish_states((0, 0, own, rows, first_column, thread & 31, Reducing(n, e, 0, states)))
+        finish_states(own, block, first_column, thread, scratch, Reducing(n, e, 0, states))
     return found.start, reduce, finish, found.count, found.type
 
 
@@ -388,7 +387,7 @@ def halo_kernel(body):
             rings.consumer_release(bars, read, thread)
             reduce(acc, own, plane, line, column, first_column, thread, extents, (n, e, states))
             t = t + CONSUMERS * stride
-        finish(own, first * CONSUMERS + consumer, first_column, thread, (n, e, states))
+        finish(own, first, first_column, consumer * 128 + thread, filters, (n, e, states))
 
     @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, addend, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,

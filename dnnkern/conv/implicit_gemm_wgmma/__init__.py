@@ -25,7 +25,7 @@ from ...device import cuda, device_function, jit, u32
 from ...device.convert import element
 from ...device.epilogue import ProgramParams
 from ...device.index import ceil_div, divisor
-from ...device.scheduler import in_bands
+from ...device.scheduler import in_bands, in_rows
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
@@ -35,19 +35,21 @@ from ...engine.hopper import ROW, Tile, make_product, promoted_fits
 from ...engine.hopper_addend import fits_ring, make_addend_stages
 from ...engine.hopper_made import DEPTH, fits_made, made_step, make_made_rows, paired
 from ...engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ...engine.hopper_plan import TILES, addend_argument, most_sums, rows_for_tma, store_argument, tiles_for, waves_of, wgmma_dtype
+from ...engine.hopper_plan import (TILES, addend_argument, most_sums, rows_for_tma, slots_of, store_argument, tiles_for, waves_of,
+                                   wgmma_dtype)
 from ...engine.hopper_stores import staged_addend
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.programs import NOTHING, Steps, numbered_operands, operand_names, operands_argument
 from ...engine.scales import FP8
-from ...engine.tile_states import (WARP_ROWS, states_argument, states_bytes, states_refusal, states_seconds, stored_first_refusal,
-                                   with_finish)
+from ...engine.tile_states import (WARP_ROWS, blocks_of, keeping, kept_numbers, states_argument, states_bytes, states_refusal,
+                                   states_seconds, stored_first_refusal, with_finish)
 from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .._prologue import making_of_image, prologue_refusal
 from .._states import states_of
-from .kernel import OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_loader, make_locate, make_sink
+from .kernel import (OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_kept, make_loader, make_locate,
+                     make_sink)
 from .made import make_pixel_rows
 from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
@@ -143,14 +145,19 @@ def configs(problem, device):
         len(program.operands) > 1 or any(access not in ("column", "value") for _, access in program.operands))
     most = 64 if reads else 128
     if (making := making_of_image(problem)) is not None:
-        found = [t for t in found if fits_made(t, making)]
+        found = [t for t in found if fits_made(t, making, kept_numbers(_states(problem, device, t), t.bn))]
     return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 
 def workspace(problem, device, config):
     """Copies of operands that TMA cannot address; partial reductions."""
     parts = parts_of(problem)
-    return _copied(parts) + states_bytes(states_of(problem), WARP_ROWS, config.tile.bn)
+    return _copied(parts) + states_bytes(_states(problem, device, config.tile), WARP_ROWS, config.tile.bn)
+
+
+def _states(problem, device, tile):
+    """The `PixelStates`, of which blocks of a tile may keep states."""
+    return keeping(states_of(problem), tile, slots_of(tile, device))
 
 
 def estimate(problem, device, config):
@@ -176,7 +183,7 @@ def estimate(problem, device, config):
     if _store_of(problem) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
-    states = states_bytes(states_of(problem), WARP_ROWS, tile.bn)
+    states = states_bytes(_states(problem, device, tile), WARP_ROWS, tile.bn)
     finish = states_seconds(states, device)
     return (finish + Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
             + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
@@ -269,7 +276,7 @@ def kernel(special):
     product = make_product(tile, loader, make_locate(special), make_sink(special), special.epilogue.accumulator,
                            addend=make_addend_stages(tile, corner) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, special.epilogue, special.pairs, make_epilogue_params(special))
-                           if special.ahead else None,
+                           if special.ahead else None, keeps=make_kept(special),
                            cooperative=tile.cluster > 1)  # its lanes end together: one alone could not use the warp's registers
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -291,7 +298,8 @@ def _made_kernel(special, loader):
     rows = make_made_rows(tile, loader, make_pixel_rows(loader, tile.groups, special.dims), special.made, special.made_pairs,
                           special.made_edge)
     product = make_product(tile, loader._replace(bytes=loader.bytes - tile.bm * (ROW - rows.pitch)), make_locate(special),
-                           make_sink(special), special.epilogue.accumulator, cooperative=tile.cluster > 1, made=rows)
+                           make_sink(special), special.epilogue.accumulator, cooperative=tile.cluster > 1, made=rows,
+                           keeps=make_kept(special))
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma_prologue(image, filter, y_map, tiles, tile_divisors, walk, y, y_column, y_group, bias_group,
@@ -313,7 +321,7 @@ def _walk_axis(axis):
                     axis.dilation, shift * axis.pitch - axis.padding, shift - axis.lower, int(axis.flip))
 
 
-def _arguments(problem, parts, tile, store):
+def _arguments(problem, parts, tile, store, states):
     """The kernel's parameters after the maps."""
     tiles, per_class, per_group, rows, columns = _tiles(parts, tile, problem.groups)
     image, out = parts.image, problem.output
@@ -335,7 +343,7 @@ def _arguments(problem, parts, tile, store):
     else:
         stride, other = 1, 1
     other = 0 if problem.residual is None else other
-    divisors = TileDivisors(divisor(per_class), divisor(per_group), *in_bands(rows, columns))
+    divisors = TileDivisors(divisor(per_class), divisor(per_group), *(in_rows if states.row_tiles else in_bands)(rows, columns))
     walk = Walk(parts.channels, parts.columns, channels_end, _steps_per_tap(parts), *map(_walk_axis, axes),
                 *(divisor(a.count) for a in axes), *(divisor(d) for a in axes for d in (a.pitch, a.period)))
     return (Argument("int32", tiles), Argument(TileDivisors, divisors), Argument(Walk, walk),
@@ -345,7 +353,7 @@ def _arguments(problem, parts, tile, store):
             Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), innermost_first(strides),
             innermost_first(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])),
             operands_argument(problem.epilogue, _operand_steps(problem, parts), parts.pixels, parts.columns, 1),
-            states_argument(states_of(problem), WARP_ROWS, tile.bn, _copied(parts)))
+            states_argument(states, WARP_ROWS, tile.bn, _copied(parts)))
 
 
 def _operand_steps(problem, parts):
@@ -391,21 +399,21 @@ def build(problem, device, config):
         by_ring = staged is not None and making is None and fits_ring(tile, *operands[staged])
         if by_ring:
             addend = addend_argument({"c": problem.output_name}, staged, operands, shape)
+    states = _states(problem, device, tile)
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
                              GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
-                             staged, pairs, by_ring, making is None and columns_ahead(tile, problem.epilogue, pairs),
+                             staged, pairs, by_ring, making is None and columns_ahead(tile, problem.epilogue, pairs), states.row_tiles > 0,
                              *((making.made, paired(making) if parts.channels % 2 == 0 else (), parts.channels % DEPTH != 0) if making
                                else ()))
-    tiles = _tiles(parts, tile, problem.groups)[0]
-    blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
+    blocks = blocks_of(states, tile, _tiles(parts, tile, problem.groups)[0], slots_of(tile, device))
     arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *((addend,) if making is None else ()),
-                 *_arguments(problem, parts, tile, store))
+                 *_arguments(problem, parts, tile, store, states))
     if making is not None:
         extents = (*reversed(image.pixels), *(1,) * (3 - len(image.pixels)))
         arguments += making.argument(0), Argument("int32x3", extents)
     product = Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, cluster=(tile.cluster, 1, 1),
                      dependent=True)
-    return with_finish((*launches, product), states_of(problem), WARP_ROWS, tile.bn, True, _copied(parts))
+    return with_finish((*launches, product), states, WARP_ROWS, tile.bn, True, _copied(parts))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -17,12 +17,12 @@ from ...device.convert import element
 from ...device.epilogue import EpilogueSpec, ProgramParams, ResidualParams
 from ...device.index import Divisor, ceil_div, divide, divide_remainder
 from ...device.program_batches import make_placed
-from ...device.scheduler import locate_in_bands
+from ...device.scheduler import locate_in_bands, locate_in_rows
 from ...device.tma import make_tma_load
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load_shared_4u32, store4
 from ...engine.hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
-from ...engine.hopper_stores import make_boxed_store, make_fill
+from ...engine.hopper_stores import kept_states, make_boxed_store, make_fill
 from ...engine.stores import make_group_store
 from ...engine.tile_states import reduces
 
@@ -127,6 +127,8 @@ class Specialisation:
         What is loaded in pairs of columns, see `paired_columns`.
     by_ring, ahead : bool
         Whether `staged` comes through the main loop's ring, see `hopper_addend`, and `pairs` with the tile's last products.
+    keeps : bool
+        Whether blocks keep states of reductions from tile to tile, see `tile_states.keeping`.
     made : Made or None
         What the image is made of in registers, with the operands that come in pairs of channels, and whether channels end within a step.
     """
@@ -144,6 +146,7 @@ class Specialisation:
     pairs: tuple = ()
     by_ring: bool = False
     ahead: bool = False
+    keeps: bool = False
     made: "Made | None" = None
     made_pairs: tuple = ()
     made_edge: bool = False
@@ -152,10 +155,10 @@ class Specialisation:
 @functools.cache
 def make_locate(special):
     """Device function ``locate(t, rank, (tiles, walk))`` for `make_product`: the `PixelTile` number t. Tiles are in the order of residue
-    classes, groups, bands of rows."""
+    classes, groups, bands of rows or, where blocks keep states, rows."""
     tile, classes, grouped = special.tile, special.classes, special.groups is not None
     CLUSTER, BM, BN = tile.cluster, tile.bm, tile.bn
-    TWO_D, THREE_D = special.dims > 1, special.dims > 2
+    TWO_D, THREE_D, locate_tile = special.dims > 1, special.dims > 2, locate_in_rows if special.keeps else locate_in_bands
 
     @device_function
     def residue_class(number, axis, pitch, period):
@@ -176,7 +179,7 @@ def make_locate(special):
             number, inside = divide_remainder(inside, tiles.per_class)
         if grouped:
             group, inside = divide_remainder(inside, tiles.per_group)
-        r, c = locate_in_bands(inside, tiles.band_tiles, tiles.rows, tiles.last_rows)
+        r, c = locate_tile(inside, tiles.band_tiles, tiles.rows, tiles.last_rows)
         pixel = (r * CLUSTER + rank) * BM
 
         # residue class along each axis
@@ -462,13 +465,13 @@ def make_sink(special):
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
     store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs,
-                                    by_ring=special.by_ring, ahead=special.ahead) if BY_TMA else None
+                                    by_ring=special.by_ring, ahead=special.ahead, keeps=special.keeps) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
     store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
     epilogue_params, REDUCES = make_epilogue_params(special), reduces(special.epilogue)
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None):
+    def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None, own=None):
         n, y, y_column, y_group, _, _, pixels, _, states = out
         row, column, z = tile.row + offset, tile.column, tile.group
         if GROUPED:
@@ -476,9 +479,16 @@ def make_sink(special):
         e, _ = epilogue_params(tile, out)
         if BY_TMA:
             store_by_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels.count, n, e, y, i64(0), stages, group, columns,
-                         states if REDUCES else None)
+                         states if REDUCES else None, own)
         elif BY_ROWS:
             store_by_rows(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)
         else:
             store_direct(acc, first, row, column, tile, thread, n, e, y, y_column, pixels)
     return sink
+
+
+def make_kept(special):
+    """`tile_states.KeptStates` for that sink, None where blocks keep none. Host function."""
+    if not special.keeps:
+        return None
+    return kept_states(special.epilogue, special.tile, device_function(lambda tile, out: (tile.group, out[0], out[-1])))
