@@ -150,6 +150,14 @@ GRADIENTS += [Backward("of-floats", *sizes, "float32", **how) for sizes, how in 
     ((1, 1, 1, 66, 40, 128, 72), {"causal": True}),
     ((2, 1, 1, 40, 70, 40, 128), {"of_rows": (40, 3), "of_keys": (33, 70), "window": (20, 3)}))]
 
+MODIFIED = [  # tanh of a tile at once: by a polynomial, by libdevice, with operands before and after it
+    Forward("mod-capped", 1, 2, 1, 20, 70, 8, 8, "bfloat16", modifier="capped", causal=True, scale=0.05),
+    Forward("mod-capped-far", 1, 1, 1, 66, 140, 8, 8, "float16", modifier="capped", large=3.0),
+    Forward("mod-bent", 2, 2, 1, 20, 70, 8, 8, "bfloat16", modifier="bent"),
+    Backward("mod-capped", 1, 2, 1, 20, 70, 8, 8, "bfloat16", modifier="capped", causal=True, scale=0.05),
+    Backward("mod-capped-far", 1, 1, 1, 40, 66, 8, 16, "float16", modifier="capped", window=(30, 3)),
+    Backward("mod-bent", 2, 1, 1, 20, 70, 8, 8, "bfloat16", modifier="bent")]
+
 
 BIASES = [  # of the same problem for each bias: tiles of several sizes, all that shares one, ranges of it; tiles through TMA
     Backward("of-heads", 2, 2, 1, 66, 40, 8, 8, "bfloat16", bias=(2, 66, 40), causal=True),
@@ -187,7 +195,7 @@ def check(case, turn, one_of=None):
             contract.check(variant, case, **contract.ONCE)
 
 
-@pytest.mark.parametrize("turn, case", list(enumerate(CASES + GRADIENTS)),
+@pytest.mark.parametrize("turn, case", list(enumerate(CASES + GRADIENTS + MODIFIED)),
                          ids=lambda x: "" if isinstance(x, int) else f"{x.op}-{x.id}-{x.rows}-{x.keys}")
 def test_edges_of_tiles(turn, case):
     check(case, turn)

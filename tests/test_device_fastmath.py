@@ -59,6 +59,7 @@ FAST = {  # argument, function, relative, absolute error
     "log_fast": (_range(1e-37, 1e38, log=True), np.log, 2**-21, 2**-22),
     "sigmoid_fast": (_range(-80, 80), lambda x: 1 / (1 + np.exp(-x)), 2**-20 + 80 * 2**-24, 0),
     "expm1_negative": (np.concatenate([_range(-90, 0), _range(-0.6, 0), -_range(1e-30, 1, log=True)]), np.expm1, 2**-20, 0),
+    "tanh_ratio": (np.concatenate([_range(-0.75, 0.75), _range(1e-30, 0.75, log=True)]), lambda x: np.tanh(x) / x, 2**-22.5, 0),
     "log1p_unit": (np.concatenate([_range(0, 1), _range(1e-30, 1, log=True)]), np.log1p, 2**-21, 0),
     "erfc_positive": (_range(0, 9), np.vectorize(math.erfc), 8e-7 + 81 * 2**-23, 0),
 }

@@ -463,3 +463,29 @@ def test_affine_integers():
     assert found.loads[4:] == (("float32", "value"), ("int32", "value"), ("int32", "value"))
     assert [s.inputs for s in found.steps[2:]] == [(5, 1), (6, 7), (0, 10, 11)]
     assert with_affine(program, (None,) * 3) == (program, ())
+
+
+def test_tanh_apart():
+    """A score that is a function of one tanh is computed by that, its derivative too where the argument is the same; nothing else is."""
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+    from dnnkern.device.program_levels import parts_of
+
+    def made(loads, *steps, accumulators=1):
+        return Program(loads, [Step(Function.of(mode), inputs) for mode, inputs in steps], (), None, accumulators)
+    cap, slope = (("float32", 0.05), ("float32", 20.0)), ("float32", "row")
+    forward = made((*cap, slope), ("mul", (0, 1)), ("tanh", (4,)), ("mul", (5, 2)), ("add", (6, 3)))
+    back = made(cap, ("mul", (1, 2)), ("tanh_backward", (0, 4)), accumulators=2)
+    argument, resumed, gradient = parts_of(forward, back)
+    assert str(argument) == "mul" and str(resumed) == "mul+add" and str(gradient) == "mul+sub+mul"
+    assert argument.operands == resumed.operands == forward.operands
+    assert (resumed.steps[0].inputs, gradient.steps[0].inputs) == ((0, 2), (1, 1))
+    assert parts_of(forward).gradient is None
+    # what else takes the product: a score beside its tanh; two of them; another argument, or an operand's own, backward
+    assert parts_of(made(cap, ("tanh", (0,)), ("add", (3, 0)))) is None
+    assert parts_of(made(cap, ("tanh", (0,)), ("mul", (0, 1)), ("tanh", (4,)), ("add", (3, 5)))) is None
+    assert parts_of(forward, made(cap, ("mul", (1, 3)), ("tanh_backward", (0, 4)), accumulators=2)) is None
+    assert parts_of(forward, made(cap, ("mul", (1, 2)), ("tanh_backward", (0, 4)), ("mul", (5, 1)), accumulators=2)) is None
+    by_operand = made((("float32", "value"),), ("mul", (0, 1)), ("tanh", (2,)))
+    assert parts_of(by_operand) and parts_of(by_operand, made((("float32", "value"),), ("mul", (1, 2)), ("tanh_backward", (0, 3)),
+                                                              accumulators=2)) is None

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64, u8, u32
 from ..device.convert import element
-from ..device.fastmath import ex2, fabs, fma, fmax, tanh
+from ..device.fastmath import TANH_LIMIT, ex2, fabs, fma, fmax, tanh, tanh_ratio
 from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.philox import philox
-from ..device.program_operands import Position
+from ..device.program_operands import make_position
 from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, any_lane, shuffle_sync, shuffle_xor
@@ -54,12 +54,6 @@ class Dropout(NamedTuple):
 
 # ---- cap, bias, ALiBi
 
-TANH_LIMIT = 0.75
-
-T1, T2, T3, T4, T5 = -0.33332958817481995, 0.1332540661096573, -0.053344424813985825, 0.019582897424697876, -0.004716250114142895
-"""tanh(y) = y (1 + T1 y**2 + T2 y**4 ...) up to this |y|: minimax, relative error 2**-22.5 with float32's rounding."""
-
-
 @functools.cache
 def make_cap(width):
     """Device function ``cap(x, scale, softcap)``: products become scores with a cap, which few of them come near: where all of a warp are
@@ -75,57 +69,83 @@ def make_cap(width):
                 x[k] = softcap * tanh(x[k])
         else:
             for k in range(width // 2):
-                square = x[k] * x[k]
-                series = fma(fma(fma(f32(T5), square, f32(T4)), square, f32(T3)), square, f32(T2))
-                x[k] = x[k] * softcap * fma(fma(series, square, f32(T1)), square, f32(1))
+                ratio = tanh_ratio(x[k])
+                x[k] = x[k] * softcap * ratio
     return cap
 
 
+# ---- a score_mod: each score by constant indices, since its program may be long
+
+def levels_of(kind):
+    """The `device.program_levels.Levels` of a `score_mod`; None without one that has them."""
+    if kind.score_mod is None:
+        return None
+    from ..device.program_levels import make_levels
+    return make_levels(kind.score_mod, kind.score_mod_bprop, kind.compute, kind.indices)
+
+
 @functools.cache
-def make_position(transposed):
-    """Device function ``position_of(line, at, step, last_row, last_key)``: the `Position` of a score in a thread's line, `step` columns
-    after its first one. Beyond the last row and key it is there, but for the integers of keys in a tile that is not transposed: such a
-    score is masked, whatever it is."""
-    @device_function
-    def position_of(line, at, step, last_row, last_key):
-        row = min(line, last_row)
-        return Position(row, min(at + step, last_key), row, at, i32(0), i32(step))
+def make_tile_levels(kind, width, transposed):
+    """Device function ``levels(x, line, at, last_row, last_key, scale, operands)``: products become the tanh that scores are functions of.
+    `line` is query r and `at` the key of the thread's first column, transposed key r and the query."""
+    from ..device.program_levels import make_tanh_of_all
+    argument, position_of, tanh_of_all = levels_of(kind).argument, make_position(transposed), make_tanh_of_all(width // 2)
 
     @device_function
-    def transposed_position_of(line, at, step, last_row, last_key):
-        key, steps = min(line, last_key), min(i32(step), last_row - at)
-        return Position(at + steps, key, at, key, steps, i32(0))
-    return transposed_position_of if transposed else position_of
+    def of_one(k, s):
+        x, most, line, at, last_row, last_key, scale, operands = s
+        position = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key)
+        x[k] = argument(x[k] * scale, operands, position)
+        most[k & 1] = fmax(most[k & 1], fabs(x[k]))
+    arguments = unrolled(width // 2, of_one)
+
+    @device_function
+    def levels(x, line, at, last_row, last_key, scale, operands):
+        most = cuda.local.array(2, f32)
+        most[0] = most[1] = f32(0)
+        arguments(0, (x, most, line, at, last_row, last_key, scale, operands))
+        tanh_of_all(x, most)
+    return levels
 
 
 @functools.cache
 def make_modify(kind, width, transposed):
-    """Device function ``modify(0, (x, products, line, at, last_row, last_key, scale, operands))``: products become scores by a `score_mod`,
-    each by constant indices: its program may be long. `products` get the scaled ones where the derivatives take them. `line` is query r and
-    `at` the key of the thread's first column, transposed key r and the query."""
-    terms, KEPT, position_of = make_terms(kind), kind.bends, make_position(transposed)
+    """Device function ``modify(x, products, line, at, last_row, last_key, scale, operands)``: products become scores by a `score_mod`.
+    `products` get what `make_bend` takes: the scaled ones, or tanh where scores are functions of that. `line` and `at` as there."""
+    terms, KEPT, position_of, parts = make_terms(kind), kind.bends, make_position(transposed), levels_of(kind)
+    LEVELED, levels, resumed = parts is not None, parts and make_tile_levels(kind, width, transposed), parts and parts.resumed
 
     @device_function
     def of_one(k, s):
         x, products, line, at, last_row, last_key, scale, operands = s
-        position = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key)
-        x[k], product = terms.score_and_derivative(x[k], 0, f32(0), operands, position, scale, f32(0))
+        position, product = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key), x[k]
+        if LEVELED:
+            x[k] = resumed(product, operands, position)
+        else:
+            x[k], product = terms.score_and_derivative(product, 0, f32(0), operands, position, scale, f32(0))
         if KEPT:
             products[k] = product
-    return unrolled(width // 2, of_one)
+    scores = unrolled(width // 2, of_one)
+
+    @device_function
+    def modify(x, products, line, at, last_row, last_key, scale, operands):
+        if LEVELED:
+            levels(x, line, at, last_row, last_key, scale, operands)
+        scores(0, (x, products, line, at, last_row, last_key, scale, operands))
+    return modify
 
 
 @functools.cache
 def make_bend(kind, width, transposed):
     """Device function ``bend(0, (ds, products, line, at, last_row, last_key, operands))``: derivatives by scores of `make_modify` become
     those by the scaled products, where they are others."""
-    terms, position_of = make_terms(kind), make_position(transposed)
+    position_of, gradient = make_position(transposed), (levels_of(kind) or make_terms(kind)).gradient
 
     @device_function
     def of_one(k, s):
         ds, products, line, at, last_row, last_key, operands = s
         position = position_of(line + 4 * (k & 2), at, 8 * (k >> 2) + (k & 1), last_row, last_key)
-        ds[k] = terms.gradient(ds[k], products[k], operands, position)
+        ds[k] = gradient(ds[k], products[k], operands, position)
     return unrolled(width // 2, of_one) if kind.score_mod_bprop is not None else same_derivatives
 
 
@@ -147,7 +167,7 @@ def make_adjust(kind, width):
 
         @device_function
         def adjust_by_program(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
-            modify(0, (x, x, row, at + column, last_row, last_key, scale, bias))
+            modify(x, x, row, at + column, last_row, last_key, scale, bias)
         return adjust_by_program
     score, cap, BIAS = make_terms(replace(kind, softcap=False)).score, make_cap(width), bool(kind.bias)
     CAPPED, MORE = kind.softcap, not kind.softcap or bool(kind.bias) or kind.alibi
@@ -187,7 +207,7 @@ def make_adjust_with_derivatives(kind, width, transposed):
 
         @device_function
         def adjust_by_program(x, derivatives, line, at, column, scoring):
-            modify(0, (x, derivatives, line, at + column, scoring.last_row, scoring.last_key, scoring.scale, scoring.bias))
+            modify(x, derivatives, line, at + column, scoring.last_row, scoring.last_key, scoring.scale, scoring.bias)
         return adjust_by_program
 
     @device_function
@@ -218,7 +238,9 @@ def make_capped(kind, width, stats_of, share):
     ``stats_of(stats, j, column)`` gives (lse, delta), two of each, of columns 8 j + column and the next one, ``share(k, kept, factor)``
     what dropout makes of probability k.
     """
-    terms, BIAS, MODIFIED, position_of = make_terms(kind), bool(kind.bias), kind.score_mod is not None, make_position(True)
+    if kind.score_mod is not None:
+        return make_capped_by_program(kind, width, stats_of, share)
+    terms, BIAS = make_terms(kind), bool(kind.bias)
 
     @device_function
     def of_one(k, step, key, lse, delta, arguments):
@@ -227,15 +249,11 @@ def make_capped(kind, width, stats_of, share):
         bias_at, strides = scoring.bias_at, scoring.bias_strides
         if BIAS:
             bias_at = bias_at + min(row, scoring.last_row) * strides.row + min(key, scoring.last_key) * strides.column
-        at, product = bias_at, x[k]
-        if MODIFIED:  # 0 times infinity is no derivative
-            at = position_of(key, first_row + column, step, scoring.last_row, scoring.last_key)
-            product = product if product != NEG_INF else f32(0)
-        score, derivative = terms.score_and_derivative(product, key - row - scoring.shift, scoring.slope, scoring.bias, at, scoring.scale,
+        score, derivative = terms.score_and_derivative(x[k], key - row - scoring.shift, scoring.slope, scoring.bias, bias_at, scoring.scale,
                                                        scoring.softcap)
         p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -lse))
         part = share(k, kept, factor)
-        dp[k] = terms.gradient(p * fma(dp[k], part, -delta), derivative, scoring.bias, at)
+        dp[k] = terms.gradient(p * fma(dp[k], part, -delta), derivative, scoring.bias, bias_at)
         x[k] = p * part
 
     @device_function
@@ -245,17 +263,38 @@ def make_capped(kind, width, stats_of, share):
         for h in range(2):
             for e in range(2):
                 of_one(4 * j + 2 * h + e, 8 * j + e, first_key + 8 * h, lse[e], delta[e], arguments)
+    return unrolled(width // 8, columns)
+
+
+@functools.cache
+def make_capped_by_program(kind, width, stats_of, share):
+    """`make_capped` with a `score_mod`; where scores are functions of one tanh x are that, as `make_tile_levels` leaves it, and -inf."""
+    terms, position_of, parts = make_terms(kind), make_position(True), levels_of(kind)
+    LEVELED, resumed, gradient = parts is not None, parts and parts.resumed, (parts or terms).gradient
 
     @device_function
-    def columns_by_program(j, arguments):
-        """Without loops, which the compiler leaves where their bodies are long."""
+    def of_one(k, step, key, lse, delta, arguments):
+        x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
+        at = position_of(key, first_row + column, step, scoring.last_row, scoring.last_key)
+        product = x[k] if x[k] != NEG_INF else f32(0)  # 0 times infinity is no derivative
+        if LEVELED:
+            score = resumed(product, scoring.bias, at)
+        else:
+            score, product = terms.score_and_derivative(product, 0, f32(0), scoring.bias, at, scoring.scale, f32(0))
+        p = f32(0) if x[k] == NEG_INF else ex2(fma(score, f32(LOG2E), -lse))
+        part = share(k, kept, factor)
+        dp[k] = gradient(p * fma(dp[k], part, -delta), product, scoring.bias, at)
+        x[k] = p * part
+
+    @device_function
+    def columns(j, arguments):
         x, dp, stats, first_row, first_key, column, scoring, kept, factor = arguments
         lse, delta = stats_of(stats, j, column)
         of_one(4 * j, 8 * j, first_key, lse[0], delta[0], arguments)
         of_one(4 * j + 1, 8 * j + 1, first_key, lse[1], delta[1], arguments)
         of_one(4 * j + 2, 8 * j, first_key + 8, lse[0], delta[0], arguments)
         of_one(4 * j + 3, 8 * j + 1, first_key + 8, lse[1], delta[1], arguments)
-    return unrolled(width // 8, columns_by_program if MODIFIED else columns)
+    return unrolled(width // 8, columns)
 
 
 @functools.cache

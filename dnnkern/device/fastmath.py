@@ -19,6 +19,7 @@ sigmoid_fast     1/(1 + exp(-x)), relative error 2**-20 + \\|x\\| 2**-24 for neg
 erfc_positive    erfc(z) for z >= 0, relative error 8e-7 + z*z 2**-23
 expm1_negative   exp(x) - 1 for x <= 0, relative error 2**-20
 log1p_unit       log(1 + x) for 0 <= x <= 1, relative error 2**-21
+tanh_ratio       tanh(x)/x for \\|x\\| <= TANH_LIMIT, so that times x it is tanh(x) with relative error 2**-22.5. 6 instructions
 normal_tail      for a >= 0, erfc(a/sqrt(2))/2 and exp(-a*a/2), relative errors 8e-7 + a*a 2**-23
 short_tail       the same, the first with relative error 2**-16 + a*a 2**-23, in three instructions fewer
 half_tail        for 0 <= u <= 1 with a = 6u, 6 erfc(a/sqrt(2))/2, relative error 2**-17; where a times the tail is below 2**-14,
@@ -313,3 +314,17 @@ def log1p_unit(x):
     p = fma(w, p, f32(0.40024853724655557))
     p = fma(w, p, f32(0.6666631593504376))
     return s * fma(w, p, f32(2))
+
+
+TANH_LIMIT = 0.75
+
+
+@device_function
+def tanh_ratio(x):
+    """tanh(x) / x of a float32 up to `TANH_LIMIT`: a minimax polynomial in x*x."""
+    w = x * x
+    p = fma(f32(-0.004716250114142895), w, f32(0.019582897424697876))
+    p = fma(p, w, f32(-0.053344424813985825))
+    p = fma(p, w, f32(0.1332540661096573))
+    p = fma(p, w, f32(-0.33332958817481995))
+    return fma(p, w, f32(1))

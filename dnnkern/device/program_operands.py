@@ -2,7 +2,7 @@
 import functools
 from typing import NamedTuple
 
-from . import i32
+from . import device_function, i32
 from ._parameters import structure
 from .convert import INTEGERS
 
@@ -41,3 +41,20 @@ def _bounds(program):
 def operands_class(types):
     """The NamedTuple class of such members: a kernel parameter's type."""
     return structure("Operands", types)
+
+
+@functools.cache
+def make_position(transposed):
+    """Device function ``position_of(line, at, step, last_row, last_column)``: the `Position` of an element in a thread's line of a
+    fragment, `step` after its first one `at`. Beyond the last row and column it is there, but for the integers of columns in a tile that is
+    not transposed: such an element is masked, whatever it is."""
+    @device_function
+    def position_of(line, at, step, last_row, last_column):
+        row = min(line, last_row)
+        return Position(row, min(at + step, last_column), row, at, i32(0), i32(step))
+
+    @device_function
+    def transposed_position_of(line, at, step, last_row, last_column):
+        column, steps = min(line, last_column), min(i32(step), last_row - at)
+        return Position(at + steps, column, at, column, steps, i32(0))
+    return transposed_position_of if transposed else position_of

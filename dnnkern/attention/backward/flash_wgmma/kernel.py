@@ -19,7 +19,7 @@ from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
 from ..._fragments import make_pack, make_single_store, make_split, make_store
 from ..._modifiers import (Dropout, Scoring, bit_of, make_add_bias_transposed, make_adjust_with_derivatives, make_apply_mask_transposed,
-                           make_capped, make_draw_transposed, words_of_bits)
+                           levels_of, make_capped, make_draw_transposed, make_tile_levels, words_of_bits)
 from ..._parameters import Sequences
 from ..._scores import LOG2E, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
@@ -88,8 +88,9 @@ def kernel(config, down):
 
     added = replace(kind, softcap=False, score_mod=None, score_mod_bprop=None, bias="" if STAGED else kind.bias)
     adjust = make_adjust_with_derivatives(added, WIDTH, True)
-    add_bias = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None
+    add_bias, LEVELED = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None, levels_of(kind) is not None
     apply_mask = make_apply_mask_transposed(WIDTH, config.left, config.right)
+    levels = make_tile_levels(kind, WIDTH, True) if LEVELED else None
     scores_first, scores_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
 
     @device_function
@@ -108,7 +109,9 @@ def kernel(config, down):
 
     @device_function
     def finish_scores(x, scratch, step, scoring, tile, key, shared, ds_state, work, thread):
-        """Products become scores: bias, ALiBi, mask."""
+        """Products become scores: bias, ALiBi, mask; with a `score_mod` of tanh that, and masked."""
+        if LEVELED:
+            levels(x, key, step.row + thread.column, scoring.last_row, scoring.last_key, scoring.scale, scoring.bias)
         if ADJUSTED:
             adjust(x, scratch, key, step.row, thread.column, scoring)
         if STAGED:
