@@ -22,7 +22,7 @@ from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
 from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
-from . import graph_columns, graph_rows
+from . import graph_columns, graph_cuts, graph_rows
 from .graph_build import Making
 from .graph_norm import norm_cases
 from .machine import machine
@@ -219,7 +219,7 @@ class Bench:
         if not row["error"] <= 1:
             return {**row, "status": f"WRONG: {row['error']:.3g} of the tolerance"}
         if self.args.regret:
-            row.update(self._regret(case, arrays[0]))
+            row.update(graph_cuts.regret(case, arrays[0], self.handle, self.where))
         contenders = [Contender("graph", call, sets)]
         if case.anchor:
             alone, of = case.graph(arrays[0], self.handle, alone=True)
@@ -237,22 +237,6 @@ class Bench:
         if case.anchor not in PARTS and self.roofs.get("copy"):
             row["of_copy"] = case.bytes / seconds / self.roofs["copy"]
         return row
-
-    def _regret(self, case, arrays):
-        """The time of the plan that the estimates choose over that of the fastest, of all that mode B has, on one set of arrays."""
-        import torch
-
-        import dnnkern.graph as cudnn
-        graph, given = case.graph(arrays, self.handle)
-        graph.create_execution_plans([cudnn.heur_mode.B])
-        graph.build_plans(cudnn.build_plan_policy.ALL)
-        workspace = torch.empty(graph.get_autotune_workspace_size(), dtype=torch.uint8, device=self.where)
-        chosen = graph._engines.estimated().record
-        perfs = graph.autotune({t: arrays[name] for t, name in given.items()}, workspace, self.handle)
-        self._wait()
-        mine = next(perf for perf in perfs if json.loads(perf.config) == chosen)
-        return {"regret": mine.time_ms / perfs[0].time_ms, "estimated": mine.algo, "best": perfs[0].algo,
-                "plans": [[perf.algo, 1e3 * perf.time_ms if perf.status == "ok" else perf.status] for perf in perfs]}
 
     def _call(self, graph, given, sets):
         """A function of a set's number that executes the graph on it."""
@@ -417,6 +401,8 @@ def parser():
     p.add_argument("--turns", type=int, default=ROUNDS, metavar="N", help=f"timed batches, of which the median counts (default {ROUNDS})")
     p.add_argument("--no-peers", action="store_true", help="dnnkern alone")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
+    p.add_argument("--explain", metavar="ARCH", help="print how the graphs are cut for the largest device of an architecture, sm_90a; run "
+                   "nothing")
     return p
 
 
@@ -430,6 +416,9 @@ def main(argv=None) -> int:
     if unknown:
         raise ValueError(f"bench graph: --only has {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
     small, dtypes, only = args.small or HOST_MEMORY, args.dtype.split(","), args.only.split(",")
+    if args.explain:
+        graph_cuts.show([case for part in only if part in PARTS[:-2] for case in cases(part, dtypes, args.small)], args.explain)
+        return 0
     device = dispatch.device_of(dispatch.current_device())
     record, rows = machine(device), []
     print(f"{device.name}, {device.arch}; commit {record['commit']}")
@@ -471,13 +460,7 @@ def show(rows):
         _table.show(HEAD, [(row["problem"], row["plan"], f"{row['graph_us']:.2f}" if "graph_us" in row else row["status"],
                             *(ratio(row, name) for name in ("plain", "torch", "torch.compile", "copy")), f"{row['build_ms']:.1f}")
                            for row in cases], title="x: time of the peer over the graph's; of copy: bytes a second over a copy's")
-    tuned = [row for row in rows if "regret" in row]
-    if tuned:
-        print()
-        _table.show(("graph", "regret", "the estimates' choice", "fastest", "of"),
-                    [(row["problem"], f"{row['regret']:.3f}", row["estimated"], row["best"], str(len(row["plans"]))) for row in tuned],
-                    title="regret: time of the plan that the estimates choose over the fastest's; geometric mean "
-                          f"{statistics.geometric_mean(row['regret'] for row in tuned):.3f}")
+    graph_cuts.show_regrets([row for row in rows if "regret" in row])
     for unit, title in (("us", "a call, one kernel"), ("ms", "building")):
         found = [row for row in rows if unit in row]
         if found:

@@ -1,6 +1,21 @@
 """How the benches' cases make their graphs of PyTorch's arrays."""
+import contextlib
+
 IO = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3"}
 """dtype -> cuDNN's name of it."""
+
+
+_PLANNED_FOR = []
+
+
+@contextlib.contextmanager
+def planned_for(device):
+    """Within, graphs are planned for the device of these properties, and nothing is compiled."""
+    _PLANNED_FOR.append(device)
+    try:
+        yield
+    finally:
+        _PLANNED_FOR.pop()
 
 
 class Making:
@@ -9,6 +24,8 @@ class Making:
     def __init__(self, case, io, arrays, handle=None, **more):
         import dnnkern.graph as cudnn
         self.cudnn, self.arrays, self.given = cudnn, arrays, {}
+        if _PLANNED_FOR:
+            more["device_property"] = _PLANNED_FOR[-1]
         self.graph = cudnn.pygraph(str(case), cudnn.data_type[IO[io]], cudnn.data_type.FLOAT, cudnn.data_type.FLOAT, handle=handle, **more)
 
     def tensor(self, name):
@@ -30,5 +47,10 @@ class Making:
 
     def built(self):
         """(the graph, built, `given`)"""
-        self.graph.build([self.cudnn.heur_mode.A])
+        if _PLANNED_FOR:
+            self.graph.validate()
+            self.graph.build_operation_graph()
+            self.graph.create_execution_plans([self.cudnn.heur_mode.A])
+        else:
+            self.graph.build([self.cudnn.heur_mode.A])
         return self.graph, self.given

@@ -40,7 +40,15 @@ def test_regret(tmp_path, capsys, monkeypatch):
     times = dict(map(tuple, row["plans"]))
     assert len(times) == len(row["plans"]) > 2 and row["best"] == row["plans"][0][0]
     assert row["regret"] == pytest.approx(times[row["estimated"]] / times[row["best"]]) and row["regret"] >= 1
+    assert all(us in times.values() and moved > 0 for _, moved, us in row["cuts"]) and row["cuts"][-1][1] > row["cuts"][0][1]
     assert "regret: time of the plan that the estimates choose" in capsys.readouterr().out
+
+
+def test_cuts_of_a_gpu_that_is_not_here(capsys):
+    assert graph.main(["--explain", "sm_90a", "--only", "conv,score_mod", "--dtype", "float16"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n\n\n") == 0 and text.count("graph conv 64x") == 2 and "flash_wgmma" in text and "(chosen)" in text
+    assert "conv_fprop 0 | mul 1 | add 2 | relu 3 | add 4" in text and "wgmma" in text
 
 
 def test_a_wrong_result_has_no_number(monkeypatch):

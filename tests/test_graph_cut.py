@@ -309,6 +309,12 @@ def test_explanation():
     assert reasons["sum", "total"] == "kernels of their own are predicted to take less time"
     assert reasons["hot", "sum"] == "what a product makes of its operands is not stored"
     assert all(name for part in found.parts for name, _ in part.others) and found.workspace > 0
+    assert sum(cut.chosen for cut in found.cuts) == 1
+    assert found.cuts[-1].text == "hot | mm | sum | total | scaled"
+    chosen = next(cut for cut in found.cuts if cut.chosen)
+    assert chosen.text == " | ".join(" + ".join(part.nodes) for part in found.parts)
+    assert chosen.bytes == sum(part.bytes for part in found.parts)
+    assert chosen.seconds == found.seconds == min(cut.seconds for cut in found.cuts) and chosen.bytes < found.cuts[-1].bytes
 
 
 def test_nodes_without_names_are_told_by_operation():
@@ -345,6 +351,7 @@ def test_explanation_as_text():
     found = explained()
     text = str(found)
     assert text.startswith("graph ") and "4 steps" in text and "moves" in text and "mm + sum" in text and "apart because" in text
+    assert "(chosen)" in text and "hot | mm | sum | total | scaled" in text
     drawing = found.drawing().splitlines()
     assert sum(line.startswith("+") for line in drawing) == 8 and "| sum" in found.drawing()
     dot = found.dot()
@@ -375,7 +382,7 @@ def test_what_is_predicted_to_be_faster_apart(monkeypatch):
     graph = new_graph()
     x = graph.tensor([2, 8, 8], [64, 8, 1], name="x")
     graph.neg(graph.softmax(x, axis=2, name="soft"), name="minus").set_output(True)
-    cost = _engines.Cut.cost.func
+    cost = _engines.Cut.cost.fget
     monkeypatch.setattr(_engines.Cut, "cost", property(lambda self: -cost(self)))
     graph.build()
     found = graph.explain()

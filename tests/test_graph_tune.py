@@ -75,7 +75,7 @@ def test_modes():
 
 
 def test_b_takes_a_cut_between_where_it_is_predicted_to_be_the_fastest(monkeypatch):
-    cost = _engines.Cut.cost.func
+    cost = _engines.Cut.cost.fget
     monkeypatch.setattr(_engines.Cut, "cost", property(lambda self: cost(self) * (0.01 if self.number == 2 else 1.0)))
     a, b = (Case().planned(mode, policy=FIRST) for mode in (A, B))
     assert a.graph._candidate.cut != 2 and b.graph._candidate.cut == 2

@@ -41,14 +41,35 @@ class Cut:
         """Dispatch's choice for every step that is not in `forced`, {index of a step: Algorithm}."""
         return choose(self.spec, self.steps, self.temporaries, self.device, engine, exclude, forced, self.kernels, self.number)
 
+    @property
+    def bytes(self):
+        """That its steps move together: what one writes for another counts twice."""
+        return sum(step.problem.bytes for step in self.steps)
+
+    @property
+    def text(self):
+        """The nodes of each step."""
+        return " | ".join(" + ".join(step.nodes) for step in self.steps)
+
     @cached_property
-    def cost(self):
-        """The predicted time; a multiple where kernels have to be compiled though there is a cache of them."""
+    def _chosen(self):
+        """(predicted time, whether no kernel has to be compiled) of the plan with dispatch's choices; infinity where a step has none."""
         try:
             plan = self.plan()
-            return plan.seconds * (1.0 if plan.is_held else WORTH_COMPILING)
+            return plan.seconds, plan.is_held
         except cudnnGraphNotSupportedError:
-            return float("inf")
+            return float("inf"), True
+
+    @property
+    def seconds(self):
+        """The predicted time; infinity where a step has no algorithm."""
+        return self._chosen[0]
+
+    @property
+    def cost(self):
+        """What cuts are chosen by: the predicted time; a multiple where kernels have to be compiled though there is a cache of them."""
+        seconds, is_held = self._chosen
+        return seconds * (1.0 if is_held else WORTH_COMPILING)
 
     @cached_property
     def main(self):

@@ -3,6 +3,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from io import StringIO
+from math import isfinite
 
 from .._table import bytes_text, show, time_text
 from ._partition import joined, one_by_one
@@ -41,6 +42,29 @@ class PartReport:
 
 
 @dataclass(frozen=True)
+class CutReport:
+    """One cut of the graph, of those that were tried.
+
+    Attributes
+    ----------
+    text : str
+        The nodes of each part.
+    parts : int
+        How many there are.
+    seconds : float
+        Predicted; infinity where a part has no algorithm.
+    bytes : int
+        That its parts move together: what one writes for another counts twice.
+    chosen : bool
+    """
+    text: str
+    parts: int
+    seconds: float
+    bytes: int
+    chosen: bool
+
+
+@dataclass(frozen=True)
 class Explanation:
     """How a graph runs; `print` shows it as a table.
 
@@ -58,6 +82,8 @@ class Explanation:
         Bytes.
     edges : tuple of (str, str)
         (node, node that reads its result, or a view of it).
+    cuts : tuple of CutReport
+        The fewest parts first; the last has one node a part.
     """
     name: str
     parts: tuple
@@ -65,6 +91,7 @@ class Explanation:
     seconds: float
     workspace: int
     edges: tuple
+    cuts: tuple
 
     def __str__(self):
         text = StringIO()
@@ -76,6 +103,11 @@ class Explanation:
         if self.apart:
             print(file=text)
             show(("node", "its reader", "apart because"), self.apart, file=text)
+        if len(self.cuts) > 1:
+            print(file=text)
+            show(("cut", "parts", "moves", "predicted"),
+                 [(c.text + " (chosen)" * c.chosen, c.parts, bytes_text(c.bytes),
+                   time_text(1e3 * c.seconds) if isfinite(c.seconds) else "no kernel") for c in self.cuts], file=text)
         return text.getvalue().rstrip()
 
     def drawing(self) -> str:
@@ -131,4 +163,6 @@ def explain(engines) -> Explanation:
     reason = "kernels of their own are predicted to take less time" if plan.cut else "no kernel runs them together"
     apart += [(a, b, reason) for a, b in edges
               if together.get(a) != together.get(b) and not any((a, b) == row[:2] for row in apart)]
-    return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges))
+    cuts = tuple(CutReport(c.text, len(c.steps), c.seconds, c.bytes, c.number == plan.cut)
+                 for c in sorted(engines.quick, key=lambda c: c.number))
+    return Explanation(spec.name, tuple(parts), tuple(apart), plan.seconds, plan.workspace, tuple(edges), cuts)
