@@ -66,6 +66,7 @@ _NAMES = {
     "group_norm_bwd": "dnnkern.norm",
     "group_norm_fwd": "dnnkern.norm",
     "grouped_matmul": "dnnkern.matmul",
+    "grouped_matmul_bwd_weights": "dnnkern.matmul",
     "im2col": "dnnkern.transform",
     "instance_norm_bwd": "dnnkern.norm",
     "instance_norm_fwd": "dnnkern.norm",

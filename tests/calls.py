@@ -108,6 +108,7 @@ CALLS = {
     "grid_sample_fwd": lambda: ([array(1, 1, 2, 2), array(1, 2, 2, 2)], {"align_corners": True}),
     "group_norm_bwd": lambda: ([array(1, 2, 2), array(1, 2, 2), array(2), array(1, 1), array(1, 1)], {"groups": 1}),
     "group_norm_fwd": lambda: ([array(1, 2, 2), array(2), array(2)], {"groups": 1, "eps": 1.0}),
+    "grouped_matmul_bwd_weights": lambda: ([array(2, 2), array(2, 3), labs.guarded(lay((2,), "int32"), np.array([0.0, 2.0])).array], {}),
     "grouped_matmul": lambda: ([array(2, 2), array(1, 2, 2), labs.guarded(lay((2,), "int32"), np.array([0.0, 2.0])).array],
                                {"alpha": 1.0, "transpose_b": True}),
     "im2col": lambda: ([array(1, 1, 3)], dict(_IMAGE)),

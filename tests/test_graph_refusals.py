@@ -50,6 +50,8 @@ WRONG = {
     "layernorm_backward": (lambda g, t, x, w, bad: g.layernorm_backward(bad(2, 8, 4, 3), x, t(1, 8, 4, 4), t(2, 1, 1, 1), t(2, 1, 1, 1),
                                                                         name="it"), "DY"),
     "matmul": (lambda g, t, x, w, bad: g.matmul(x, bad(2, 8, 3, 4), name="it"), "B"),
+    "moe_grouped_matmul_bwd": (lambda g, t, x, w, bad: g.moe_grouped_matmul_bwd(bad(1, 5, 4), t(1, 6, 4), t(3, 1, 1), name="it"),
+                               "DOutput"),
     "moe_grouped_matmul": (lambda g, t, x, w, bad: g.moe_grouped_matmul(t(1, 6, 4), t(2, 4, 4), bad(3, 1, 1), name="it"),
                            "FirstTokenOffset"),
     "reduction": (lambda g, t, x, w, bad: g.reduction(bad(2, 8, 4, 4), cudnn.reduction_mode.ADD, name="it").set_dim([2, 3, 4, 4]), "Y"),

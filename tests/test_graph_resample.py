@@ -132,6 +132,52 @@ def test_grouped_matmul_of_routed_tokens(mode, io):
     close(got[0], want, factor=8, scale=8)
 
 
+def backward(mode, io, dtype):
+    """A layer of routed experts, forward by one node, and its gradients by nodes: (results, their definitions)."""
+    random, top_k, tokens = np.random.default_rng(5), 2, 6
+    experts = np.array([random.permutation(3)[:top_k] for _ in range(tokens)]).reshape(-1)
+    order = np.argsort(experts, kind="stable")
+    rows, first = experts[order], np.searchsorted(experts[order], range(3)).astype(np.int32).reshape(3, 1, 1)
+    index, ks = ((order // top_k).astype(np.int32).reshape(1, 12, 1), (order % top_k).astype(np.int32).reshape(1, 12, 1))
+    token = draw((1, tokens if mode == "GATHER" else 12, 8), 1).astype(dtype)
+    weight, dout = draw((3, 8, 5), 2).astype(dtype), draw((1, 12, 5), 3).astype(dtype)
+    graph = new_graph(io)
+    tt, tw, td, tf, ti, tk = (like(graph, array) for array in (token, weight, dout, first, index, ks))
+    modes = cudnn.moe_grouped_matmul_mode
+    dw = graph.moe_grouped_matmul_bwd(td, tt, tf, token_index=ti, token_ks=tk, mode=modes[mode], top_k=top_k, name="dw").set_output(True)
+    transposed = graph.tensor([3, 5, 8], [40, 1, 5], like(graph, weight).get_data_type())
+    pack = {tt: token, tw: weight, td: dout, tf: first, ti: index, tk: ks, transposed: weight}
+    x, d, w = token[0].astype(float), dout[0].astype(float), weight.astype(float)
+    at = order if mode == "SCATTER" else np.arange(12)  # where a row's result is
+    of = order // top_k if mode == "GATHER" else np.arange(12)  # whose product it is
+    want_w, want_x = np.zeros((3, 8, 5)), np.zeros(x.shape)
+    for r in range(12):
+        want_w[rows[r]] += np.outer(x[of[r]], d[at[r]])
+        want_x[of[r]] += d[at[r]] @ w[rows[r]].T
+    if mode == "NONE":
+        dx = graph.moe_grouped_matmul(td, transposed, tf)
+    elif mode == "GATHER":  # scattered by token, and added up
+        each = graph.moe_grouped_matmul(td, transposed, tf, ti, tk, mode=modes.SCATTER, top_k=top_k).set_data_type(T.FLOAT)
+        each = graph.reshape(each).set_dim([1, tokens, top_k, 8]).set_stride([96, 16, 8, 1])
+        dx = graph.reduction(each, cudnn.reduction_mode.ADD).set_dim([1, tokens, 1, 8]).set_stride([48, 8, 8, 1])
+    else:  # gathered from where the forward scattered
+        from_rows = graph.tensor([1, 12, 1], [12, 1, 1], T.INT32)
+        pack[from_rows] = order.astype(np.int32).reshape(1, 12, 1)
+        dx = graph.moe_grouped_matmul(td, transposed, tf, from_rows, mode=modes.GATHER)
+    return graph, pack, [dw, dx.set_output(True)], [want_w, want_x]
+
+
+@pytest.mark.parametrize("io", [T.FLOAT, T.BFLOAT16])
+@pytest.mark.parametrize("mode", ["NONE", "GATHER", "SCATTER"])
+def test_gradients_of_routed_tokens(mode, io):
+    """Weights by `moe_grouped_matmul_bwd`; tokens by the forward's node, with weights that are transposed in memory."""
+    graph, pack, results, wanted = backward(mode, io, numpy_dtype(DTYPE[io]))
+    found = run(graph, pack, results)
+    assert results[0].get_dim() == [3, 8, 5] and results[0].get_stride() == [40, 1, 8]
+    for got, want in zip(found, wanted):
+        close(got.astype(float).reshape(want.shape), want, dtype=DTYPE[io], factor=8, scale=16)
+
+
 D = cudnn.rng_distribution
 
 

@@ -201,13 +201,13 @@ def test_more_rows_than_offsets_can_count():
 
 # ---- how it is found
 
-def test_the_two_operations_of_the_folder_are_not_confused():
-    for op in ("matmul", "grouped_matmul"):
+def test_the_operations_of_the_folder_are_not_confused():
+    for op in FAMILY:
         known = dispatch.algorithms(op)
-        assert {a.op for a in known} == {op} and {"naive", "tiled"} <= {a.name for a in known}
+        assert {a.op for a in known} == {op} and {"naive", "blocked"} <= {a.name for a in known}
         assert all(a.build.__module__ == f"dnnkern.matmul.{op}_{a.name}" for a in known)
     assert operation_of("grouped_matmul") is GROUPED and operation_of("matmul") is OPERATION
-    assert set(FAMILY) == {"matmul", "grouped_matmul"}
+    assert set(FAMILY) == {"matmul", "grouped_matmul", "grouped_matmul_bwd_weights"}
 
 
 def test_offsets_to_measure_on_are_offsets():
@@ -257,3 +257,26 @@ def test_work_is_counted():
     problem = GroupedMatmul("work-f32", (3, 5), 7, 11, bias=True).problem()
     assert problem.flops == 2 * 8 * 7 * 11 and problem.bytes == 4 * (8 * 11 + 2 * 11 * 7 + 3 + 8 * 7 + 2 * 7)
     assert host(dnnkern.grouped_matmul(array((2, 3)), array((1, 3, 4)), offsets_of((0, 2)))).tolist() == [[3.0] * 4] * 2
+
+
+# ---- gradients of the matrices
+
+def test_gradients_take_offsets_of_any_values():
+    """What is out of range reads rows that there are, and others that end before they begin give zeros."""
+    a, dy = labs.array(np.ones((4, 2))), labs.array(np.ones((4, 3)))
+    for algo in ("naive", "blocked"):
+        found = labs.host(dnnkern.grouped_matmul_bwd_weights(a, dy, labs.array([-5, 3, 1, 99], "int32"), algo=algo))
+        assert found[:, 0, 0].tolist() == [3, 0, 3] and (found == found[:, :1, :1]).all()
+
+
+@pytest.mark.parametrize("change, error, text", [
+    ({"a": (4, 2, 1)}, ValueError, r"a has shape \(4, 2, 1\); expected \(M, K\)"), ({"dy": (5, 3)}, ValueError, "a has 4 rows .* dy 5"),
+    ({"group_offsets": (0,)}, ValueError, "one more than there are groups"), ({"math": "exact"}, ValueError, "math='exact'"),
+    ({"out_dtype": "int8"}, TypeError, "out_dtype.* is int8"), ({"dtype": "float16"}, TypeError, "a is float16 and dy is float32")])
+def test_bad_input_to_gradients(change, error, text):
+    shapes = {"a": (4, 2), "dy": (4, 3), "group_offsets": (3,)}
+    more = {name: change[name] for name in change if name not in (*shapes, "dtype")}
+    dtypes = {"a": change.get("dtype", "float32"), "dy": "float32", "group_offsets": "int32"}
+    given = {name: labs.array(np.zeros(change.get(name, shape)), dtypes[name]) for name, shape in shapes.items()}
+    with pytest.raises(error, match="^grouped_matmul_bwd_weights: .*" + text):
+        dnnkern.grouped_matmul_bwd_weights(**given, **more)

@@ -9,7 +9,7 @@ from pathlib import Path
 from dnnkern import dispatch
 from dnnkern.host.dtypes import dtype_name
 
-_PRODUCTS = {"matmul": "8x8x8", "grouped_matmul": "2x5x4x3"}
+_PRODUCTS = {"matmul": "8x8x8", "grouped_matmul": "2x5x4x3", "grouped_matmul_bwd_weights": "2x5x4x3"}
 _LAYOUTS = "nchw", "nhwc"
 
 

@@ -1,20 +1,21 @@
 """Matrix products."""
+import importlib
+
 from ..host.front import Operation, public
 from ..host.scalars import flag, number
 from ._problem import MatmulProblem, make_problem
 
-__all__ = ["GroupedMatmulProblem", "MatmulProblem", "grouped_matmul", "matmul"]
+__all__ = ["GroupedMatmulProblem", "GroupedWeightsProblem", "MatmulProblem", "grouped_matmul", "grouped_matmul_bwd_weights", "matmul"]
 
 OPERATION = Operation("matmul", operands=("a", "b", "bias", "c", "scale_a", "scale_b"), outputs=("y",), scalars=("alpha", "beta"),
                       problem=make_problem, in_place=frozenset({"c"}))
 _call = OPERATION.call
 
 
-def _grouped(name):
-    """A function of `_grouped_problem`, which a product does without: a millisecond of a first call."""
+def _grouped(name, module="_grouped_problem"):
+    """A function of `_grouped_problem`, or of another module, which a product does without: a millisecond of a first call."""
     def function(*given, **more):
-        from . import _grouped_problem
-        return getattr(_grouped_problem, name)(*given, **more)
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)(*given, **more)
     return function
 
 
@@ -22,12 +23,19 @@ GROUPED = Operation("grouped_matmul", operands=("a", "b", "group_offsets", "bias
                     scalars=("alpha",), problem=_grouped("make_problem"), check_values=_grouped("check_offsets"),
                     leaves=_grouped("rows_of_no_group"))
 _call_grouped = GROUPED.call
+WEIGHTS = Operation("grouped_matmul_bwd_weights", operands=("a", "dy", "group_offsets"), outputs=("db",),
+                    problem=_grouped("make_weights", "_grouped_weights_problem"),
+                    check_values=_grouped("check_weights_offsets", "_grouped_weights_problem"))
+_call_weights = WEIGHTS.call
 
 
 def __getattr__(name):
     if name == "GroupedMatmulProblem":
         from ._grouped_problem import GroupedMatmulProblem
         return GroupedMatmulProblem
+    if name == "GroupedWeightsProblem":
+        from ._grouped_weights_problem import GroupedWeightsProblem
+        return GroupedWeightsProblem
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -183,3 +191,49 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
     else:
         operands = (a, b, group_offsets) if bias is None else (a, b, group_offsets, bias)
     return _call_grouped(operands, out, (transpose_b, activation, math, out_dtype, alpha != 1), (alpha,), workspace, stream, choice)
+
+
+@public
+def grouped_matmul_bwd_weights(a, dy, group_offsets, *, math=None, out_dtype=None, out=None, workspace=None, stream=None, **choice):
+    """The gradient of `grouped_matmul`'s matrices: ``db[g] = a[rows].T @ dy[rows]`` of the rows of each group.
+
+    That of its rows is a grouped product too: ``grouped_matmul(dy, b, group_offsets, transpose_b=True)``.
+
+    Parameters
+    ----------
+    a : array (M, K)
+    dy : array (M, N)
+        float64, float32, float16 or bfloat16, the same for both; arbitrary strides.
+    group_offsets : int32 array (G + 1,)
+        As `grouped_matmul` has them; rows of no group do not count.
+    math, out_dtype
+        As in `matmul`.
+    out : array (G, K, N)
+        Output, written and returned; arbitrary strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As in `matmul`.
+
+    Returns
+    -------
+    db : array (G, K, N), of a's framework
+        Zeros for a group without rows.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `grouped_matmul`.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's MoE grouped matmul backward, and PyTorch's grouped_mm of two matrices.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> a, dy = np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.array([[1], [10], [100]], np.float32)
+    >>> dnnkern.grouped_matmul_bwd_weights(a, dy, np.array([0, 2, 2, 3], np.int32))[:, :, 0]
+    array([[ 31.,  42.],
+           [  0.,   0.],
+           [500., 600.]], dtype=float32)
+    """
+    return _call_weights((a, dy, group_offsets), out, (math, out_dtype), (), workspace, stream, choice)

@@ -7,6 +7,7 @@ from ..host.scalars import LARGEST
 from ..host.tensor import Tensor
 from ..host.words import DTYPE_HELP, addend_dtype, dtype_word, problem_from_record
 from ._grouped_problem import GroupedMatmulProblem, make_problem
+from ._grouped_weights_problem import GroupedWeightsProblem, make_weights
 from ._parse_words import add_operand_arguments, scale_tensors
 
 
@@ -35,6 +36,25 @@ def make(arguments) -> GroupedMatmulProblem:
 def from_record(record) -> GroupedMatmulProblem:
     """The problem that `dispatch.problem_record` made into JSON data; ValueError where it is something else."""
     return problem_from_record(GroupedMatmulProblem, "grouped_matmul", record)
+
+
+def add_weights_arguments(parser: argparse.ArgumentParser):
+    """The words that describe the gradient of a grouped product's matrices: ``8x4096x14336x4096 bf16``."""
+    parser.add_argument("shape", type=_shape, metavar="GxMxNxK", help="groups, rows of all groups, columns of dy, of a")
+    parser.add_argument("dtype", type=dtype_word, help=DTYPE_HELP)
+    parser.add_argument("--math", choices=("tf32", "fast"))
+
+
+def make_weights_words(arguments) -> GroupedWeightsProblem:
+    """The problem that parsed words describe: packed operands, aligned to 16 bytes."""
+    groups, m, n, k = arguments.shape
+    tensors = (*(Tensor.packed((m, columns), arguments.dtype) for columns in (k, n)), Tensor.packed((groups + 1,), "int32"))
+    return make_weights(tensors, None, arguments.math, None, aliases=frozenset())
+
+
+def weights_from_record(record) -> GroupedWeightsProblem:
+    """The problem of JSON data; ValueError where it is something else."""
+    return problem_from_record(GroupedWeightsProblem, "grouped_matmul_bwd_weights", record)
 
 
 def _shape(text):

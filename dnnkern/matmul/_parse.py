@@ -84,5 +84,7 @@ def from_record(record) -> MatmulProblem:
 
 
 FAMILY = {"matmul": (add_arguments, make, from_record),
-          "grouped_matmul": (_grouped_parse.add_arguments, _grouped_parse.make, _grouped_parse.from_record)}
+          "grouped_matmul": (_grouped_parse.add_arguments, _grouped_parse.make, _grouped_parse.from_record),
+          "grouped_matmul_bwd_weights": (_grouped_parse.add_weights_arguments, _grouped_parse.make_weights_words,
+                                         _grouped_parse.weights_from_record)}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""

@@ -321,7 +321,7 @@ def _make_state(made, dims):
                            (p, row, last, stride, stride_k, placed(operands, z, sizes)))
 
 
-def _store_of(parts, run):
+def store_of(parts, run):
     """Columns of y that one store takes, 0 where it takes single ones; bytes leave four at a time or one."""
     width = min(run, 16 // parts.y.itemsize)
     while width > 1 and (store_width(parts, width) != width or parts.y.itemsize == 1 and width != 4):
@@ -337,7 +337,7 @@ def build(problem, device, config):
     each, ranges = _range(parts, tile, dtype, config.ranges)
     epilogue, dependent = None if ranges > 1 else parts.epilogue, device.capability >= (9, 0)
     full = KernelConfig(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), left_loader.edge,
-                        _store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), dependent, problem.compute, epilogue)
+                        store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), dependent, problem.compute, epilogue)
     tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
