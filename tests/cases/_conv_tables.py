@@ -212,6 +212,11 @@ def programs(t):
     if t.op != "conv_bwd_filter":
         t.case("program-chain-groups2-nhwc-1x128x2x3-k128-3x2-p1", (1, 128, 2, 3), 128, (3, 2), "float16", layout="NHWC", padding=1,
                groups=2, program="chain")
+        t.case("program-chain-odd-nhwc-2x16x5x4-k10-3x3-p1", (2, 16, 5, 4), 10, (3, 3), "bfloat16", layout="NHWC", padding=1,
+               program="chain")
+    if t.op == "conv_fwd":
+        t.case("program-chain-float8-nhwc-2x16x5x4-k24-3x3-p1", (2, 16, 5, 4), 24, (3, 3), "float8_e4m3fn", layout="NHWC", padding=1,
+               out_dtype="float8_e4m3fn", program="chain")
     t.case("program-chain-3d-1x3x4x5x4-k4-2x3x2-p1", (1, 3, 4, 5, 4), 4, (2, 3, 2), "float64", padding=1, program="chain")
     t.case("program-two-inputs-1d-2x6x19-k5-r4", (2, 6, 19), 5, (4,), program="two-inputs", beta=1.0)
     t.case("program-two-inputs-groups2-1x8x3x5-k12-1x1", (1, 8, 3, 5), 12, (1, 1), groups=2, program="two-inputs")

@@ -180,7 +180,7 @@ def estimate(problem, device, config):
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
     moved = (problem.bytes + WGMMA.again * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered)
     memory = moved / (WGMMA.bandwidth * device.bandwidth)
-    if _store_of(problem) == "direct":
+    if _store_of(problem) in ("direct", "matrix"):
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
     states = states_bytes(_states(problem, device, tile), WARP_ROWS, tile.bn)
@@ -247,6 +247,8 @@ def _store_of(problem):
     if row is not None and rows_for_tma(y, (row, strides[1]), parts.pixels, parts.columns) and (
             problem.residual is None or _row_stride(problem, parts, problem.residual_strides) is not None):
         return "tma"
+    if row is not None and problem.program is not None:
+        return "matrix"
     per, sizes = 16 // y.itemsize, (problem.n, *(problem.out if problem.op == "conv_fwd" else problem.image))
     apart = [s for size, s in zip(sizes, (strides[0], *strides[2:])) if size > 1]
     if (y.itemsize in (2, 4) and strides[1] == 1 and y.alignment % 16 == 0 and parts.columns % per == 0 and same
@@ -338,7 +340,7 @@ def _arguments(problem, parts, tile, store, states):
         return (strides[0], strides[1], *(0,) * (3 - len(kept)), *kept)
 
     strides, residual = along_axes(problem.output_strides), along_axes(problem.residual_strides)
-    if store == "tma":
+    if store in ("tma", "matrix"):
         stride, other = (_row_stride(problem, parts, s) for s in (problem.output_strides, problem.residual_strides))
     else:
         stride, other = 1, 1
@@ -365,7 +367,7 @@ def _program_refusal(problem, parts):
     """Why a program's operands cannot be read and stored by rows that are pixels, or None."""
     if problem.program is None:
         return None
-    if _store_of(problem) != "tma":
+    if _store_of(problem) not in ("tma", "matrix"):
         return f"runs no program where {problem.output_name} is not stored by rows of pixels: {problem.output}"
     for name, (_, access), steps in zip(operand_names(problem.program), problem.program.operands, _operand_steps(problem, parts)):
         if steps.row is None:
@@ -401,8 +403,9 @@ def build(problem, device, config):
             addend = addend_argument({"c": problem.output_name}, staged, operands, shape)
     states = _states(problem, device, tile)
     special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
-                             GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
-                             staged, pairs, by_ring, making is None and columns_ahead(tile, problem.epilogue, pairs), states.row_tiles > 0,
+                             GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store,
+                             store in ("direct", "matrix") and pair, staged, pairs, by_ring,
+                             making is None and columns_ahead(tile, problem.epilogue, pairs), states.row_tiles > 0,
                              *((making.made, paired(making) if parts.channels % 2 == 0 else (), parts.channels % DEPTH != 0) if making
                                else ()))
     blocks = blocks_of(states, tile, _tiles(parts, tile, problem.groups)[0], slots_of(tile, device))

@@ -4,8 +4,9 @@
 Rows of the product are output pixels, columns output channels; a step of k is a tap and 128 bytes of its channels. Axes are in the order
 w, h, d. Counters go from step to step without a division.
 
-Results are stored in one of three ways: evenly spaced rows through shared memory and TMA ("tma"), other rows through shared memory and
-16-byte stores ("rows"), everything else directly from registers ("direct").
+Results are stored in one of four ways: evenly spaced rows through shared memory and TMA ("tma"), or where TMA cannot and a program runs, as
+of 8-bit floats, from registers ("matrix"); other rows through shared memory and 16-byte stores ("rows"), everything else from registers,
+each row by its own offset ("direct").
 """
 import functools
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ...device.tma import make_tma_load
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load_shared_4u32, store4
 from ...engine.hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
-from ...engine.hopper_stores import kept_states, make_boxed_store, make_fill
+from ...engine.hopper_stores import kept_states, make_boxed_store, make_direct_store, make_fill
 from ...engine.stores import make_group_store
 from ...engine.tile_states import reduces
 
@@ -118,7 +119,7 @@ class Specialisation:
     groups : "outer", "inner" or None
         The filter's dimension along which groups follow each other: columns or k.
     epilogue : EpilogueSpec
-    store : "tma", "rows" or "direct"
+    store : "tma", "rows", "matrix" or "direct"
     vector : bool
         Whether two columns are one vector store.
     staged : str, int or None
@@ -463,11 +464,13 @@ def make_sink(special):
     `out`: columns of a group; the result and its stride along columns; strides of result, bias and residual from group to group; an
     `OutputPixels`; the epilogue's eleven arguments; the states of the program's reductions.
     """
-    BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
+    BY_TMA, BY_ROWS, IS_MATRIX = (special.store == kind for kind in ("tma", "rows", "matrix"))
+    GROUPED = special.groups is not None
     store_by_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged, pairs=special.pairs,
                                     by_ring=special.by_ring, ahead=special.ahead, keeps=special.keeps) if BY_TMA else None
     store_by_rows = make_rows_store(special) if BY_ROWS else None
-    store_direct = None if BY_TMA or BY_ROWS else make_pixel_store(special)
+    store_matrix = make_direct_store(special.tile, special.epilogue, special.vector, special.keeps) if IS_MATRIX else None
+    store_direct = None if BY_TMA or BY_ROWS or IS_MATRIX else make_pixel_store(special)
     epilogue_params, REDUCES = make_epilogue_params(special), reduces(special.epilogue)
 
     @device_function
@@ -482,6 +485,9 @@ def make_sink(special):
                          states if REDUCES else None, own)
         elif BY_ROWS:
             store_by_rows(acc, first, staging, row, column, tile, thread, barrier, n, e, y, pixels)
+        elif IS_MATRIX:
+            store_matrix(acc, first, row, column, thread, pixels.count, n, e, y, 0, e.c_row_stride, y_column, z,
+                         states if REDUCES else None, own)
         else:
             store_direct(acc, first, row, column, tile, thread, n, e, y, y_column, pixels)
     return sink

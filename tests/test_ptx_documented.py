@@ -1,0 +1,50 @@
+"""What the documented fusions compile to at the sizes of networks (`test_graph_documented`): no stack, spill or call; registers of each kernel."""
+import pytest
+from sass import assembled
+
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from test_graph_documented import GRAPHS, planned  # noqa: E402
+
+REGISTERS = {
+    "conv_scale_bias_relu": (168,),
+    "scale_bias_relu_conv_genstats": (168, 22),
+    "conv_of_fp8_scale_amax": (128, 20),
+    "conv_dgrad_drelu": (168,),
+    "conv_dgrad_drelu_dbn_weight": (168, 78, 32, 20),
+    "scale_bias_relu_wgrad": (168, 32),
+    "matmul_bias_gelu_with_what_it_is_of": (168,),
+    "matmul_of_absolute_values": (168,),
+    "matmul_of_int8_and_bfloat16": (168,),
+    "matmul_of_fp8_scale_amax": (168, 20),
+    "matmul_of_a_slice": (168,),
+    "batchnorm_add_relu": (80, 40, 93),
+    "batchnorm_backward_of_relu_and_addition": (103, 32, 126),
+    "batchnorm_inference_relu": (48,),
+    "layernorm_add": (56,),
+    "layernorm_clamped_relu_mask": (55,),
+    "rmsnorm_scale_cast": (40,),
+    "zero_centred_layernorm": (13, 48),
+    "causal_attention": (6, 168),
+    "attention_with_a_soft_cap": (168,),
+    "softmax_of_primitive_nodes": (79,),
+    "amax_scale_cast": (71,),
+    "comparisons_and": (42,),
+    "reshape_relu": (17,),
+    "transpose_bias": (20,),
+}
+"""Of each launch, the most."""
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("name", GRAPHS)
+def test_kernels(name):
+    launches, found = planned(name)[1], []
+    for launch in launches:
+        code = assembled(launch.kernel, launch.signature, "sm_90a")
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
+        found.append(code.registers)
+    assert all(a <= b for a, b in zip(found, REGISTERS[name], strict=True)), found
