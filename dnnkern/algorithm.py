@@ -73,6 +73,8 @@ class Algorithm:
         Whether it makes operands by programs as it loads them, see `engine.prologues`.
     reductions : bool
         Whether it reduces values of its program, see `device.program`.
+    dual : bool
+        Whether it multiplies by a second right operand, `b_dual`, where a problem has one.
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
     idea : str
@@ -97,6 +99,7 @@ class Algorithm:
     programs: bool = False
     prologues: bool = False
     reductions: bool = False
+    dual: bool = False
     config: object = None
     idea: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
@@ -114,6 +117,8 @@ class Algorithm:
             return f"{self.name} runs no prologue"
         if not self.reductions and getattr(getattr(problem, "program", None), "reductions", ()):
             return f"{self.name} runs no reductions"
+        if not self.dual and getattr(problem, "b_dual", None) is not None:
+            return f"{self.name} multiplies by one right operand"
         return self.supports(problem)
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":

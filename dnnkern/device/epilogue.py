@@ -158,8 +158,15 @@ class EpilogueSpec:
         if scales and (len(scales) != 2 or scales[0] not in (None, "tensor", "row") or scales[1] not in (None, "tensor", "column")):
             raise ValueError(f"epilogue: scales {self.scales!r}, expected None, 'tensor' or 'row', and None, 'tensor' or 'column'")
         object.__setattr__(self, "scales", scales if any(scales) else ())
+        if self.is_dual and (self.alpha or self.bias or self.c or self.residual or self.scales or self.activation.mode != "identity"):
+            raise ValueError("epilogue: a program of two accumulators, beside parts that are of one")
         for dtype in (self.output, self.c or self.output, self.residual or self.output, self.bias_dtype):
             element(dtype)
+
+    @property
+    def is_dual(self):
+        """Whether the program is of two accumulators: ``epilogue((acc, other), m, n, e)``."""
+        return self.program is not None and self.program.accumulators == 2
 
     @property
     def integer(self):
@@ -201,6 +208,7 @@ def make_epilogue(spec, result="storage", given=()):
     Parameters
     ----------
     spec : EpilogueSpec
+        Of one whose program has two accumulators, `acc` is a tuple of both.
     result : "storage", "compute", "packed" or "reduced"
         The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
         of columns n and n + 1; or the tuple of what the program's reductions are of, for m and n within the matrix, and nothing is stored.
@@ -223,8 +231,7 @@ def make_epilogue(spec, result="storage", given=()):
     residual_given, given_residual = _picked(given, "residual")
     bias_given, given_bias = _picked(given, "bias")
 
-    @device_function
-    def combine(acc, m, n, e, others):
+    def combine_parts(acc, m, n, e, others):
         y = T(acc)
         if a_by_tensor:
             y = y * T(e.scale_a[0])
@@ -252,6 +259,7 @@ def make_epilogue(spec, result="storage", given=()):
         elif by_column:
             y = y + T(load_bias(e.bias, Offset(n * e.bias_stride)))
         return activate(y)
+    combine = device_function(lambda acc, m, n, e, others: (T(acc[0]), T(acc[1]))) if spec.is_dual else device_function(combine_parts)
     if result == "reduced":
         return _with_reduced(spec, combine)
     if spec.program:
@@ -305,6 +313,7 @@ def _with_program(spec, combine, given=()):
     see `program`."""
     from .program import make_program
     run, STORES, GIVEN = make_program(spec.program, spec.compute, spec.short, given), bool(spec.program.stores), bool(given)
+    values = device_function(_same) if spec.is_dual else device_function(lambda value: (value,))
 
     @device_function
     def combine_and_run(acc, m, n, e, others):
@@ -313,7 +322,7 @@ def _with_program(spec, combine, given=()):
         else:
             value = combine(acc, m, n, e, others)
         if GIVEN:
-            return run((value,) + others, m, n, e.extras)
+            return run(values(value) + others, m, n, e.extras)
         return run(value, m, n, e.extras)
     return combine_and_run
 

@@ -194,7 +194,7 @@ class Copies(NamedTuple):
     tid: i32
 
 
-def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, reductions=None):
+def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, reductions=None, dual=False):
     """Device function ``product(a, b, first, end, rows, row0, column0, shared, state)``: the tile at (row0, column0) over first <= k < end.
 
     Parameters
@@ -210,6 +210,9 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, r
         Whether a tile may reach beyond `rows` of y; those are left out. Columns are the sink's to check.
     reductions : callable(Fragment) -> FragmentReductions, optional
         Of the tile, see `engine.tile_states`; `state` is then the sink's and a `Reducing`.
+    dual : bool
+        The right stage is of two operands, see `engine.ampere_dual`: columns are those of half the tile, and the sums of the second operand
+        come after the run.
 
     Notes
     -----
@@ -230,6 +233,7 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, r
     RING = STAGES * STAGE
     PN, RUN = right.spread, run_of(right)
     SHP, SHI = log2(PN), log2(MI)
+    RUNS, HELD = (NI >> SHP) // (1 + dual), RUN * (1 + dual)
     NA, HA, NB, HB = left_loader.places, left_loader.words, right_loader.places, right_loader.words
     PlaceA, PlaceB = ({"int32": i32, "int64": i64, "uint64": u64}[loader.place] for loader in (left_loader, right_loader))
     wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
@@ -400,12 +404,14 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, r
         acc, run, own, i, first, row, column, state = s
         for e in range(RUN):
             run[e] = acc[first + (J * PN + (e & (PN - 1))) * 4 + (e >> SHP)]
+            if dual:
+                run[RUN + e] = acc[first + ((J + RUNS) * PN + (e & (PN - 1))) * 4 + (e >> SHP)]
         if REDUCES:
             add_run(0, (own, i, J, run, row, column + J * 8 * PN, state[1]))
             sink(run, 0, row, column + J * 8 * PN, state[0])
         else:
             sink(run, 0, row, column + J * 8 * PN, state)
-    finish_row = unrolled(NI >> SHP, finish_run)
+    finish_row = unrolled(RUNS, finish_run)
 
     @device_function
     def finish_half(half, s):
@@ -437,7 +443,8 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, r
         own = cuda.local.array(OWN, Own)
         if REDUCES:
             start_states(own)
-        finish_all(0, (acc, run, own, thread.slice, box, tid & 31, row0 + thread.row, column0 + thread.column, rows, state))
+        column = thread.column >> 1 if dual else thread.column
+        finish_all(0, (acc, run, own, thread.slice, box, tid & 31, row0 + thread.row, column0 + column, rows, state))
         if REDUCES:
             warp = WarpAt(thread.row, thread.column, (tid >> 5 & ((1 << SHM) - 1)) + (thread.slice << SHM),
                           tid >> (5 + SHM) & ((1 << SHN) - 1), thread.slice)
@@ -464,7 +471,7 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge, r
             commit(copies, write)
             advance(copies, BK)
             write = write + STAGE
-        acc, run = cuda.local.array(NACC, Acc), cuda.local.array(RUN, Acc)
+        acc, run = cuda.local.array(NACC, Acc), cuda.local.array(HELD, Acc)
         fa, fb = cuda.local.array(FA2, T), cuda.local.array(FB2, T)
         for i in range(NACC):
             acc[i] = Acc(0)

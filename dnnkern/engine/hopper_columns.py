@@ -40,9 +40,10 @@ def in_pairs(tensor, strides):
             and all(s % 2 == 0 for s in others))
 
 
-def columns_ahead(tile, spec, pairs):
-    """Whether a thread has the registers to load the pairs of all columns of a tile while the tile's last products are computed."""
-    words = make_columns(spec, pairs, tile.boxes * ROW)[0]
+def columns_ahead(tile, spec, pairs, columns=None):
+    """Whether a thread has the registers to load the pairs of all columns of a tile, or of so many, while the tile's last products are
+    computed."""
+    words = make_columns(spec, pairs, -(-(columns or tile.bn) // 64) * ROW)[0]
     return bool(pairs) and not (spec.program and spec.program.stores) and words <= 64 and tile.sums + words + 40 <= tile.registers[1]
 
 

@@ -1,6 +1,6 @@
 """What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and which tile a number is."""
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
@@ -69,6 +69,16 @@ class Specialisation:
     by_ring: bool = False
     ahead: bool = False
     keeps: bool = False
+
+    @property
+    def results(self):
+        """The tile of results: of a dual product half of the columns."""
+        return self.tile if not self.epilogue.is_dual else replace(self.tile, bn=self.tile.bn // 2)
+
+    @property
+    def apart(self):
+        """How far a thread's sums by one right operand are from those by the other, see `stores.make_epilogue_of`."""
+        return self.results.bn // 2 if self.epilogue.is_dual else 0
 
 
 @dataclass(frozen=True)
@@ -309,10 +319,10 @@ def make_epilogue_params(spec):
 def make_sink(special):
     """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`, or of a
     program with reductions a `ReducedOutput`."""
-    tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
+    tile, spec, by_tma, apart = special.results, special.epilogue, special.by_tma, special.apart
     through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
-                                   ahead=special.ahead, keeps=special.keeps) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector, special.keeps)
+                                   ahead=special.ahead, keeps=special.keeps, apart=apart) if by_tma else None
+    straight = None if by_tma else make_direct_store(tile, spec, special.vector, special.keeps, apart)
     epilogue_params, states_of = make_epilogue_params(spec), _states if reduces(spec) else _no_states
 
     @device_function

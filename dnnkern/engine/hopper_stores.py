@@ -10,7 +10,6 @@ from ..device import cuda, device_function, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
-from ..device.epilogue import make_epilogue
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.mbarrier import fence_async_shared
 from ..device.numeric import float_bits
@@ -22,7 +21,7 @@ from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, sto
 from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
 from .hopper_columns import make_columns
-from .stores import make_group_store
+from .stores import make_epilogue_of, make_group_store
 from .tile_states import WARP_ROWS, Reducing, reduces
 
 
@@ -32,7 +31,7 @@ def stores_aside(spec):
 
 
 @functools.cache
-def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
+def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source)``: 128 bytes of columns of a
     fragment, from acc[j] on.
 
@@ -40,11 +39,11 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
     rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in a box at `source` as
     the results will, which may be the same; `columns` has what `make_columns` has read of
     `pairs` for `span` bytes, from which its pair number `first` is the first. Of 16-bit results rows may be `width` = 64 bytes wide, in the
-    swizzle of as many.
+    swizzle of as many. `apart`: see `stores.make_epilogue_of`.
     """
     halves = element(spec.output).storage.itemsize == 2
     given = (() if staged is None else (staged,)) + pairs
-    epilogue = make_epilogue(spec, "packed" if halves else "storage", given)
+    epilogue = make_epilogue_of(spec, "packed" if halves else "storage", given, apart)
     bits, ADDEND, PAIRS, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, bool(pairs), width == ROW
     CLAMPED = not stores_aside(spec)
 
@@ -54,7 +53,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
         @device_function
         def word(acc, k, row, column, e, columns, j, addend):
             low, high = values(columns, j, addend)
-            return epilogue(acc[k], acc[k + 1], row, column, e, low, high)
+            return epilogue(acc, k, row, column, e, low, high)
 
     if halves:
         @device_function
@@ -74,8 +73,8 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
                 stmatrix_x4(at, word(acc, k, r0, ca, e, columns, pa, 0), word(acc, k + 2, r1, ca, e, columns, pa, 0),
                             word(acc, k + 4, r0, cb, e, columns, pb, 0), word(acc, k + 6, r1, cb, e, columns, pb, 0))
             else:
-                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
-                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+                stmatrix_x4(at, epilogue(acc, k, r0, ca, e), epilogue(acc, k + 2, r1, ca, e),
+                            epilogue(acc, k + 4, r0, cb, e), epilogue(acc, k + 6, r1, cb, e))
         fill_all = unrolled(width // 32, fill_part)
 
         @device_function
@@ -92,8 +91,8 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None):
                 ca, cb = min(ca, last), min(cb, last)
             chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
             at, k = line + chunk + inside, j + block * 4
-            store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
-            store_shared_2u32(at + 8 * ROW, bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
+            store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e)), bits(epilogue(acc, k + 1, r0, cb, e)))
+            store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e)), bits(epilogue(acc, k + 3, r1, cb, e)))
         fill_all = unrolled(4, fill_part)
 
         @device_function
@@ -178,7 +177,7 @@ def make_fetch(width=ROW):
 
 
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False, keeps=False):
+def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False, keeps=False, apart=0):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns,
     states, own])`` for 64 rows of results.
 
@@ -188,7 +187,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
     box ahead of their use, or `by_ring` in further stages of the main loop's ring (`hopper_addend`). Otherwise each thread loads it element
     by element. `pairs`: see `paired_columns`; they are in `columns`, if they are loaded `ahead`.
-    `keeps`: see `make_reduced_store`.
+    `keeps`: see `make_reduced_store`. `apart`: see `stores.make_epilogue_of`; `tile` is then the tile of results.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -198,7 +197,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill = make_fill(spec, staged, pairs=pairs, span=tile.boxes * ROW if ahead else ROW)
+    fill = make_fill(spec, staged, pairs=pairs, span=tile.boxes * ROW if ahead else ROW, apart=apart)
     free, ADDS = make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
     STAGED, AHEAD, CLAMPED = staged is not None and not by_ring, BUFFERS > 1, not stores_aside(spec)
     arrive, leave = make_addend_box(tile) if by_ring else (None, None)
@@ -351,14 +350,16 @@ def kept_states(spec, tile, find):
 
 
 @functools.cache
-def make_direct_store(tile, spec, vector, keeps=False):
+def make_direct_store(tile, spec, vector, keeps=False, apart=0):
     """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column, [z, states, own])`` for 64 rows of any
     results.
 
     Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
+    `apart`: as `make_boxed_store`'s.
     """
     COUNT = tile.bn // 8
-    pair, (after, reduced) = make_group_store(spec, 2, vector), make_reduced_store(spec, tile.bn, 1, keeps and 4 * tile.consumers)
+    pair = make_group_store(spec, 2, vector, apart)
+    after, reduced = make_reduced_store(spec, tile.bn, 1, keeps and 4 * tile.consumers)
 
     @device_function
     def store_columns(j, s):

@@ -70,7 +70,9 @@ def names_beside(program):
 
 
 class WithProgram:
-    """What a problem with the fields `program` and `extras` is to its operation; a mixin."""
+    """What a problem with the fields `program` and `extras` is to its operation; a mixin. `accumulators`: how many values the kernel gives
+    to its program."""
+    accumulators = 1
 
     @functools.cached_property
     def extra_names(self):
@@ -149,8 +151,8 @@ class WithProgram:
         from ..device.program import Program
         if not isinstance(p, Program):
             raise TypeError(f"{op}: program: got {type(p).__name__}; expected a Program")
-        if p.accumulators != 1:
-            raise ValueError(f"{op}: a program of {p.accumulators} accumulators; expected 1")
+        if p.accumulators != self.accumulators:
+            raise ValueError(f"{op}: a program of {p.accumulators} accumulators; expected {self.accumulators}")
         if len(self.extras) != len(operand_names(p)):
             raise ValueError(f"{op}: {len(self.extras)} extras; the program has {len(operand_names(p))} operands")
         wanted = (*(dtype for dtype, _ in p.operands), *(dtype for *_, dtype in p.reductions))

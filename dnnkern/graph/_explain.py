@@ -6,7 +6,7 @@ from io import StringIO
 from math import isfinite
 
 from .._table import bytes_text, show, time_text
-from ._partition import joined, one_by_one
+from ._partition import ALL, joined, one_by_one
 from ._views import views
 
 
@@ -153,7 +153,7 @@ def explain(engines) -> Explanation:
             algorithm.seconds(step.problem, plan.device) if algorithm else 0.0, step.problem.bytes,
             algorithm.workspace(step.problem, plan.device, algorithm.config) if algorithm else 0, others))
     why, single = {}, [node for (node,) in one_by_one(spec)]
-    joined(spec, single, why, prologues=True, reductions=True, rows=True)
+    joined(spec, single, why, *ALL)
     makers, label = {uid: node for node in single for _, uid in node.outputs}, spec.label
     whole = {uid: view.source for uid, view in views(spec).items()}
     edges = dict.fromkeys((label(makers[source]), label(node)) for node in single for _, uid in node.inputs

@@ -107,9 +107,9 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
 
     Parameters
     ----------
-    anchor : int, optional
+    anchor : int or tuple of int, optional
         uid of the result of another node of the part: an accumulator of the type `accumulator`, whose kernel writes one result of the
-        dtypes `allowed`.
+        dtypes `allowed`; or of several nodes' of one kernel.
     axes : (tuple of int, int or tuple of int)
         The axes of the result that are the rows of the anchor's kernel, and its columns; the others are a batch.
     nodes : list of Node, optional
@@ -120,20 +120,22 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
     cudnnGraphNotSupportedError
         There is no such program.
     """
-    values, known = Values(int(anchor is not None)), {}
+    anchors = () if anchor is None else (anchor,) if isinstance(anchor, int) else anchor
+    values, known = Values(len(anchors)), {}
     nodes = nodes or [node for node in part.nodes if operations[node.op].formula]
-    if anchor is not None:
+    if anchors:
         made = prologue(nodes, part.node)
         nodes = [node for node in nodes if all(node is not m for m in made)]
         reductions = [node for node in part.nodes[1:] if operations[node.op].reduces]
         if not nodes and not reductions:
             return None
-        known[anchor] = rounded(part, values, ("accumulator", 0), accumulator, part.spec.tensor(anchor), nodes + reductions)
+        for k, uid in enumerate(anchors):
+            known[uid] = rounded(part, values, ("accumulator", k), accumulator, part.spec.tensor(uid), nodes + reductions)
     else:
         reductions = []
     _compute_nodes(part, operations, values, known, nodes, reductions)
     reduced = [of for node in reductions for of in _reduced(part, operations, known, node, axes)]
-    return _finished(part, values, known, anchor, allowed, axes, nodes, reduced)
+    return _finished(part, values, known, anchors, allowed, axes, nodes, reduced)
 
 
 def _reduced(part, operations, known, node, axes):
@@ -254,19 +256,19 @@ def stored(part, known, nodes):
     return found
 
 
-def _finished(part, values, known, anchor, allowed, of_anchor, nodes, reduced):
-    results = stored(part, known, part.nodes if anchor is None else
-                     (next(n for n in part.nodes if anchor in dict(n.outputs).values()), *nodes))
+def _finished(part, values, known, anchors, allowed, of_anchor, nodes, reduced):
+    of_anchors = [n for n in part.nodes if set(anchors) & set(dict(n.outputs).values())]
+    results = stored(part, known, (*of_anchors, *nodes) if anchors else part.nodes)
     main = None
     if reduced and not results:  # the kernel stores its result though nobody reads it
-        t = part.spec.tensor(anchor)
-        results.append((known[anchor], part.temporary(t.dim, part.dtype(t), t.stride)))
-    if anchor is not None:
+        t = part.spec.tensor(anchors[0])
+        results.append((known[t.uid], part.temporary(t.dim, part.dtype(t), t.stride)))
+    if anchors:
         able = [k for k, (_, ref) in enumerate(results) if ref.dtype in allowed]
         if not able:
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
         main = results.pop(able[-1])
-    loads, reads, numbers, axes = loads_of(values, None if anchor is None else of_anchor)
+    loads, reads, numbers, axes = loads_of(values, of_anchor if anchors else None)
     program = program_of(part, values, loads, [(value, ref.dtype) for value, ref in results], main and main[0],
                          [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
     return Chain(program, reads, tuple(ref for _, ref in results), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))

@@ -1,6 +1,7 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
 order: an anchor with pointwise nodes that run in its kernel and reductions of what it computes, pointwise nodes alone, or these and
-reductions among them (`_rows`). Those that an anchor reads are its prologue, by which its kernel makes its operands as it loads them."""
+reductions among them (`_rows`). Those that an anchor reads are its prologue, by which its kernel makes its operands as it loads them. Two
+products of one left operand may be anchors of one part, whose pointwise nodes read both."""
 import itertools
 
 from ._ir import over_of, prologue
@@ -17,11 +18,11 @@ BETWEEN = 6
 
 def cuts(spec) -> list:
     """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
-    the next. First the one in which reductions are among pointwise nodes, too."""
+    the next. First the one in which two products share a kernel and reductions are among pointwise nodes, then with the latter alone."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
-    for kinds in (*itertools.product((False, True), (False, True)), (True, True, True)):
+    for kinds in (*itertools.product((False, True), (False, True)), (True,) * 3, ALL):
         together = joined(spec, nodes, None, *kinds)
         if len(together) < len(found[0]):
             found.insert(0, together)
@@ -50,12 +51,17 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False):
+ALL = (True,) * 4
+"""What `joined` may do."""
+
+
+def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False, duals=False):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
     it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
     an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of, with `rows`
-    pointwise nodes. The dict `why` is told the reason for each (node, node) that one reads of another and that are apart."""
-    graph = _Graph(spec, nodes, prologues, reductions, rows)
+    pointwise nodes; with `duals` two products of one left operand are one part. The dict `why` is told the reason for each (node, node)
+    that one reads of another and that are apart."""
+    graph = _Graph(spec, nodes, prologues, reductions, rows, duals)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -82,8 +88,8 @@ def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False)
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes, prologues, reductions, rows):
-        self.spec, self.nodes, self.prologues, self.reductions, self.rows = spec, nodes, prologues, reductions, rows
+    def __init__(self, spec, nodes, prologues, reductions, rows, duals):
+        self.spec, self.nodes, self.prologues, self.reductions, self.rows, self.duals = spec, nodes, prologues, reductions, rows, duals
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
@@ -118,8 +124,8 @@ class _Graph:
         for m in anchors:
             if OPERATIONS[self.nodes[m].op].lower_fused is None:
                 return OPERATIONS[self.nodes[m].op].alone or f"{self.nodes[m].op} runs no program"
-        if len(anchors) > 1:
-            return "a kernel has one product"
+        if len(anchors) > 1 and (reason := self._dual_refusal(anchors, merged)):
+            return reason
         for m in merged:
             if self._reduces(m) and (reason := self._reduction_refusal(m, anchors, merged)):
                 return reason
@@ -161,6 +167,24 @@ class _Graph:
         x, y = self.spec.tensor(node.input("X")).dim, self.dims[m]
         if x != self.dims[anchors[0]] or over_of(x, y, *OPERATIONS[self.nodes[anchors[0]].op].axes(len(x))) is None:
             return f"{node.op} of dims {x} to {y}; kernels reduce rows, columns or both"
+        return None
+
+    def _dual_refusal(self, anchors, merged):
+        """Why these anchors are not two products that a kernel computes together, or None."""
+        first, second, *others = (self.nodes[m] for m in anchors)
+        shares = OPERATIONS[first.op].shares
+        if not self.duals or others or first.op != second.op or not shares:
+            return "a kernel has one product, or two of one left operand"
+        if any(first.input(port) != second.input(port) for port in shares):
+            return f"two products with different {' and '.join(shares)}"
+        for port, uid in first.inputs:
+            one, other = self.spec.tensor(uid), self.spec.tensor(second.input(port))
+            if (one.dim, one.dtype) != (other.dim, other.dtype) or one.by_value or other.by_value:
+                return f"two products whose {port} are no arrays of the same dims and type"
+        if (first.attributes, first.compute) != (second.attributes, second.compute):
+            return "two products that compute differently"
+        if any(self.reads[m] & set(merged) for m in anchors) or any(map(self._reduces, merged)):
+            return "a kernel of two products makes no operands and reduces nothing"
         return None
 
     def _prologue_refusal(self, m, merged):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class BatchDim:
     """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast); `c` is the
-    addend's, `bias` that of a bias for each matrix beside it, `extras` those of the operands of the program and of the prologues."""
+    addend's, `bias` that of a bias for each matrix beside it, `extras` those of the operands of the program and of the prologues, `b_dual`
+    the second right operand's."""
     size: int
     a: int
     b: int
@@ -34,17 +35,18 @@ class BatchDim:
     y: int
     bias: int = 0
     extras: tuple = ()
+    b_dual: int = 0
 
     def steps_into(self, inner):
         """Whether this dimension and the one inside it are one in every operand."""
-        strides, inside = ((d.a, d.b, d.c, d.y, d.bias, *d.extras) for d in (self, inner))
+        strides, inside = ((d.a, d.b, d.c, d.y, d.bias, d.b_dual, *d.extras) for d in (self, inner))
         return all(s == inner.size * t for s, t in zip(strides, inside))
 
 
 @dataclass(frozen=True)
 class MatmulProblem(WithPrologues):
     """``y = program(activation(alpha * prologue_a(a) @ prologue_b(b) + beta * c + bias))``: everything but the addresses and the values of
-    alpha and beta.
+    alpha and beta. With `b_dual` it is ``y = program(a @ b, a @ b_dual)``, a dual product, SwiGLU's say.
 
     Attributes
     ----------
@@ -68,6 +70,8 @@ class MatmulProblem(WithPrologues):
         The program's operands, those that are read broadcasting to y, see `engine.programs`.
     prologue_a, prologue_b : Prologue or None
         What the operands are made of as they are loaded, see `engine.prologues`.
+    b_dual : Tensor or None
+        A second right operand, of b's shape and dtype: the program then has two accumulators, and there is nothing besides.
     """
     a: Tensor
     b: Tensor
@@ -87,6 +91,7 @@ class MatmulProblem(WithPrologues):
     extras: tuple = ()
     prologue_a: "Prologue | None" = None
     prologue_b: "Prologue | None" = None
+    b_dual: Tensor | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "extras", tuple(self.extras))
@@ -112,11 +117,28 @@ class MatmulProblem(WithPrologues):
         if self.c is not None and not _broadcasts(self.c.shape, self.y.shape):
             raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
         self.scales  # validates them
+        self._check_dual()
         self.check_program("matmul", self.y.shape)
         if self.program is not None:
             for name, (_, by), steps in zip(operand_names(self.program), self.program.operands, self.extra_steps):
                 check_access("matmul", name, by, steps)
             self.check_reductions("matmul", self.y.shape, *self._matrix_axes, self.epilogue.compute)
+
+    def _check_dual(self):
+        """Raise unless a second right operand is one, and the program has all that is done to both products."""
+        if self.b_dual is None:
+            return
+        for what, got, expected in (("shape", self.b_dual.shape, self.b.shape), ("dtype", self.b_dual.dtype, self.b.dtype)):
+            if got != expected:
+                raise ValueError(f"matmul: b_dual has {what} {got}; expected b's, {expected}")
+        given = {"bias": self.bias, "c": self.c, "alpha": self.scaled, "activation": self.activation.mode != "identity",
+                 "scale_a": self.scale_a, "scale_b": self.scale_b, "prologue_a": self.prologue_a, "prologue_b": self.prologue_b,
+                 "reductions": self.reductions}
+        beside = ", ".join(name for name, value in given.items() if value)
+        if beside:
+            raise ValueError(f"matmul: {beside} beside b_dual; expected a program of both products, and nothing else")
+        if self.program is None:
+            raise ValueError("matmul: b_dual without a program; expected one of two accumulators")
 
     @staticmethod
     def shape_of(a, b, transpose_a=False, transpose_b=False):
@@ -142,6 +164,17 @@ class MatmulProblem(WithPrologues):
     def op(self):
         return "matmul"
 
+    @property
+    def accumulators(self):
+        """Of the program: one for each right operand."""
+        return 1 if self.b_dual is None else 2
+
+    @functools.cached_property
+    def extra_names(self):
+        """As `WithPrologues`', the second right operand in front."""
+        names = WithPrologues.extra_names.func(self)
+        return names if self.b_dual is None else (("b_dual", *names[0]), *names[1:])
+
     @functools.cached_property
     def m(self):
         return 1 if self.a.ndim == 1 else self.a.shape[-1 if self.transpose_a else -2]
@@ -164,9 +197,17 @@ class MatmulProblem(WithPrologues):
     @functools.cached_property
     def b_strides(self):
         """Element strides of b along (k, n)."""
-        if self.b.ndim == 1:
-            return self.b.strides[0], 0
-        return self.b.strides[-2:][::-1] if self.transpose_b else self.b.strides[-2:]
+        return self._right_strides(self.b)
+
+    @functools.cached_property
+    def b_dual_strides(self):
+        """The same of b_dual."""
+        return self._right_strides(self.b_dual)
+
+    def _right_strides(self, b):
+        if b.ndim == 1:
+            return b.strides[0], 0
+        return b.strides[-2:][::-1] if self.transpose_b else b.strides[-2:]
 
     def _matrix_strides(self, strides):
         """Strides of an array shaped like y along (m, n), and of its batch dimensions."""
@@ -251,7 +292,7 @@ class MatmulProblem(WithPrologues):
         """Batch dimensions, outermost first: those of size 1 dropped, neighbours merged where every operand steps evenly through both."""
         shape = self.batch_shape
         a = _broadcast_strides(self.a, shape, drop=2)
-        b = _broadcast_strides(self.b, shape, drop=2)
+        b, b_dual = (_broadcast_strides(t, shape, drop=2) for t in (self.b, self.b_dual or self.b))
         if self.addend_name == "bias":
             c = self.bias_strides[1]
         else:
@@ -260,7 +301,7 @@ class MatmulProblem(WithPrologues):
         bias = self.bias_strides[1] if self.has_two_addends else (0,) * len(shape)
         extras = tuple(zip(*(steps.batch for steps in self.extra_steps), *self.prologue_batches)) or ((),) * len(shape)
         merged = []
-        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias, extras)):
+        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias, extras, b_dual)):
             if dim.size == 1:
                 continue
             last = merged[-1] if merged else None
@@ -307,7 +348,8 @@ class MatmulProblem(WithPrologues):
 
     @functools.cached_property
     def _tensors(self):
-        return tuple(t for t in (self.a, self.b, self.y, self.bias, self.c, self.scale_a, self.scale_b, *self.extra_tensors.values()) if t)
+        return tuple(t for t in (self.a, self.b, self.b_dual, self.y, self.bias, self.c, self.scale_a, self.scale_b,
+                                 *self.extra_tensors.values()) if t)
 
     @functools.cached_property
     def operand_steps(self) -> tuple:
@@ -329,7 +371,7 @@ class MatmulProblem(WithPrologues):
 
     @functools.cached_property
     def flops(self):
-        return 2 * self.batch_size * self.m * self.n * self.k
+        return 2 * self.batch_size * self.m * self.n * self.k * self.accumulators
 
     @functools.cached_property
     def bytes(self):
@@ -357,7 +399,7 @@ class MatmulProblem(WithPrologues):
         if self.y.dtype != self.dtype_a:
             text += f" -> {self.y.dtype}"
         bias = f"bias by {'batch and ' * self.has_batched_bias}{self.bias_by}"
-        parts = ((str(self.scales), self.scale_a or self.scale_b), (bias, self.bias), ("c", self.c),
+        parts = (("dual", self.b_dual), (str(self.scales), self.scale_a or self.scale_b), (bias, self.bias), ("c", self.c),
                  (self.activation.mode, self.activation.mode != "identity"), (f"program {self.program}", self.program))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")

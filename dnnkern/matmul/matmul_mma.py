@@ -137,10 +137,10 @@ def stages_of(tile, dtype, a, b, edge):
     # bytes of neighbouring columns that fill a store of 16: eight halves, four words
     left = Stored(dtype, a.order, tile.bm, tile.warp_m, tile.depth, True)
     right = Stored(dtype, b.order, tile.bn, tile.warp_n, tile.depth, False, wanted=4 if ITEMSIZE[dtype] == 2 else 2)
-    return left, right, *(_loader(tile, stored, operand, edge) for stored, operand in ((left, a), (right, b)))
+    return left, right, *(loader_of(tile, stored, operand, edge) for stored, operand in ((left, a), (right, b)))
 
 
-def _loader(tile, stored, operand, edge):
+def loader_of(tile, stored, operand, edge):
     if operand.made is not None:
         from ..engine.prologue_loader import ProgramLoader  # programs are imported where there is one
         return ProgramLoader(stored, tile.threads, operand.vector, edge, operand.made)

@@ -15,6 +15,7 @@ from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
 from ..device.program_batches import make_placed
+from ..device.program_operands import operands_class
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
@@ -35,7 +36,8 @@ COST = constants("matmul/naive")
 
 @dataclass(frozen=True)
 class Config:
-    """Element types of the operands, how they are scaled, number of merged batch dimensions, epilogue, what operands are made of."""
+    """Element types of the operands, how they are scaled, number of merged batch dimensions, epilogue, what operands are made of, whether
+    there is a second right operand."""
     dtype_a: str
     dtype_b: str
     scale_a: str | None
@@ -44,6 +46,7 @@ class Config:
     epilogue: EpilogueSpec
     made_a: "Made | None" = None
     made_b: "Made | None" = None
+    dual: bool = False
     threads: int = 256
 
 
@@ -132,11 +135,26 @@ def _made_load(dtype, accumulator, made):
     return make_made_load(made, accumulator)
 
 
+def _make_sums(config):
+    """Device function ``sums(acc, a, a_step, b_at, b_dual, K, m, n)``: what the epilogue takes, the sum by b and that by b_dual at element
+    `b_at`."""
+    if not config.dual:
+        return device_function(lambda acc, a, a_step, b_at, b_dual, K, m, n: acc)
+    plain = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator)
+
+    @device_function
+    def sums(acc, a, a_step, b_at, b_dual, K, m, n):
+        p, stride_k, stride_n = b_dual
+        return acc, plain(a, a_step, advance(p, b_at + n * stride_n), stride_k, K, m, n, p, p, stride_k)
+    return sums
+
+
 @functools.cache
 def kernel(config):
     """y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])."""
     THREADS = config.threads
     dot = _dot_of(config)
+    sums = _make_sums(config)
     placed_a, placed_b = (make_placed(made and made.program, config.batch_dims) for made in (config.made_a, config.made_b))
     epilogue, REDUCES, leave = make_epilogue(config.epilogue), reduces(config.epilogue), single_states(config.epilogue)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
@@ -144,7 +162,7 @@ def kernel(config):
     @jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, a_stride, b_stride, y_stride, batch_sizes, batch_strides, scale_a, scale_b, scale_stride,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride,
-                     bias_batch_strides, bias_row_stride, bias_column_stride, extras, made_a, made_b, states):
+                     other_batch_strides, bias_row_stride, bias_column_stride, extras, made_a, made_b, b_dual, states):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i // N
@@ -155,13 +173,14 @@ def kernel(config):
             row_of_a, column_of_b = advance(a, a_at + m * a_stride.m), advance(b, b_at + n * b_stride.n)
             acc = dot(row_of_a, a_stride.k, column_of_b, b_stride.k, K, m, n, scale_a, scale_b, scale_stride,
                       placed_a(made_a, z, batch_sizes), placed_b(made_b, z, batch_sizes))
-            _, _, bias_at, _ = batch_offsets(z, batch_sizes, bias_batch_strides)
+            _, b_dual_at, bias_at, _ = batch_offsets(z, batch_sizes, other_batch_strides)
+            total = sums(acc, row_of_a, a_stride.k, b_dual_at, b_dual, K, m, n)
             e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
                           bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
                           placed(extras, z, batch_sizes))
             if REDUCES:
-                leave(acc, m, n, e, (m, n, z, N), states)
-            y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(acc, m, n, e)
+                leave(total, m, n, e, (m, n, z, N), states)
+            y[y_at + m * y_stride.m + n * y_stride.n] = epilogue(total, m, n, e)
     return matmul_naive
 
 
@@ -171,11 +190,11 @@ def build(problem, device, config):
     parts = roles(problem)
     making = parts.making
     config = Config(problem.dtype_a, problem.dtype_b, scales.a, scales.b, len(problem.batch), problem.epilogue,
-                    *(of and of.made for of in making))
+                    *(of and of.made for of in making), problem.b_dual is not None)
     outputs = problem.batch_size * problem.m * problem.n
-    # a bias for each matrix, beside c
+    # a bias for each matrix, beside c; the second right operand
     offset, (row, column) = "int64" if problem.is_wide else "int32", problem.bias_strides[0] if problem.has_two_addends else (0, 0)
-    others = tuple(s for d in problem.batch for s in (0, 0, d.bias, 0)) or (0, 0, 0, 0)
+    others = tuple(s for d in problem.batch for s in (0, d.b_dual, d.bias, 0)) or (0, 0, 0, 0)
     other = Argument(f"int64x{len(others)}", others), Argument(offset, row), Argument(offset, column)
     arguments = (*(Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))),
                  Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
@@ -183,9 +202,19 @@ def build(problem, device, config):
                  Argument(YStrides, YStrides(*problem.y_strides)),
                  *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other,
                  program_argument(problem, len(problem.batch)),
-                 *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making), states_argument(parts, 1, 1))
+                 *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making), _dual_argument(problem),
+                 states_argument(parts, 1, 1))
     return with_finish((Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),), parts, 1, 1)
 
 
+def _dual_argument(problem):
+    """The kernel parameter of the second right operand: pointer, strides along k and the columns."""
+    if problem.b_dual is None:
+        return NOTHING
+    members = (Argument(element(problem.b_dual.dtype).pointer, "b_dual"), *(Argument("int64", s) for s in problem.b_dual_strides))
+    kind = operands_class(tuple(a.type for a in members))
+    return Argument(kind, kind(*members))
+
+
 ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True,
-                      prologues=True, reductions=True)
+                      prologues=True, reductions=True, dual=True)

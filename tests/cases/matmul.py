@@ -454,9 +454,10 @@ def _cases():
     case("tf32", 32, 32, 24, math="tf32")
     case("fast-32x32x24", 32, 32, 24, math="fast")
     case("fast", 32, 32, 24, "bfloat16", math="fast")
+    from ._matmul_dual import duals
     from ._matmul_prologues import prologues
     from ._matmul_reductions import reductions
-    return found + list(prologues()) + list(reductions())
+    return found + list(prologues()) + list(reductions()) + list(duals())
 
 
 CASES = _cases()

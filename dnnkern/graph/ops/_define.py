@@ -47,6 +47,8 @@ class Operation:
         Of a reduction of its input X: ((output port, mode), ...).
     makes : tuple of str
         Of an anchor: the input ports that its kernel can make by a program as it loads them.
+    shares : tuple of str
+        Of an anchor two of which one kernel can run: the input ports at which both must have the same tensor.
     keeps : tuple of str
         Those of `makes` whose tensors are results as well, where something else reads them.
     callbacks : callable(node, arguments), optional
@@ -70,7 +72,7 @@ class Operation:
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
         self.callbacks = self.alone = None
-        self.makes = self.keeps = ()
+        self.makes = self.keeps = self.shares = ()
 
     def infer(self, function):
         """Decorate the inference."""
@@ -87,9 +89,9 @@ class Operation:
         self.callbacks = function
         return function
 
-    def fuse(self, function, takes=None, makes=(), axes=None, keeps=()):
+    def fuse(self, function, takes=None, makes=(), axes=None, keeps=(), shares=()):
         """Decorate the lowering with pointwise neighbours."""
-        self.lower_fused, self.takes, self.makes, self.axes, self.keeps = function, takes, makes, axes, keeps
+        self.lower_fused, self.takes, self.makes, self.axes, self.keeps, self.shares = function, takes, makes, axes, keeps, shares
         return function
 
 

@@ -92,12 +92,21 @@ PLAIN = False, False, None, None, None, False, False
 def _fuse_matmul(part):
     if prologue(part.nodes[1:], part.node):
         return _make_operands(part)
+    if part.nodes[1].op == "matmul":
+        return _multiply_by_both(part, part.nodes[1])
     a, b = alike(part, part.input("A"), part.input("B"))
     chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
 
 
-matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)))
+matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)), shares=("A",))
+
+
+def _multiply_by_both(part, second):
+    """The product, the `second` node's by another right operand, and a program of both."""
+    a, b, b_dual = alike(part, part.input("A"), part.input("B"), part.memory(part.spec.tensor(second.input("B"))))
+    chain = chain_of(part, OPERATIONS, (part.node.output("C"), second.output("C")), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
+    part.problem(MatmulProblem, {"a": a, "b": b, "b_dual": b_dual}, {"y": chain.main}, {"alpha": 1.0, "beta": 1.0}, chain=chain)
 
 
 def _make_operands(part):
