@@ -33,12 +33,13 @@ def b_rows(tile):
 
 @functools.cache
 def make_dual_locate(tile):
-    """Device function ``locate(t, rank, (b_dual, place))``: the `DualTile` number t; `place` are `hopper_plan.locate_arguments`."""
+    """Device function ``locate(t, rank, (b_dual, of_results))``: the `DualTile` number t; `of_results` are
+    `hopper_plan.locate_arguments`."""
     located = make_locate(replace(tile, bn=tile.bn // 2))
 
     @device_function
-    def locate(t, rank, place):
-        b_dual, of_results = place
+    def locate(t, rank, given):
+        b_dual, of_results = given
         tile = located(t, rank, of_results)
         return DualTile(tile.k_begin, tile.k_end, tile.row, tile.column, tile.z_a, tile.z_b, tile.z, b_dual)
     return locate

@@ -1,13 +1,14 @@
 """The cut: which nodes run together. A cut is a tuple of parts, in an order in which they can run; a part is a tuple of nodes in such an
 order: an anchor with pointwise nodes that run in its kernel and reductions of what it computes, pointwise nodes alone, or these and
 reductions among them (`_rows`). Those that an anchor reads are its prologue, by which its kernel makes its operands as it loads them. Two
-products of one left operand may be anchors of one part, whose pointwise nodes read both."""
+products of one left operand may be anchors of one part, whose pointwise nodes read both, or one product whose columns two slices halve,
+which then are nodes of the part."""
 import itertools
 
 from ._ir import over_of, prologue
 from ._rows import has_rows, is_pointwise, is_reduction, refusal
 from ._rows import split as split_rows
-from ._views import views
+from ._views import halved, views
 from .ops import OPERATIONS
 
 ARRAYS, STEPS = 16, 32
@@ -82,7 +83,7 @@ def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False,
             reasons[source, k] = "a view of a result is read from memory"
     if why is not None:
         why.update({(nodes[a], nodes[b]): reason for (a, b), reason in reasons.items() if part[a] != part[b] and a in graph.reads[b]})
-    return tuple(_anchor_first([nodes[m] for m in members[p]]) for p in _in_order(part, graph.reads))
+    return tuple(_anchor_first(graph.with_slices(members[p])) for p in _in_order(part, graph.reads))
 
 
 class _Graph:
@@ -92,15 +93,28 @@ class _Graph:
         self.spec, self.nodes, self.prologues, self.reductions, self.rows, self.duals = spec, nodes, prologues, reductions, rows, duals
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
+        slices = halved(spec, free) if duals else {}
+        self.halved = {k: slices[node.outputs[0][1]] for k, node in enumerate(nodes)
+                       if OPERATIONS[node.op].shares and node.outputs[0][1] in slices}
+        for k, pair in self.halved.items():  # a kernel makes both parts as results of its own
+            for half in pair:
+                uid = half.outputs[0][1]
+                self.makers[uid] = k
+                del free[uid]
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
         sources = [{free[uid].source for _, uid in node.inputs if uid in free} for node in nodes]
         self.through_views = [{self.makers[uid] for uid in some if uid in self.makers} for some in sources]
         self.reads = [a | b for a, b in zip(self.direct, self.through_views)]
-        self.dims = [spec.tensor(node.outputs[0][1]).dim for node in nodes]
+        self.dims = [spec.tensor((self.halved[k][0] if k in self.halved else node).outputs[0][1]).dim for k, node in enumerate(nodes)]
         self.readers = {}
         for k, node in enumerate(nodes):
             for _, uid in node.inputs:
                 self.readers.setdefault(uid, []).append(k)
+
+    def with_slices(self, members):
+        """The nodes of a part, which has those that halve its product if it has more than the product."""
+        slices = [half for m in members if m in self.halved and len(members) > 1 for half in self.halved[m]]
+        return [*(self.nodes[m] for m in members), *slices]
 
     def neighbours(self, k):
         """Nodes whose part a node may join: those whose results it reads, anchors first since a part has one; then pointwise ones that read
@@ -124,7 +138,7 @@ class _Graph:
         for m in anchors:
             if OPERATIONS[self.nodes[m].op].lower_fused is None:
                 return OPERATIONS[self.nodes[m].op].alone or f"{self.nodes[m].op} runs no program"
-        if len(anchors) > 1 and (reason := self._dual_refusal(anchors, merged)):
+        if (len(anchors) > 1 or set(anchors) & set(self.halved)) and (reason := self._dual_refusal(anchors, merged)):
             return reason
         for m in merged:
             if self._reduces(m) and (reason := self._reduction_refusal(m, anchors, merged)):
@@ -171,9 +185,13 @@ class _Graph:
 
     def _dual_refusal(self, anchors, merged):
         """Why these anchors are not two products that a kernel computes together, or None."""
+        if any(self.reads[m] & set(merged) for m in anchors) or any(map(self._reduces, merged)):
+            return "a kernel of two products makes no operands and reduces nothing"
+        if len(anchors) == 1:
+            return None
         first, second, *others = (self.nodes[m] for m in anchors)
         shares = OPERATIONS[first.op].shares
-        if not self.duals or others or first.op != second.op or not shares:
+        if not self.duals or others or first.op != second.op or not shares or set(anchors) & set(self.halved):
             return "a kernel has one product, or two of one left operand"
         if any(first.input(port) != second.input(port) for port in shares):
             return f"two products with different {' and '.join(shares)}"
@@ -183,8 +201,6 @@ class _Graph:
                 return f"two products whose {port} are no arrays of the same dims and type"
         if (first.attributes, first.compute) != (second.attributes, second.compute):
             return "two products that compute differently"
-        if any(self.reads[m] & set(merged) for m in anchors) or any(map(self._reduces, merged)):
-            return "a kernel of two products makes no operands and reduces nothing"
         return None
 
     def _prologue_refusal(self, m, merged):
@@ -209,7 +225,7 @@ class _Graph:
 
     def _arrays(self, merged):
         """Buffers of a part, but for an anchor's own operands."""
-        inside, found = {uid for m in merged for _, uid in self.nodes[m].outputs}, set()
+        inside, found = {uid for node in self.with_slices(merged) for _, uid in node.outputs}, set()
         for m in merged:
             if is_pointwise(self.nodes[m]) or is_reduction(self.nodes[m]):
                 found |= {uid for _, uid in self.nodes[m].inputs if uid not in inside and not self.spec.tensor(uid).by_value}
@@ -253,4 +269,4 @@ def split(spec, nodes):
         return nodes[:len(nodes) // 2], nodes[len(nodes) // 2:]
     if made := prologue(nodes[1:], nodes[0]):
         return tuple(made), tuple(n for n in nodes if all(n is not m for m in made))
-    return nodes[:1], nodes[1:]
+    return nodes[:1], tuple(n for n in nodes[1:] if n.op != "slice")  # one that halves the product is a view of it then

@@ -29,6 +29,21 @@ def views(spec) -> dict:
     return found
 
 
+def halved(spec, free) -> dict:
+    """{uid: (slice, slice)} of the tensors whose columns two of the views `free` halve, the first columns first."""
+    found, slices = {}, {}
+    for node in spec.nodes:
+        if node.op == "slice" and node.outputs[0][1] in free:
+            slices.setdefault(node.input("X"), []).append(node)
+    for uid, pair in slices.items():
+        pair.sort(key=lambda node: node.attribute("slices")[-1])
+        *others, n = spec.tensor(uid).dim
+        whole, half = tuple((0, size, 1) for size in others), n // 2
+        if [node.attribute("slices") for node in pair] == [(*whole, (0, half, 1)), (*whole, (half, 2 * half, 1))] and n == 2 * half:
+            found[uid] = tuple(pair)
+    return found
+
+
 def _transpose(node, of, dim):
     order = node.attribute("permutation")
     return of._replace(dim=tuple(of.dim[a] for a in order), stride=tuple(of.stride[a] for a in order))

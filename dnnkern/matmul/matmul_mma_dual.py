@@ -122,7 +122,7 @@ def bound(problem, device):
 
 @functools.cache
 def kernel(config):
-    """The tiles of y, a block a tile."""
+    """The tiles of y, each a block's."""
     tile = config.tile
     BM, BN, DEPENDENT = tile.bm, tile.bn // 2, config.dependent
     left, right, left_loader, right_loader = _stages_of(tile, config.dtype, config.a, config.b, config.edge)
@@ -163,7 +163,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch, a block a tile."""
+    """One launch, a block for each tile."""
     tile, parts, (tiles_m, tiles_n) = config.tile, roles(problem), _tiles(problem, config.tile)
     left, right, left_loader, _ = _stages(problem, tile)
     dependent = device.capability >= (9, 0)

@@ -48,7 +48,7 @@ def supports(problem):
 
 
 def configs(problem, device):
-    """Every tile that reads b as it lies, and whose halves are whole boxes of results."""
+    """Every tile that reads b as it lies, and has whole boxes of columns of either."""
     return [Config(tile) for tile in tiles_for(operands(problem)[1].major, problem.a.dtype, problem.program) if tile.bn % 128 == 0]
 
 
@@ -90,9 +90,9 @@ def kernel(special):
             prefetch_tensor_map(second)
         out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                            c_row_stride, c_column_stride, extras)
-        place = per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each
+        of_results = per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                (second, place), out)
+                (second, of_results), out)
     return matmul_wgmma_dual
 
 
@@ -111,10 +111,10 @@ def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     parts, tile, special = roles(problem), config.tile, _special(problem, config.tile)
     a, b, b_dual = operands(problem)
-    tiles, place = locate_arguments(parts, special.results, a, b)
+    tiles, located = locate_arguments(parts, special.results, a, b)
     a_map, offsets = a.argument(tile.bm, 0), (0, a.bytes, a.bytes + b.bytes)
     arguments = (a_map, *(x.argument(b_rows(tile), offset) for x, offset in zip((b, b_dual), offsets[1:])),
-                 y_argument(parts) if special.by_tma else a_map, Argument("int32", tiles), *place, *output_arguments(parts))
+                 y_argument(parts) if special.by_tma else a_map, Argument("int32", tiles), *located, *output_arguments(parts))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     packs = (launch for x, offset in zip((a, b, b_dual), offsets) for launch in x.pack(offset))
     return (*packs, Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,

@@ -92,8 +92,8 @@ PLAIN = False, False, None, None, None, False, False
 def _fuse_matmul(part):
     if prologue(part.nodes[1:], part.node):
         return _make_operands(part)
-    if part.nodes[1].op == "matmul":
-        return _multiply_by_both(part, part.nodes[1])
+    if part.nodes[1].op in ("matmul", "slice"):
+        return _multiply_by_both(part, *part.nodes[:3])
     a, b = alike(part, part.input("A"), part.input("B"))
     chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
@@ -102,10 +102,19 @@ def _fuse_matmul(part):
 matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)), shares=("A",))
 
 
-def _multiply_by_both(part, second):
-    """The product, the `second` node's by another right operand, and a program of both."""
-    a, b, b_dual = alike(part, part.input("A"), part.input("B"), part.memory(part.spec.tensor(second.input("B"))))
-    chain = chain_of(part, OPERATIONS, (part.node.output("C"), second.output("C")), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
+def _multiply_by_both(part, first, second, third):
+    """Two products of one left operand, or one whose columns the second and the third node halve, and a program of both."""
+    if second.op == "matmul":
+        a, b, b_dual = alike(part, part.input("A"), part.input("B"), part.memory(part.spec.tensor(second.input("B"))))
+        anchors = first.output("C"), second.output("C")
+    else:
+        a, both = alike(part, part.input("A"), part.input("B"))
+        n, strides = both.shape[-1] // 2, both.tensor.strides
+        b, b_dual = (both.view((*both.shape[:-1], n), strides, k * n * strides[-1]) for k in range(2))
+        anchors = second.output("Y"), third.output("Y")
+        if not part.spec.tensor(first.output("C")).virtual or first.output("C") in part.needed:
+            part.needed = part.needed | set(anchors)  # which are views of it
+    chain = chain_of(part, OPERATIONS, anchors, ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.problem(MatmulProblem, {"a": a, "b": b, "b_dual": b_dual}, {"y": chain.main}, {"alpha": 1.0, "beta": 1.0}, chain=chain)
 
 
