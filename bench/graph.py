@@ -22,14 +22,14 @@ from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
 from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
-from . import graph_columns, graph_cuts, graph_rows
+from . import graph_columns, graph_cuts, graph_rows, graph_swiglu
 from .graph_build import Making
 from .graph_norm import norm_cases
 from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "conv", "pointwise", "reduction", "norm", "score_mod", "host", "build"
+PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "score_mod", "host", "build"
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -169,6 +169,8 @@ def cases(part, dtypes, small=False):
     """The cases of a part."""
     if part == "reduction":
         return graph_rows.cases(dtypes, small) + graph_columns.cases(dtypes, small)
+    if part == "swiglu":
+        return graph_swiglu.cases(dtypes, small)
     if part == "norm":
         return norm_cases(dtypes, small)
     if part == "matmul":
@@ -225,6 +227,8 @@ class Bench:
             alone, of = case.graph(arrays[0], self.handle, alone=True)
             contenders.append(Contender("plain", self._call(alone, of, arrays), sets))
             row["plain_plan"] = alone.get_plan_name_at_index(0)
+        if isinstance(case, graph_swiglu.Case):
+            contenders.append(Contender("apart", self._call(*case.graph(arrays[0], self.handle, apart=True), arrays), sets))
         contenders += self._peer_contenders(case, arrays, (expected, magnitudes), row)
         for contender in contenders:
             contender.call(0)
@@ -406,7 +410,7 @@ def parser():
     return p
 
 
-HEAD = ("graph", "plan", "µs", "x plain", "x torch", "x compile", "of copy", "build ms")
+HEAD = ("graph", "plan", "µs", "x plain", "x apart", "x torch", "x compile", "of copy", "build ms")
 
 
 def main(argv=None) -> int:
@@ -458,7 +462,7 @@ def show(rows):
     cases = [row for row in rows if "problem" in row]
     if cases:
         _table.show(HEAD, [(row["problem"], row["plan"], f"{row['graph_us']:.2f}" if "graph_us" in row else row["status"],
-                            *(ratio(row, name) for name in ("plain", "torch", "torch.compile", "copy")), f"{row['build_ms']:.1f}")
+                            *(ratio(row, name) for name in ("plain", "apart", "torch", "torch.compile", "copy")), f"{row['build_ms']:.1f}")
                            for row in cases], title="x: time of the peer over the graph's; of copy: bytes a second over a copy's")
     graph_cuts.show_regrets([row for row in rows if "regret" in row])
     for unit, title in (("us", "a call, one kernel"), ("ms", "building")):

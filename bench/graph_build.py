@@ -45,12 +45,19 @@ class Making:
         t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
         self.given[t] = name
 
-    def built(self):
-        """(the graph, built, `given`)"""
+    def built(self, cut=None):
+        """(the graph, built, `given`); `cut`: the number of the one whose plan is built, if it is not the one that is chosen."""
         if _PLANNED_FOR:
             self.graph.validate()
             self.graph.build_operation_graph()
             self.graph.create_execution_plans([self.cudnn.heur_mode.A])
-        else:
+        elif cut is None:
             self.graph.build([self.cudnn.heur_mode.A])
+        else:
+            self.graph.validate()
+            self.graph.build_operation_graph()
+            engines = self.graph._engines._numbered
+            self.graph.create_execution_plan(next(k for k, (made, _) in enumerate(engines) if made.number == cut), {})
+            self.graph.check_support()
+            self.graph.build_plans()
         return self.graph, self.given

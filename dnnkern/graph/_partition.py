@@ -185,10 +185,13 @@ class _Graph:
 
     def _dual_refusal(self, anchors, merged):
         """Why these anchors are not two products that a kernel computes together, or None."""
-        if any(self.reads[m] & set(merged) for m in anchors) or any(map(self._reduces, merged)):
+        reason = self._unlike(anchors) if len(anchors) > 1 else None
+        if reason is None and (any(self.reads[m] & set(merged) for m in anchors) or any(map(self._reduces, merged))):
             return "a kernel of two products makes no operands and reduces nothing"
-        if len(anchors) == 1:
-            return None
+        return reason
+
+    def _unlike(self, anchors):
+        """Why these anchors are not two products of one left operand, or None."""
         first, second, *others = (self.nodes[m] for m in anchors)
         shares = OPERATIONS[first.op].shares
         if not self.duals or others or first.op != second.op or not shares or set(anchors) & set(self.halved):
