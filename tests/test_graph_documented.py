@@ -1,5 +1,5 @@
-"""The fused graphs of cuDNN's samples at the sizes of networks: by how many launches a Hopper GPU runs them, what they move, and that nothing
-between their nodes is in the workspace. Nothing is compiled or run; their values are those of `test_graph_patterns`, at small sizes."""
+"""The fused graphs of cuDNN's samples at the sizes of networks: by how many launches a Hopper GPU runs them, what they move, and that
+nothing between their nodes is in the workspace. Nothing is compiled or run; `test_graph_patterns` has their values, at small sizes."""
 import math
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ GRAPHS = {}
 
 
 def documented(*, launches, ops=1, scratch=0):
-    """Of a graph: its launches; its steps; the workspace for partial sums, as a share of what is moved. A hundredth is a row's statistics."""
+    """Of a graph: its launches; its steps; the workspace for partial sums, as a share of what is moved. A hundredth is rows' statistics."""
     def keep(function):
         GRAPHS[function.__name__] = function, launches, ops, scratch
         return function

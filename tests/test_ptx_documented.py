@@ -1,4 +1,4 @@
-"""What the documented fusions compile to at the sizes of networks (`test_graph_documented`): no stack, spill or call; registers of each kernel."""
+"""What the documented fusions compile to at the sizes of networks (`test_graph_documented`): no stack, spill or call; registers."""
 import pytest
 from sass import assembled
 

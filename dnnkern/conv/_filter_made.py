@@ -7,10 +7,12 @@ import functools
 from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, u32
+from ..device.barrier import barrier_sync
 from ..device.index import divide_remainder
+from ..device.mbarrier import fence_async_shared
 from ..device.unroll import unrolled
 from ..device.vec import load_shared_4u32, store_shared_4u32
-from ..engine.hopper import ROW
+from ..engine.hopper import REMAKING, ROW
 from ..engine.hopper_made import make_columns, make_word
 from ._filter_wgmma import PIXELS
 
@@ -34,9 +36,10 @@ def pieces_of(width, tile):
 
 @functools.cache
 def make_remake(tile, width, dims, made, pairs):
-    """Device function ``remake(b, tile, k, thread, (image, operands))`` as `engine.hopper.make_product` has it, of a `FilterTile` and boxes
-    of `width` channels in `dims` spatial dimensions. Host function."""
+    """Device function ``remake(b, tile, k, group, thread, (image, operands))`` as `engine.hopper.make_product` has it, of a
+    `FilterTile` and boxes of `width` channels in `dims` spatial dimensions. Host function."""
     EACH, ACROSS, BOX, B_BOXES = pieces_of(width, tile), width // PIECE, width * ROW, tile.bn // width
+    THREADS, ALONE = 128 * tile.sharing, tile.ping_pong
     BETWEEN = PIXELS // EACH  # pixels of a thread
     LINE, LOG = 2 * width, (width // PIECE).bit_length() - 1  # bytes of a pixel
     word, columns = make_word(made, pairs, False), make_columns(made.program, pairs)
@@ -75,8 +78,11 @@ def make_remake(tile, width, dims, made, pairs):
     locate_all, make_all = unrolled(EACH, locate), unrolled(EACH, make)
 
     @device_function
-    def remake(b, tile, k, thread, operands):
+    def remake(b, tile, k, group, thread, operands):
         image, e = operands
+        barrier = u32(group + 1 if ALONE else REMAKING)
+        if not ALONE:
+            thread = group * 128 + thread
         window, taps = tile.window, tile.window.taps
         corners = cuda.local.array(3 * EACH, i32)
         locate_all(0, (k * PIXELS, window, image, thread, corners))
@@ -94,4 +100,6 @@ def make_remake(tile, width, dims, made, pairs):
                         offset_h, offset_d = taps.first_h, offset_d + taps.step_d
                         if offset_d == taps.end_d:
                             offset_d = taps.first_d
+        fence_async_shared()
+        barrier_sync(barrier, u32(THREADS))
     return remake

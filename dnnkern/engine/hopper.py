@@ -29,7 +29,7 @@ from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma
-from ..device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ..device.mbarrier import fence_mbarrier_init
 from ..device.pipeline import make_pipeline
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.scheduler import make_static
@@ -279,9 +279,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         `columns`.
     made : hopper_made.MadeRows, optional
         How a is made in registers, with `operands`.
-    remake : device function (b, tile, k, thread, operands), optional
-        Makes b of what the stage of step k has of it, in its place, at the shared address `b`, by all threads that share a tile, which
-        `thread` counts; while the tensor cores work on the step before.
+    remake : device function (b, tile, k, group, thread, operands), optional
+        Makes b of what the stage of step k has of it, in its place, at the shared address `b`, by all warpgroups that share a tile, which
+        then meet: while the tensor cores work on the step before.
     keeps : tile_states.KeptStates, optional
         States that threads keep from tile to tile, which the sink gets as `own`.
 
@@ -321,7 +321,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     first_rows, rows_after = (made.rows.first, made.rows.after) if MADE else (None, None)
     OWN, T_OWN, start_states, finish_states = keeps or (0, u32, None, None)
     made_ahead, multiply_made, KEPT, COLUMNS = (made.ahead, made.multiply, made.rows.kept, made.words) if MADE else (None, None, 0, 0)
-    REMADE, SHARERS = remake is not None, 128 * SHARING
+    make_b = remake or device_function(lambda b, tile, k, group, thread, operands: None)
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
@@ -413,10 +413,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     made_ahead(made_columns, rows, thread)
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
-                if REMADE:
-                    remake(ring + at + A_BYTES, tile, k, (0 if PING_PONG else group * 128) + thread, operands)
-                    fence_async_shared()
-                    barrier_sync(u32(group + 1 if PING_PONG else REMAKING), u32(SHARERS))
+                make_b(ring + at + A_BYTES, tile, k, group, thread, operands)
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
                     if FACTORS:  # read while the tensor cores work
