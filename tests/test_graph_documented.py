@@ -141,6 +141,13 @@ def matmul_of_fp8_scale_amax(b):
 
 
 @documented(launches=1)
+def matmul_swiglu(b):
+    x = b.input((1, 4096, 4096), T.BFLOAT16)
+    gate, up = (b.graph.matmul(x, b.input((1, 4096, 11008), T.BFLOAT16).set_stride([4096 * 11008, 1, 4096])) for _ in range(2))
+    b.output(b.graph.mul(b.graph.swish(gate), up), T.BFLOAT16)
+
+
+@documented(launches=1)
 def matmul_of_a_slice(b):
     a = b.graph.slice(b.input((1, 8192, 4096), T.BFLOAT16), [slice(None), slice(0, 4096), slice(None)])
     b.output(b.graph.matmul(a, b.input((1, 4096, 4096), T.BFLOAT16)), T.BFLOAT16)

@@ -20,6 +20,7 @@ REGISTERS = {
     "matmul_of_absolute_values": (168,),
     "matmul_of_int8_and_bfloat16": (168,),
     "matmul_of_fp8_scale_amax": (168, 20),
+    "matmul_swiglu": (168,),
     "matmul_of_a_slice": (168,),
     "batchnorm_add_relu": (80, 40, 93),
     "batchnorm_backward_of_relu_and_addition": (103, 32, 126),
