@@ -1,20 +1,47 @@
 """How the benches' graphs are cut: ``python -m dnnkern bench graph --explain sm_90a``, for which nothing is compiled or run; ``--regret``,
-which measures all plans of each cut."""
+which measures all plans of each cut. ``python -m bench.graph_cuts`` prints docs/graph-cuts.md, in the simulator or on a GPU."""
 import json
 import statistics
+import sys
 
 from dnnkern import _table
 
 from .graph_build import planned_for
 
 
-def show(cases, arch):
-    """Print the `Explanation` of each case's graph for the largest device of an architecture."""
+def explanations(cases, arch):
+    """[(case, the `Explanation` of its graph for the largest device of an architecture)]"""
     import dnnkern.graph as cudnn
     with planned_for(cudnn.create_device_properties(arch)):
-        for case in cases:
-            graph, _ = case.graph(case.arrays("meta"))
-            print(f"{graph.explain()}\n")
+        return [(case, case.graph(case.arrays("meta"))[0].explain()) for case in cases]
+
+
+def show(cases, arch):
+    """Print them."""
+    for _, explanation in explanations(cases, arch):
+        print(f"{explanation}\n")
+
+
+HEAD = """# Cuts of the benches' graphs
+
+What `explain()` says of them for an H200, less what is predicted: the kernels that the estimates choose, and the bytes that this and
+the other cuts move. `python -m dnnkern bench graph --explain sm_90a` prints all of it, and needs no GPU; `python -m bench.graph_cuts`
+prints this page. Nodes are named by their operation and number; `|` is between kernels.
+"""
+
+
+def page(cases, arch="sm_90a"):
+    """docs/graph-cuts.md."""
+    text = [HEAD]
+    for case, explanation in explanations(cases, arch):
+        text += [f"\n## {case}\n", "| nodes | operation | algorithm |", "|---|---|---|"]
+        text += [f"| {' + '.join(part.nodes)} | {part.op} | {part.algorithm} |" for part in explanation.parts]
+        if len(explanation.cuts) == 1:
+            continue
+        text += ["\n| cut | kernels | moves |", "|---|--:|--:|"]
+        text += [f"| {cut.text.replace('|', chr(92) + '|')}{' (chosen)' * cut.chosen} | {cut.parts} | {_table.bytes_text(cut.bytes)} |"
+                 for cut in explanation.cuts]
+    return "\n".join(text) + "\n"
 
 
 def regret(case, arrays, handle, where):
@@ -51,3 +78,13 @@ def show_regrets(rows):
         print()
         _table.show(("cut", "moves", "µs"), [(text, _table.bytes_text(moved), f"{us:.2f}") for text, moved, us in row["cuts"]],
                     title=f"{row['problem']}: the fastest plan of each cut")
+
+
+def all_cases():
+    """Of every part of the bench, bfloat16."""
+    from .graph import PARTS, cases
+    return [case for part in PARTS[:-2] for case in cases(part, ["bfloat16"])]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(all_cases()))

@@ -61,6 +61,12 @@ def test_cuts_of_a_gpu_that_is_not_here(capsys):
     assert "conv_fprop 0 | mul 1 | add 2 | relu 3 | add 4" in text and "wgmma" in text
 
 
+def test_the_page_of_cuts():
+    from bench import graph_cuts
+    page = Path(__file__).resolve().parent.parent / "docs" / "graph-cuts.md"
+    assert graph_cuts.page(graph_cuts.all_cases()) == page.read_text(), "print it anew: python -m bench.graph_cuts > docs/graph-cuts.md"
+
+
 def test_a_wrong_result_has_no_number(monkeypatch):
     monkeypatch.setattr(graph.Bench, "_expected", lambda self, case, arrays: torch.zeros(case.shapes["y"]) + 1)
     assert graph.main(["--only", "matmul", "--dtype", "float32", "--no-peers", "--turns", "1"]) == 1
