@@ -24,12 +24,13 @@ from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
 from . import graph_columns, graph_cuts, graph_rows, graph_swiglu
 from .graph_build import Making
+from .graph_genstats import genstats_cases
 from .graph_norm import norm_cases
 from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "score_mod", "host", "build"
+PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "genstats", "score_mod", "host", "build"
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -173,6 +174,8 @@ def cases(part, dtypes, small=False):
         return graph_swiglu.cases(dtypes, small)
     if part == "norm":
         return norm_cases(dtypes, small)
+    if part == "genstats":
+        return genstats_cases(dtypes, small)
     if part == "matmul":
         sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
         return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
@@ -227,8 +230,10 @@ class Bench:
             alone, of = case.graph(arrays[0], self.handle, alone=True)
             contenders.append(Contender("plain", self._call(alone, of, arrays), sets))
             row["plain_plan"] = alone.get_plan_name_at_index(0)
-        if isinstance(case, graph_swiglu.Case):
-            contenders.append(Contender("apart", self._call(*case.graph(arrays[0], self.handle, apart=True), arrays), sets))
+        if hasattr(case, "apart"):
+            unfused, of = case.apart(arrays[0], self.handle)
+            contenders.append(Contender("apart", self._call(unfused, of, arrays), sets))
+            row["apart_plan"] = unfused._candidate.name
         contenders += self._peer_contenders(case, arrays, (expected, magnitudes), row)
         for contender in contenders:
             contender.call(0)

@@ -70,6 +70,10 @@ class Case:
         making.result(graph.mul(graph.swish(gate), value))
         return making.built(cut=1 if apart else None)
 
+    def apart(self, arrays, handle=None):
+        """The same, the product and the gate apart."""
+        return self.graph(arrays, handle, apart=True)
+
     def __str__(self):
         return f"swiglu {'x'.join(map(str, self.sizes))}{' both stored' * self.stored} {self.dtype}"
 

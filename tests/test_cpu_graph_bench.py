@@ -154,6 +154,22 @@ def test_norms(tmp_path, monkeypatch):
     assert all(0 < row["error"] <= 1 and row["of_plain"] > 0 for row in rows)
 
 
+def test_genstats(tmp_path, monkeypatch):
+    """Three results beside PyTorch's, in one kernel, in front of the convolution's time and the plan with kernels around it."""
+    file, made = tmp_path / "rows.jsonl", graph.cases
+    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[1:])
+    assert graph.main(["--only", "genstats", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
+    row, = map(json.loads, file.read_text().splitlines())
+    assert row["plan"] == "conv_fwd_naive" and row["plain_plan"].startswith("conv_fwd_")
+    assert [name.split("_")[0] for name in row["apart_plan"].split(" | ")] == ["fused", "conv", "batch", "fused"]
+    assert 0 < row["error"] <= 1 and row["of_plain"] > 0 and row["of_apart"] > 0
+    case = graph.cases("genstats", ["float32"], small=True)[0]
+    arrays = case.arrays("cpu")
+    arrays["x"][0, 0, 0, 0] += 3
+    expected = case.eager()(arrays)
+    assert graph._error((*expected[:2], expected[2] * 1.001), expected, "float32") > 1
+
+
 def test_unknown_parts():
     with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
         graph.main(["--only", "networks"])

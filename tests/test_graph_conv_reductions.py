@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases.conv_fwd import Conv  # noqa: F401
 from cases._conv_reductions import GENSTATS, SEVERAL, ReducedConv, ReducedMadeConv
+from cases._conv_reductions import reductions as cases
 from graph_patterns import Both, Patterns, image
 from graphs import T, channels_last
 from representative import device
@@ -99,6 +100,10 @@ def test_who_runs_none_says_so():
     wgmma = dispatch.named("conv_fwd", "implicit_gemm_wgmma")
     assert wgmma.reason(problem()) is None and "beta" in wgmma.reason(replace(problem(), beta=True))
     assert dispatch.named("conv_fwd", "naive").reason(replace(problem(), beta=True)) is None
+    strided = next(c for c in cases("conv_bwd_data") if "strided" in c.id).problem()
+    assert "reductions of residue classes" in dispatch.named("conv_bwd_data", "implicit_gemm_mma").reason(strided)
+    planes = next(c for c in cases("conv_fwd") if "genstats-groups2-1x1-planes" in c.id).problem()
+    assert "reductions of 2 groups and of pixels in 2 dimensions" in dispatch.named("conv_fwd", "pointwise").reason(planes)
 
 
 @pytest.mark.parametrize("few_multiprocessors", [1], indirect=True)

@@ -38,7 +38,8 @@ def convolution(reductions, channels, filters, taps=3, made=False):
 # (algorithm, channels, filters, taps, whether the image is made): reductions
 KERNELS = [("implicit_gemm_wgmma", 256, 256, 3, False, GENSTATS), ("implicit_gemm_wgmma", 64, 256, 1, True, GENSTATS),
            ("implicit_gemm_wgmma", 128, 128, 3, True, GENSTATS), ("halo_wgmma", 64, 64, 3, False, GENSTATS),
-           ("halo_wgmma", 64, 64, 3, True, GENSTATS), ("halo_wgmma", 64, 64, 3, False, AMAX)]
+           ("halo_wgmma", 64, 64, 3, True, GENSTATS), ("halo_wgmma", 64, 64, 3, False, AMAX),
+           ("implicit_gemm_mma", 128, 256, 3, False, GENSTATS)]
 
 
 @pytest.mark.parametrize("name, channels, filters, taps, made, reductions", KERNELS)

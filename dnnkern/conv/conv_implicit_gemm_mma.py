@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
-from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_needed, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.constants import constants
 from ..engine.split_k import SomeRanges as Config
+from ..engine.tile_states import fragment_reductions, states_bytes, states_refusal, states_seconds
 from ._gather import make_gather, refusal, view_of
 from ._gather.launch import gathers_left, launches, make_kernel, range_of, share_of
 from ._gather.loaders import Rows
 from ._gather.mma_loaders import GatherCopies, GatherRegisters
 from ._gather.plan import access, grain_of, sizes, swapped
-from ._gather.store import Output, make_store, make_sums, output_of, sums_bytes
+from ._gather.store import Output, make_row, make_store, make_sums, output_of, sums_bytes
 from ._gather.table import Table
+from ._states import states_of
 
 COST = constants("conv/implicit_gemm")
 
@@ -69,11 +71,18 @@ def supports(problem):
     """What can be gathered; float32 only where it may be rounded."""
     if mma_dtype(problem) is None:
         return f"operands are {problem.dtype}" + (", math is not 'tf32'" if problem.dtype == "float32" else "")
-    return refusal(problem)
+    return refusal(problem) or (_states_refusal(problem) if problem.reductions else None)
+
+
+def _states_refusal(problem):
+    """Why the reductions of a problem cannot be those of tiles of pixels, or None."""
+    if view_of(problem).has_classes:
+        return f"reductions of residue classes of pixels, of stride {problem.stride}"
+    return states_refusal(states_of(problem), 32, 8)
 
 
 def _swapped(view, tile):
-    return swapped(view) and tile.bn > FEW
+    return swapped(view) and tile.bn > FEW and not view.problem.reductions
 
 
 def _configured(view, tile):
@@ -117,7 +126,8 @@ def _legal(view, tile, device):
     except ValueError:
         return False
     registers = min(65536 // (tile.threads * tile.blocks) // 8 * 8, 255)
-    return registers_needed(tile, loaders) <= registers and _shared(config)[1] <= device.shared_per_block
+    shared = _shared(config)[1] + reduced_bytes(tile, config.output.epilogue)
+    return registers_needed(tile, loaders) <= registers and shared <= device.shared_per_block
 
 
 def _shared(config):
@@ -151,6 +161,8 @@ def configs(problem, device):
         if not _legal(view, tile, device):
             continue
         found[Config(tile)] = None
+        if problem.reductions:
+            continue
         m, n = _tiles(view, tile)
         for blocks in sorted({1, tile.blocks}):
             most = ceil_div(view.k * ITEMSIZE[mma_dtype(problem)], tile.depth * LEAST_STAGES)
@@ -164,8 +176,9 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """Partial sums, where blocks divide k."""
-    return _sums(view_of(problem), config.tile, config.ranges) if config.ranges > 1 else 0
+    """Partial sums, where blocks divide k; partial reductions."""
+    tile = config.tile
+    return _sums(view_of(problem), tile, config.ranges) if config.ranges > 1 else states_bytes(states_of(problem), tile.bm, tile.bn)
 
 
 def estimate(problem, device, config):
@@ -176,7 +189,8 @@ def estimate(problem, device, config):
     m, n = _tiles(view, tile)
     stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), COST.least_share)
     product = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
-    return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
+    further = workspace(problem, device, config)
+    return product + (sum_seconds(further, device) if ranges > 1 else states_seconds(further, device))
 
 
 def bound(problem, device):
@@ -193,7 +207,8 @@ def kernel(config):
     _, left, right, left_loader, right_loader = stages_of(config)
     run = run_of(right)
     sink = make_sums(run, output.epilogue.accumulator) if config.partial else make_store(output, run)
-    product = make_mma_product(config.tile, left, right, left_loader, right_loader, sink, config.edge)
+    reductions = None if config.partial else fragment_reductions(output.epilogue, make_row(output))
+    product = make_mma_product(config.tile, left, right, left_loader, right_loader, sink, config.edge, reductions)
     return make_kernel(config, product, _shared(config)[0])
 
 
@@ -205,5 +220,6 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_mma", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, bound=bound, notes=Note.TENSOR_CORE, programs=True, arch="sm_80+")
+                             configs=configs, bound=bound, notes=Note.TENSOR_CORE, programs=True, reductions=op != "conv_bwd_filter",
+                             arch="sm_80+")
                    for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

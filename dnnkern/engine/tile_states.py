@@ -75,12 +75,18 @@ def reduces(spec):
     return spec.program is not None and bool(spec.program.reductions)
 
 
-def fragment_reductions(spec):
-    """What `make_mma_product` takes as `reductions`, None where there are none."""
+@device_function
+def _as_it_is(row, e):
+    return row, e
+
+
+def fragment_reductions(spec, of_row=_as_it_is):
+    """What `make_mma_product` takes as `reductions`, None where there are none; device function ``of_row(row, e)`` -> (the row's number and
+    the operands as the epilogue takes them), of a row of the product and what `Reducing` has as `e`."""
     if not reduces(spec):
         return None
     from ..reduce._fragments import make_reductions
-    return functools.partial(make_reductions, spec)
+    return functools.partial(make_reductions, spec, of_row)
 
 
 def warp_bytes(spec, bm, bn, threads, row_layers, column_layers):

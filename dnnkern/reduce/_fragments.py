@@ -68,8 +68,8 @@ def _lines(program, compute, bm, bn, threads, rows, columns, row_layers, column_
     return found, own, shared
 
 
-def make_reductions(spec, fragment) -> FragmentReductions:
-    """`FragmentReductions` of an `EpilogueSpec`'s reductions for a `Fragment`."""
+def make_reductions(spec, of_row, fragment) -> FragmentReductions:
+    """`FragmentReductions` of an `EpilogueSpec`'s reductions for a `Fragment`; `of_row`: see `engine.tile_states.fragment_reductions`."""
     f = fragment
     T = SCALARS[spec.program.reduced_type(spec.compute)]
     lines, OWN, SHARED = _lines(spec.program, spec.compute, f.bm, f.bn, f.threads, f.rows, f.columns, f.row_layers, f.column_layers)
@@ -86,7 +86,8 @@ def make_reductions(spec, fragment) -> FragmentReductions:
     @device_function
     def add(own, i, j, acc, row, column, state):
         if not EDGE or column < state.n:
-            push((own, i, j, reduced(acc, row, column, state.e)))
+            r, e = of_row(row, state.e)
+            push((own, i, j, reduced(acc, r, column, e)))
 
     @device_function
     def meet(own, warp, row0, column0, rows, state):

@@ -1,7 +1,8 @@
 """Cases of products with reductions of their results, in one kernel; each with its definition."""
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from . import ROUNDOFF, rounding_error
+from ._matmul_prologues import MadeMatmul
 from ._programs import _program, _step
 from ._reductions import reduced
 from .matmul import Matmul
@@ -9,11 +10,12 @@ from .matmul import Matmul
 AXES = {"rows": (-2,), "columns": (-1,), "all": (-2, -1)}
 
 
-@dataclass(frozen=True)
-class ReducedMatmul(Matmul):
+class _Reduced:
     """A product with (mode, over, whether of all matrices, dtype) of its results; they are rounded first with `rounds`."""
-    reductions: tuple = ()
-    rounds: bool = True
+
+    @property
+    def _plain(self):
+        return super(_Reduced, replace(self, reductions=()))
 
     @property
     def exact(self):
@@ -32,7 +34,7 @@ class ReducedMatmul(Matmul):
     def problem(self):
         from dnnkern.device.program import Program
         from dnnkern.host.tensor import Tensor
-        plain = Matmul(**{f.name: getattr(self, f.name) for f in fields(Matmul)}).problem()
+        plain = self._plain.problem()
         places = [place for name, place in self.outputs().items() if name != "y"]
         compute = "float64" if self.dtype == "float64" else "float32"
         program = _program((), (_step("identity", 0, compute=compute),))
@@ -45,13 +47,26 @@ class ReducedMatmul(Matmul):
         return self.call_problem(arrays, out, (self.alpha, self.beta), tail)
 
     def reference(self, values, tensor_cores=False):
-        plain = Matmul(**{f.name: getattr(self, f.name) for f in fields(Matmul)})
-        results, tolerance = plain.reference(values, tensor_cores)
+        results, tolerance = self._plain.reference(values, tensor_cores)
         for k, (mode, over, of_all, dtype) in enumerate(self.reductions, 1):
             roundoff = ROUNDOFF["float64" if dtype == "float64" else "float32"]
             y, bound = reduced(results["y"], tolerance["y"], mode, self._axes(over, of_all), roundoff)
             results[f"y{k}"], tolerance[f"y{k}"] = y, bound + rounding_error(y, dtype)
         return results, tolerance
+
+
+@dataclass(frozen=True)
+class ReducedMatmul(_Reduced, Matmul):
+    """See `_Reduced`."""
+    reductions: tuple = ()
+    rounds: bool = True
+
+
+@dataclass(frozen=True)
+class ReducedMadeMatmul(_Reduced, MadeMatmul):
+    """The same of an operand that is made."""
+    reductions: tuple = ()
+    rounds: bool = True
 
 
 GENSTATS = ("add", "rows", False, "float32"), ("sum_square", "rows", False, "float32")
@@ -63,7 +78,8 @@ ROUNDING = ("norm2", "rows", False, "float32"), ("avg", "all", False, "float32")
 def reductions():
     """The cases."""
     def case(name, m, n, k, dtype="float16", of=GENSTATS, **more):
-        return ReducedMatmul(f"reduced-{name}-{m}x{n}x{k}", m, n, k, dtype, reductions=of, **more)
+        kind = ReducedMadeMatmul if "made_a" in more or "made_b" in more else ReducedMatmul
+        return kind(f"reduced-{name}-{m}x{n}x{k}", m, n, k, dtype, reductions=of, **more)
     # tiles reach over both edges, and there are several of them
     yield case("genstats-nt", 70, 45, 24, tb=True)
     yield case("genstats-tn", 70, 133, 8, "bfloat16", ta=True)
@@ -78,4 +94,6 @@ def reductions():
     yield case("float64", 37, 41, 16, "float64", of=tuple((mode, over, of_all, "float64") for mode, over, of_all, _ in SEVERAL))
     yield case("int8", 40, 33, 32, "int8", of=(("amax", "all", False, "float32"),), out_dtype="float32", tb=True)
     yield case("fp8-amax", 33, 40, 32, of=(("amax", "all", False, "float32"),), out_dtype="float32")
+    yield case("made-a", 70, 72, 40, "bfloat16", made_a="scale-bias-relu", tb=True)
+    yield case("made-b-several", 40, 70, 24, made_b="scale-bias-relu", of=SEVERAL)
     yield case("tf32", 34, 24, 40, "float32", math="tf32")

@@ -8,7 +8,9 @@ from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.scheduler import locate_in_bands
 from ...device.vec import advance, shared_address
 from ...engine.simt import band_arguments
+from ...engine.tile_states import Reducing, reduces, states_argument, with_finish
 from ...host.launch import Argument, Launch
+from .._states import states_of
 from . import make_gather
 from .plan import operand_arguments, sizes
 from .store import Destination, pitch_of, program_argument_of, sum_launch
@@ -37,7 +39,7 @@ def make_kernel(config, main_loop, table_at):
     The loaders of `main_loop` take an `Operand`; the table begins at byte `table_at` of the dynamic shared memory.
     """
     tile, output = config.tile, config.output
-    BM, BN, TABLE, source_left = tile.bm, tile.bn, table_at, gathers_left(output)
+    BM, BN, TABLE, source_left, REDUCES = tile.bm, tile.bn, table_at, gathers_left(output), reduces(output.epilogue)
     functions = make_gather(output.op, output.channel_inner, output.has_classes)
     setup, source_base, plain_base = functions.setup, functions.source_base, functions.plain_base
 
@@ -66,15 +68,16 @@ def make_kernel(config, main_loop, table_at):
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_gathered(source, plain, y, m, n, g, layout, residual_stride, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias,
-                      bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column, extras):
+                      bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column, extras, states):
         shared = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         product = setup(z, g)
         epilogue = ProgramParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column,
                                  extras)
+        to = Destination(m, n, y, g, product, layout, residual_stride, epilogue)
         multiply(source, plain, m, n, 0, product.k, row * BM, column * BN, g, product, shared_address(shared, 0),
-                 Destination(m, n, y, g, product, layout, residual_stride, epilogue))
+                 (to, Reducing(n, to, z, states)) if REDUCES else to)
     return conv_gathered
 
 
@@ -92,6 +95,8 @@ def launches(view, config, kernel, shared, each, ranges):
     else:
         arguments = (*operand_arguments(view), Argument(element(problem.output.dtype).pointer, problem.output_name), *extents,
                      *view.arguments(), *view.output_arguments(), *tiles, *problem.epilogue_arguments(),
-                     program_argument_of(view, config.output))
+                     program_argument_of(view, config.output), states_argument(states_of(problem), tile.bm, tile.bn))
     product = Launch(kernel(config), (tiles_m * tiles_n * view.products, ranges, 1), (tile.threads, 1, 1), arguments, shared=shared)
-    return (product, sum_launch(view, config.output, m, n, ranges)) if ranges > 1 else (product,)
+    if ranges > 1:
+        return product, sum_launch(view, config.output, m, n, ranges)
+    return with_finish((product,), states_of(problem), tile.bm, tile.bn)

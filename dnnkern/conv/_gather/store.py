@@ -86,18 +86,10 @@ class Destination(NamedTuple):
 
 
 @functools.cache
-def make_store(output, run):
-    """Device function ``store_results(acc, e, row, column, s)``: acc[e:e+run], neighbouring columns, through the epilogue to the output.
-
-    `s` is a `Destination`; rows are within the product.
-    """
-    gather = make_gather(output.op, output.channel_inner, output.has_classes)
-    group = min(run, output.store)
-    count, swap, has_classes = run // group, output.swap, output.has_classes
-    of_filter = output.op == "conv_bwd_filter"
+def _make_pixel(output):
+    """Device function ``locate(i, s)`` of pixel i of a `Destination`, see `make_store`."""
+    pixel, has_classes = make_gather(output.op, output.channel_inner, output.has_classes).pixel, output.has_classes
     has_residual = output.epilogue.residual is not None
-    store = make_group_store(output.epilogue, group, group > 1)
-    pixel, column_of, moved = gather.pixel, gather.column, make_moved(output.epilogue.program, 4 if swap else 5)
 
     @device_function
     def locate(i, s):
@@ -113,6 +105,38 @@ def make_store(output, run):
         if has_residual:
             residual_at = n * also.n + d * also.d + (h * also.h + w * also.w)
         return at, residual_at, inside, (n, d, h, w)
+    return locate
+
+
+@functools.cache
+def make_row(output):
+    """Device function ``of_row(row, s)``: (0, the epilogue's operands at pixel `row` of a `Destination`), where columns are channels."""
+    locate, moved = _make_pixel(output), make_moved(output.epilogue.program, 5)
+
+    @device_function
+    def of_row(row, s):
+        group_of, to, also = s.product.group, s.layout, s.residual_stride
+        alpha, beta, bias, bias_stride, prior, _, _, residual, _, _, extras = s.epilogue
+        at, residual_at, _, indices = locate(row, s)
+        bias = advance(bias, i64(group_of) * s.columns * bias_stride)
+        return 0, ProgramParams(alpha, beta, bias, bias_stride, advance(prior, i64(group_of) * to.group + at), 0, to.channel,
+                                advance(residual, i64(group_of) * also.group + residual_at), 0, also.channel,
+                                moved(extras, indices + (group_of,)))
+    return of_row
+
+
+@functools.cache
+def make_store(output, run):
+    """Device function ``store_results(acc, e, row, column, s)``: acc[e:e+run], neighbouring columns, through the epilogue to the output.
+
+    `s` is a `Destination`; rows are within the product.
+    """
+    gather = make_gather(output.op, output.channel_inner, output.has_classes)
+    group = min(run, output.store)
+    count, swap = run // group, output.swap
+    of_filter = output.op == "conv_bwd_filter"
+    store = make_group_store(output.epilogue, group, group > 1)
+    column_of, locate, moved = gather.column, _make_pixel(output), make_moved(output.epilogue.program, 4 if swap else 5)
 
     if of_filter:
         @device_function

@@ -91,5 +91,6 @@ def build(problem, device, config):
     return *launches, replace(total, arguments=arguments)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="pointwise", programs=True, supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, best=best, notes=Note.TENSOR_CORE) for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))
+ALGORITHMS = tuple(Algorithm(op=op, name="pointwise", programs=True, reductions=op != "conv_bwd_filter", supports=supports,
+                             workspace=workspace, estimate=estimate, build=build, configs=configs, best=best,
+                             notes=Note.TENSOR_CORE) for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -64,6 +64,10 @@ def refusal(problem):
         return f"a bias of {p.groups} groups beside another addend; a batch of products adds one of them"
     if p.op == "conv_bwd_filter" and p.program is not None:
         return "runs no program after a filter's gradient, which may be the sum of several products"
+    if p.groups > 1 and any(over != "all" for _, _, over, _ in p.reductions):
+        dims = _pixels(p, _arrays(p))
+        if len(dims) > 1:
+            return f"reductions of {p.groups} groups and of pixels in {len(dims)} dimensions, which are one batch of products"
     if p.op == "conv_bwd_filter":
         dims = _pixels(p, (p.y_strides, p.x_strides))
         if len(dims) > 2:
@@ -114,6 +118,12 @@ def _view(tensor, dims):
     return Tensor(tuple(n for n, _ in dims), tuple(s for _, s in dims), tensor.dtype, tensor.alignment)
 
 
+def _arrays(p):
+    """The strides of all arrays of forward or backward data that have pixels: source, result, extras, the residual."""
+    ends = (p.x_strides, p.y_strides)
+    return (*(ends if p.op == "conv_fwd" else ends[::-1]), *p.extra_strides) + ((p.residual_strides,) if p.residual else ())
+
+
 def _pixel_product(p):
     """Forward, and backward to the image: rows are pixels, columns channels of the output."""
     forward = p.op == "conv_fwd"
@@ -122,12 +132,18 @@ def _pixel_product(p):
     depth, columns = (p.c_group, p.k_group) if forward else (p.k_group, p.c_group)
     k, c = p.w_strides[:2]
     depth_stride, column_stride = (c, k) if forward else (k, c)
-    arrays = (from_strides, to_strides, *p.extra_strides) + ((p.residual_strides,) if p.residual else ())
-    batch, (rows, row_strides) = _split(_pixels(p, arrays), to_strides[1] != 1)
+    batch, (rows, row_strides) = _split(_pixels(p, _arrays(p)), to_strides[1] != 1)
 
     def matrices(which, strides, width):
         groups = [(p.groups, width * strides[1])] if p.groups > 1 else []
         return [*groups, *((n, s[which]) for n, s in batch), (rows, row_strides[which]), (width, strides[1])]
+
+    def results(which, over, strides):
+        """Of a reduction: groups, pixels and channels as they are, or one where it goes over them."""
+        dims = matrices(which, strides, columns)
+        channels = [len(dims) - 1, *([0] if p.groups > 1 else [])]
+        gone = {"rows": set(range(len(dims))) - set(channels), "columns": channels, "all": range(len(dims))}[over]
+        return [(1 if d in gone else n, step) for d, (n, step) in enumerate(dims)]
 
     a, y = _view(source, matrices(0, from_strides, depth)), _view(target, matrices(1, to_strides, columns))
     groups = [(p.groups, p.k_group * k)] if p.groups > 1 else []
@@ -145,9 +161,12 @@ def _pixel_product(p):
         added, places["c"] = _view(p.residual, matrices(-1, p.residual_strides, columns)), Place("residual")
     elif p.beta:
         added, places["c"] = y, Place(p.output_name)
-    extras = tuple(_view(t, matrices(k, s, columns)) for k, (t, s) in enumerate(zip(p.extras, p.extra_strides), 2))
+    read = len(p.extras) - len(p.reductions)
+    extras = [_view(t, matrices(k, s, columns)) for k, (t, s) in enumerate(zip(p.extras[:read], p.extra_strides), 2)]
+    extras += [_view(t, results(k, over, s)) for k, (t, s, (_, _, over, _)) in enumerate(
+        zip(p.extras[read:], p.extra_strides[read:], p.reductions), 2 + read)]
     problem = MatmulProblem(a=a, b=b, y=y, bias=bias, c=added, activation=p.activation, scaled=p.scaled, beta=p.beta, math=p.math,
-                            in_place=p.beta, program=p.program, extras=extras)
+                            in_place=p.beta, program=p.program, extras=tuple(extras))
     return Product(problem, places, (*(("alpha", "beta") if p.beta else ("alpha",)), *p.scalar_types))
 
 

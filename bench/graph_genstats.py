@@ -1,0 +1,101 @@
+"""Scale, bias, ReLU, a convolution and the sums of its channels, as batch normalization's training needs them: ``python -m dnnkern bench
+graph --only genstats``.
+
+The layers are those of docs/notes/graph.md, "Prologues". `plain` is our convolution by itself; `apart` the same graph by the plan that is
+predicted to be the fastest of those with a kernel for what is in front of the convolution, one for it, and steps for the sums.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from dnnkern.host.dtypes import ITEMSIZE
+
+from .graph_build import Making
+
+LAYERS = ((64, 64, 56, 56, 64, 3), (64, 64, 56, 56, 256, 1), (64, 256, 56, 56, 64, 1), (64, 128, 28, 28, 128, 3), (64, 128, 28, 28, 512, 1),
+          (64, 512, 28, 28, 128, 1), (64, 256, 28, 28, 256, 3), (64, 256, 14, 14, 256, 3), (64, 1024, 14, 14, 256, 1))
+"""n, c, h, w, k and the size of the filter, of ResNet-50."""
+
+
+@dataclass(frozen=True)
+class GenstatsCase:
+    """A layer as `graph.Case`; its results are the convolution, and the sums and sums of squares of what it stores."""
+    sizes: tuple
+    dtype: str
+    anchor = "conv"
+    results = "y", "sum", "squares"
+
+    @functools.cached_property
+    def shapes(self):
+        """{name: dims}"""
+        n, c, h, w, k, r = self.sizes
+        return {"x": (n, c, h, w), "scale": (1, c, 1, 1), "bias": (1, c, 1, 1), "w": (k, c, r, r), "y": (n, k, h, w),
+                "sum": (1, k, 1, 1), "squares": (1, k, 1, 1)}
+
+    @property
+    def bytes(self):
+        """Read and written once each."""
+        return sum(math.prod(dims) * ITEMSIZE[self._dtype(name)] for name, dims in self.shapes.items())
+
+    def _dtype(self, name):
+        return self.dtype if name in ("x", "w", "y") else "float32"
+
+    def arrays(self, device):
+        """{name: a new tensor}; images and filters lie channels last."""
+        import torch
+        found = {}
+        for name, dims in self.shapes.items():
+            t = torch.randn(dims, device=device, dtype=torch.float32)
+            t = t * math.prod(dims[1:]) ** -0.5 if name == "w" else t
+            found[name] = t.to(getattr(torch, self._dtype(name))).to(memory_format=torch.channels_last)
+        return found
+
+    def eager(self):
+        """A function that computes the results on {name: tensor} by PyTorch's own kernels."""
+        import torch
+        padding, total = self.sizes[5] // 2, functools.partial(torch.sum, dim=(0, 2, 3), keepdim=True, dtype=torch.float32)
+
+        def run(t):
+            x = torch.relu(t["x"] * t["scale"] + t["bias"]).to(t["w"].dtype)
+            y = torch.nn.functional.conv2d(x, t["w"], padding=padding)
+            return y, total(y), total(y.float().square())
+        return run
+
+    def graph(self, arrays, handle=None, alone=False):
+        """(the graph, built, {tensor: name of its array}); `alone`: the convolution."""
+        return self._made(arrays, handle, alone).built()
+
+    def apart(self, arrays, handle=None):
+        """The same by a plan that fuses the functions alone."""
+        making = self._made(arrays, handle)
+        graph = making.graph
+        graph.build()
+        graph.create_execution_plans([making.cudnn.heur_mode.B])
+        for index in range(graph.get_execution_plan_count()):
+            before, *others = graph.get_plan_name_at_index(index).split(" | ")
+            if before.startswith("fused_pointwise") and len(others) > 1:
+                graph.build_plan_at_index(index)
+                return graph, making.given
+        raise RuntimeError(f"bench graph: {self} has no plan with a kernel in front of the convolution and one after it")
+
+    def _made(self, arrays, handle, alone=False):
+        making = Making(self, self.dtype, arrays, handle)
+        graph, tensor = making.graph, making.tensor
+        x = tensor("x")
+        if not alone:
+            x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias")))
+        y = graph.conv_fprop(x, tensor("w"), padding=[self.sizes[5] // 2] * 2, stride=[1, 1], dilation=[1, 1])
+        making.result(y)
+        if not alone:
+            for t, name in zip(graph.genstats(y), self.results[1:]):
+                making.result(t, name)
+        return making
+
+    def __str__(self):
+        n, c, h, w, k, r = self.sizes
+        return f"scale bias relu conv {n}x{c}x{h}x{w} k{k} {r}x{r} genstats {self.dtype}"
+
+
+def genstats_cases(dtypes, small=False):
+    """The layers in each of the types."""
+    return [GenstatsCase(sizes, dtype) for dtype in dtypes for sizes in (((2, 16, 8, 8, 24, 3), (2, 16, 6, 5, 32, 1)) if small else LAYERS)]
