@@ -293,8 +293,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
     STAGES, STAGE, A_BYTES, CLUSTER, SHARING, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.sharing, tile.groups
-    PING_PONG = tile.ping_pong
-    SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
+    SUMS, PER_GROUP, STAGING, PING_PONG = tile.sums, tile.bn // 2, tile.stages * tile.stage, tile.ping_pong
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
     A_SHARE, A_GROUP = tile.a_steps
@@ -371,7 +370,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
-    def consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out, operands):
+    def consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out, operands, own=None):
         acc = cuda.local.array(SUMS, scalar)
         state, t, turn = pipe.consumer_start(), first, i32(1)
         handed = group > 0
@@ -382,9 +381,6 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             total = cuda.local.array(SUMS, scalar)
         columns = cuda.local.array(max(WORDS, 1), u32)
         kept, made_columns = cuda.local.array(max(KEPT, 1), u32), cuda.local.array(max(COLUMNS, 1), u32)
-        own = cuda.local.array(max(OWN, 1), T_OWN)
-        if OWN:
-            start_states((own,))
         while t < tiles:
             tile = locate(t, rank, place)
             begin, end = uniform(tile.k_begin), uniform(tile.k_end)
@@ -458,8 +454,14 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 sink_all(0, (acc, group, y_map, staging, tile, thread, out, (state, ring, bars, group), columns, own))
             if FURTHER and end > begin:
                 state = pipe.advance(state, FURTHER)
-        if OWN:
-            finish_states(own, locate(schedule.first(), rank, place), group, thread, ring, out)
+
+    @device_function
+    def consume_and_keep(y_map, ring, bars, tiles, first, rank, place, group, thread, out, operands):
+        own = cuda.local.array(OWN, T_OWN)
+        start_states((own,))
+        consume(y_map, ring, bars, tiles, first, rank, place, group, thread, out, operands, own)
+        finish_states(own, locate(first, rank, place), group, thread, ring, out)
+    work = consume_and_keep if OWN else consume
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out, addend_map=None, operands=None):
@@ -489,7 +491,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         else:
             claim_registers()
             thread = tid & 127
-            consume(y_map, ring, bars, tiles, first, rank, place, role - 1, thread, out, operands)
+            work(y_map, ring, bars, tiles, first, rank, place, role - 1, thread, out, operands)
             if thread == 0:
                 drain()
     return product
