@@ -163,7 +163,7 @@ def test_genstats(tmp_path, monkeypatch):
     assert row["plan"] == "conv_fwd_naive" and row["plain_plan"].startswith("conv_fwd_")
     assert [name.split("_")[0] for name in row["apart_plan"].split(" | ")] == ["fused", "conv", "batch", "fused"]
     assert 0 < row["error"] <= 1 and row["of_plain"] > 0 and row["of_apart"] > 0
-    case = graph.cases("genstats", ["float32"], small=True)[0]
+    case = made("genstats", ["float32"], True)[0]
     arrays = case.arrays("cpu")
     arrays["x"][0, 0, 0, 0] += 3
     expected = case.eager()(arrays)
@@ -171,7 +171,7 @@ def test_genstats(tmp_path, monkeypatch):
 
 
 def test_unknown_parts():
-    with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, conv"):
+    with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, swiglu, conv"):
         graph.main(["--only", "networks"])
 
 
