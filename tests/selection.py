@@ -9,7 +9,7 @@ Changed is what differs from there (or from --since). Of the tests, in this orde
 2. what depends on a changed file, by the imports between them: the fewer, the sooner, and first what runs an algorithm with another dtype;
 3. the contract's problems that none of these has, the cheapest first; then all others, the cheapest first.
 
-What was left out is printed at the end.
+What was left out is printed at the end. `selection.py --add` gives green.json the costs of tests that are newer, of a run with --record.
 """
 import collections
 import functools
@@ -333,5 +333,16 @@ def write_green(tiers):
     print(f"wrote {GREEN.relative_to(ROOT)}: {entry['tiers']}")
 
 
+def add_costs(tiers):
+    """Add to green.json what tests took that it does not know, which are newer than it; its commit stays, so they count as changed."""
+    green = json.loads(GREEN.read_text())
+    costs = {test: cost for path in tiers.values() for test, cost in json.loads(pathlib.Path(path).read_text()).items()}
+    found = {name: cost for name, cost in condensed(costs).items() if name not in green["costs"]}
+    green["costs"] = dict(sorted({**green["costs"], **found}.items()))
+    GREEN.write_text(json.dumps(green, indent=0) + "\n")
+    print(f"added {len(found)} costs to {GREEN.relative_to(ROOT)}")
+
+
 if __name__ == "__main__":
-    write_green(dict(argument.split("=", 1) for argument in sys.argv[1:]))
+    adds, files = "--add" in sys.argv, [argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument]
+    (add_costs if adds else write_green)(dict(files))

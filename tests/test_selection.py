@@ -115,6 +115,18 @@ def test_a_record_is_short():
     assert found[contract] == pytest.approx(0.15)
 
 
+def test_costs_of_newer_tests_are_added(tmp_path, monkeypatch):
+    green, record = tmp_path / "green.json", tmp_path / "record.json"
+    green.write_text(json.dumps({"commit": "abc", "costs": {"tests/test_x.py::test_a": 1.0}}))
+    record.write_text(json.dumps({"tests/test_x.py::test_a[1]": 0.1, "tests/test_y.py::test_b[2]": 2.0, "tests/test_y.py::test_b[3]": 0.2}))
+    monkeypatch.setattr(selection, "GREEN", green)
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+    selection.add_costs({"simulator": record})
+    assert json.loads(green.read_text()) == {"commit": "abc", "costs": {
+        "tests/test_x.py": 0.1, "tests/test_x.py::test_a": 1.0, "tests/test_y.py": 0.2, "tests/test_y.py::test_b": 0.2,
+        "tests/test_y.py::test_b[2]": 2.0}}
+
+
 def test_what_git_does_not_know_is_everything():
     names, why = selection.changed("no-such-commit")
     assert "no-such-commit" in why and names
