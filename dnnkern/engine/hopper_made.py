@@ -5,6 +5,7 @@ fragment has of it, runs the program and packs the results, 16 of k at a time, w
 left alone until they have read it: they are at most three steps behind.
 """
 import functools
+import math
 from typing import NamedTuple
 
 from ..device import cuda, device_function, u32, u64
@@ -18,7 +19,6 @@ from ..device.vec import as_u32, load2, load_shared_u32
 from ..device.wgmma import make_wgmma, make_wgmma_wait
 from ..host.dtypes import numpy_dtype
 from .constants import constants
-from .cost import sm_issue_seconds
 from .functions import steps_instructions
 from .hopper import ROW
 from .hopper_columns import in_pairs, make_column_words
@@ -39,11 +39,14 @@ def fits_made(tile, making, kept=0):
     return tile.sums + tile.groups * WORDS + words + OTHERS + kept <= tile.registers[1]
 
 
-def made_step(program, tile, device):
-    """Microseconds, at the clock of the tiles' times, that a stage takes at least, since its rows have to be made. Host function."""
-    instructions = COST.step + COST.function * steps_instructions(program)
-    seconds = sm_issue_seconds(instructions * 2 * tile.bm * tile.blocks, device)
-    return 1e6 * seconds * (device.clock_hz / constants("engine/hopper").clock)
+def made_step(program, tile, step, pixels=False):
+    """Microseconds, at the clock of the tiles' times, of a stage whose products take `step` and whose rows have to be made: the norm of
+    both, since warps wait for each result of a program. Of tiles that take turns a stage is of two tiles. `pixels`: rows may lie in the
+    padding. Host function."""
+    turns = 2 if tile.ping_pong else 1
+    cycles = COST.step + COST.function * steps_instructions(program) + COST.pixels * pixels
+    making = (COST.waiting + tile.bm // 64 * tile.blocks * turns * cycles) / turns
+    return math.hypot(step, 1e6 * making / constants("engine/hopper").clock)
 
 
 class Rows(NamedTuple):

@@ -460,13 +460,13 @@ def waves_of(tiles, slots):
     return COST.whole * ceil_div(tiles, slots) + (1 - COST.whole) * max(tiles / slots, 1.0)
 
 
-def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0, least=None):
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0, longer=None):
     """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
     `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
-    `covered`: how many times the columns of y the tiles have; `least`: tile -> microseconds that
-    a step takes at least.
+    `covered`: how many times the columns of y the tiles have; `longer`: (tile, microseconds of
+    a step) -> those of one that does more.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
@@ -475,8 +475,8 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
     if crossing:
         step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / COST.crossing)
-    if least is not None:
-        step = max(step, least(alone))
+    if longer is not None:
+        step = longer(alone, step)
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (COST.clock / device.clock_hz)
     rate = device.bandwidth * (COST.outside if rows <= tile.bm // 2 else COST.bandwidth)
     memory = (problem.bytes + COST.again * again) * (0.5 + 0.5 * covered) / rate

@@ -93,7 +93,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """As `wgmma`'s, or what making the operand takes to issue."""
+    """As `wgmma`'s, with steps that make the operand as well."""
     parts, tile = parts_of(problem), config.tile
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts)
     tiles, steps = tile_count(parts, tile) * tile.cluster, ceil_div(parts.k, DEPTH)
@@ -101,7 +101,7 @@ def estimate(problem, device, config):
     return states_seconds(states, device) + pack_seconds(operands, device) + product_seconds(
         _Sizes(problem.operand("a"), problem.bytes), tile, device, tiles, steps, parts.m, (columns - 1) * parts.a.nbytes,
         all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
-        lambda tile: made_step(parts.making[0].made.program, tile, device))
+        lambda tile, step: made_step(parts.making[0].made.program, tile, step))
 
 
 @functools.cache

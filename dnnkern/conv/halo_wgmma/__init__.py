@@ -206,7 +206,8 @@ def estimate(problem, device, config):
     issue = (COST.line + COST.box * boxes) * config.lines
     if p.prologue_a is not None:
         pieces = boxes * ceil_div(math.prod(body.box), 16)  # of 8 elements, a thread's
-        issue += pieces * (COST.piece + 8 * COST.function * steps_instructions(p.prologue_a.program))
+        making = pieces * (COST.piece + 8 * COST.function * steps_instructions(p.prologue_a.program))
+        issue, products = issue + making, products + making  # a consumer makes its pixels before it multiplies them
     work = overlap(math=times * products, issue=times * issue,
                    waits=times * (COST.waiting * config.lines + late))
     work += Cost(waves=(COST.block + body.filters / COST.filters) / device.clock_hz)

@@ -174,7 +174,7 @@ def estimate(problem, device, config):
     if parts.channels * parts.filter.tensor.itemsize < ROW:
         step *= COST.partly
     if problem.prologue_a is not None:
-        step = max(step, made_step(problem.prologue_a.program, alone, device))
+        step = made_step(problem.prologue_a.program, alone, step, pixels=True)
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
     _, _, _, _, across = _tiles(parts, tile, problem.groups)
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`

@@ -10,9 +10,10 @@ row("engine/hopper", h200("h200-wgmma-variants.json"),
     "of aligned ones, by rows, others; s of a sum's launch, and bytes for each that it reads", ("fp8", "by_rows"),
     clock=1.98e9, bandwidth=0.86, outside=0.72, again=0.2, crossing=6e12, whole=0.75, fp8=1.12, exposed=0.1, smaller=1e-7, copy=3e-6,
     aligned=2.1, by_rows=2.5, unaligned=4.5, sum_launch=2e-6, sum_bytes=1.5)
-row("engine/hopper_made", COUNTED,
-    "instructions of a thread for 64 rows of a step, and for each that an element of them is counted with",
-    step=160, function=12)
+row("engine/hopper_made", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-prologue.jsonl"),
+    "cycles of a step whose operand is made: what nothing hides; of a scheduler for each 64 rows, for each instruction that an element of "
+    "them is counted with, and more where rows are pixels",
+    waiting=260, step=60, function=30, pixels=120)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
     "1048576x64x2", ("half",),
