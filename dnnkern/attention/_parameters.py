@@ -59,6 +59,8 @@ class Kind:
     score_mod, score_mod_bprop : Program or None
     indices : tuple
         Of their operands (row, column), the strides of small indices, None of others.
+    documents : int
+        Where the members of a mask by documents begin after the operands; -1 without.
     """
     dtype: str
     bias: str = ""
@@ -80,6 +82,7 @@ class Kind:
     score_mod: object = None
     score_mod_bprop: object = None
     indices: tuple = ()
+    documents: int = -1
 
     @property
     def bends(self):
@@ -108,7 +111,7 @@ def kind_of(problem) -> Kind:
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
                 p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p), p.ragged, p.paged != (False, False),
                 getattr(p, "block_mask", None) is not None, p.dropout_mask.dtype if p.dropout_mask is not None else "",
-                *p.programs, p.small_indices)
+                *p.programs, p.small_indices, len(score_mod_argument(p).value) if p.documents else -1)
 
 
 def sequence_arguments(problem):
@@ -140,10 +143,11 @@ def softmax_scale(problem):
     return problem.scale / problem.softcap if problem.softcap else problem.scale
 
 
-def added_arguments(problem):
-    """Kernel parameters `bias`, with a `score_mod` its operands, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
+def added_arguments(problem, blocks_at=None):
+    """Kernel parameters `bias`, with a `score_mod` its operands, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`; `blocks_at`
+    as of `score_mod_argument`."""
     p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
-    bias = Argument(pointer(p.bias), "bias") if p.score_mod is None else score_mod_argument(p)
+    bias = Argument(pointer(p.bias), "bias") if p.score_mod is None else score_mod_argument(p, blocks_at)
     return (bias, Argument(Strides, broadcast_strides(p.bias)), Argument("uint8*", "mask"),
             Argument(Strides, broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
             Argument("int64", p.sink.strides[0] if p.sink is not None else 0))

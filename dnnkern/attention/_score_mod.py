@@ -73,6 +73,21 @@ class WithScoreMod(WithProgram):
         return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
 
     @functools.cached_property
+    def documents(self):
+        """(`engine.document_blocks.Documents`, `Blocks`) of a mask by numbers of queries and of keys, the same for all heads, which leaves
+        blocks out; None without."""
+        if self.score_mod is None or not self.rows or not self.keys or getattr(self, "block_mask", None) is not None:
+            return None
+        from ..engine.document_blocks import Blocks, documents_of
+        found = documents_of(self.programs[0])
+        if found is None:
+            return None
+        batches = [self.extra_steps[k].batch for k in (found.rows, found.columns)]
+        if any(of_head for _, of_head in batches):
+            return None
+        return found, Blocks(self.batch if any(of_image for of_image, _ in batches) else 1, self.rows, self.keys)
+
+    @functools.cached_property
     def score_instructions(self):
         """Of a score, by the programs."""
         from ..engine.functions import program_instructions
@@ -101,7 +116,26 @@ class WithScoreMod(WithProgram):
             check_access(self.op, name, access, steps)
 
 
-def score_mod_argument(problem):
-    """The kernel parameter with the operands of the programs."""
+def score_mod_argument(problem, blocks_at=None):
+    """The kernel parameter with the operands of the programs; after them what finds the bits of `document_launches`, which begin with this
+    byte of the workspace."""
     p = problem
-    return members_argument(p.program, operand_names(p.program), p.extra_steps, p.wide, 2)
+    more = p.documents[1].members(blocks_at) if blocks_at is not None and p.documents else ()
+    return members_argument(p.program, operand_names(p.program), p.extra_steps, p.wide, 2, more=more)
+
+
+def document_launches(problem, begin):
+    """The launch that finds which blocks of queries and keys a mask by documents leaves, if there is one."""
+    p = problem
+    if p.documents is None:
+        return ()
+    from ..engine.document_blocks import launch
+    (documents, blocks), names = p.documents, operand_names(p.program)
+    operands = [(p.program.operands[k][0], names[k], p.extra_steps[k]) for k in (documents.rows, documents.columns)]
+    fill = None if documents.fill_operand is None else (None, names[documents.fill_operand])
+    return (launch(documents, blocks, (*operands, fill), begin),)
+
+
+def document_bytes(problem):
+    """Bytes of those bits."""
+    return problem.documents[1].bytes if problem.documents else 0

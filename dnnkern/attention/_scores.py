@@ -11,6 +11,7 @@ from ..device.index import Divisor, divide_remainder, divisor
 from ..device.philox import make_stream_seed, philox
 from ..device.program_operands import MEMBERS, Position
 from ..device.vec import advance
+from ..engine.document_blocks import make_is_there
 from ._score_mod import joined
 
 NEG_INF = -float("inf")
@@ -51,6 +52,8 @@ class Terms(NamedTuple):
         Whether the mask, whose element is at `at`, lets a row attend to a key; True without a mask.
     seed_of(seed, offset)
         The seed of dropout's random words, from what kernels are given; `kept` and others take it.
+    skips(), is_there(operands, image, row, rows, column, columns)
+        Whether a mask by documents leaves tiles out; whether it leaves something of a tile (`engine.document_blocks`).
     kept(p, seed, head, i, j, threshold, factor)
         A probability after dropout: 0 or a multiple of it; `head` is that of all sequences.
     """
@@ -67,6 +70,8 @@ class Terms(NamedTuple):
     gradient: Callable
     permits: Callable
     seed_of: Callable
+    skips: Callable
+    is_there: Callable
     kept: Callable
 
 
@@ -142,7 +147,7 @@ def make_terms(kind) -> Terms:
     """Device functions of a kind."""
     T, BOTTOM, ALIBI, SOFTCAP, DROPOUT = kind.real, kind.bottom, kind.alibi, kind.softcap, kind.dropout
     BIAS, MASK, MODIFIED, modifier = bool(kind.bias), kind.mask, kind.score_mod is not None, make_score_mod(kind)
-    modify, load_bias = modifier.modify, element(kind.bias or kind.dtype).load
+    modify, load_bias, SKIPS = modifier.modify, element(kind.bias or kind.dtype).load, kind.documents >= 0
 
     @device_function
     def shift(rows, keys):
@@ -230,7 +235,7 @@ def make_terms(kind) -> Terms:
         return p
     return Terms(find, make_lengths(kind), shift, key_range, query_range, slope, score, score_and_derivative, modifier.of_head,
                  of_pair if MODIFIED else of_bias, modifier.gradient, permits,
-                 make_stream_seed(kind.seed_array, kind.offset_array), kept)
+                 make_stream_seed(kind.seed_array, kind.offset_array), device_function(lambda: SKIPS), make_is_there(kind.documents), kept)
 
 
 # ---- a score_mod
@@ -250,19 +255,8 @@ class ScoreMod(NamedTuple):
     gradient: Callable
 
 
-@device_function
-def same_operands(operands, image, head):
-    return operands
-
-
-@device_function
-def same_score(x, operands, at):
-    return x
-
-
-@device_function
-def same_gradient(ds, x, operands, at):
-    return ds
+same_operands, same_score = device_function(lambda operands, image, head: operands), device_function(lambda x, operands, at: x)
+same_gradient = device_function(lambda ds, x, operands, at: ds)
 
 
 @functools.cache

@@ -229,7 +229,8 @@ def stored_by_tma(problem):
 def is_uneven(problem):
     """Whether some tiles of rows see fewer keys than others."""
     p = problem
-    return p.left >= 0 or p.right >= 0 or p.packed or p.seq_len_q is not None or p.seq_len_kv is not None
+    return (p.left >= 0 or p.right >= 0 or p.packed or p.seq_len_q is not None or p.seq_len_kv is not None
+            or p.documents is not None)
 
 
 def is_by_head(problem):

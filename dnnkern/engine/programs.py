@@ -373,8 +373,8 @@ def operands_argument(spec, all_steps, rows, columns, dims=0):
     return members_argument(program, operand_names(program), all_steps, spec.wide, dims, (rows, columns))
 
 
-def members_argument(program, names, all_steps, wide, dims, bounds=()):
-    """The same of operands with these names; `bounds`: the rows and columns, for a program that stores."""
+def members_argument(program, names, all_steps, wide, dims, bounds=(), more=()):
+    """The same of operands with these names; `bounds`: the rows and columns, for a program that stores; `more`: members at the end."""
     stride = "int64" if wide else "int32"
     members = [Argument("int32", n) for n in bounds] if program.stores else []
     for name, (dtype, access), steps in zip(names, program.operands, all_steps):
@@ -385,6 +385,7 @@ def members_argument(program, names, all_steps, wide, dims, bounds=()):
         values = {"row": steps[:1], "column": steps[1:2], "matrix": steps[:2], "index": (*steps[:2], 0)}.get(access, ())
         batch = (steps.batch or (0,) * dims) if has_strides(access) else ()
         members += [Argument(stride, v) for v in (*values, *batch)]
+    members += more
     kind = operands_class(tuple(a.type for a in members))
     return Argument(kind, kind(*members))
 

@@ -24,12 +24,15 @@ class ScoreMod:
     back : callable(loads, compute) -> Program, optional
     back_loads : tuple
         Those of `back`.
+    ascending : bool
+        Whether integers go up along the rows, or keys: parts of a sequence.
     """
     loads: tuple
     make: Callable
     value: Callable
     back: Callable | None = None
     back_loads: tuple = ()
+    ascending: bool = False
 
     def own(self, backward):
         """{name: load} of what a direction has."""
@@ -60,6 +63,8 @@ class ScoreMod:
     def operand_value(self, rng, place):
         """Integers are few and alike, floats normal."""
         x = rng.integers(0, 3, place.shape) if place.dtype == "int32" else rng.standard_normal(place.shape)
+        if self.ascending:
+            x = (np.arange(max(place.shape[2:])).reshape(1, 1, *place.shape[2:]) + 7 * np.arange(place.shape[0]).reshape(-1, 1, 1, 1)) // 24
         return coherent(rounded(x.astype(float), place.dtype), place)
 
     def apply(self, x, error, unit, values, b):
@@ -116,5 +121,7 @@ SCORE_MODS = {
     "bent": ScoreMod((("float32", "value", LENGTH), ("bfloat16", "matrix", "bhij"), ("float32", "matrix", "ij"), ("int32", "index", 0)),
                      _bent, lambda x, of, at: (_tanh(LENGTH * x)[0] + of[1] + of[2] + at[0], LENGTH * _tanh(LENGTH * x)[1]),
                      _bent_back, (("float32", "value", LENGTH),)),
+    "parts": ScoreMod((("int32", "row", "bi"), ("int32", "column", "bj")), _documents,
+                      lambda x, of, at: (np.where(of[0] == of[1], x, -np.inf), np.ones(x.shape)), ascending=True),
 }
 """Name -> modifier."""

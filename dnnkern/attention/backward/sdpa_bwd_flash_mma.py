@@ -28,6 +28,7 @@ from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mm
 from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
                           make_apply_mask_transposed, make_bend)
 from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._score_mod import document_bytes, document_launches
 from .._scores import LOG2E, load_row_lse, make_extent, make_memory, make_terms, make_tile
 from ..forward.sdpa_fwd_flash_mma import DTYPES, Threads
 from ..sdpa_naive import delta_launch as ragged_delta_launch
@@ -106,7 +107,12 @@ def stats_of(problem):
 
 
 def workspace(problem, device, config):
-    """A number a row, and what the bias's gradient needs."""
+    """A number a row, what the bias's gradient needs, and the bits of a mask by documents."""
+    return documents_at(problem, device) + document_bytes(problem)
+
+
+def documents_at(problem, device):
+    """Where those bits begin."""
     return stats_of(problem).end + sums_bytes(problem, 0, device)
 
 
@@ -260,6 +266,8 @@ def rows_kernel(config):
                 load_q(base, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                 load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
             for at in range(first, last, WIDTH):
+                if not terms.is_there(bias, image, i0, HEIGHT, at, WIDTH):
+                    continue
                 load_k(base + K_AT, of_k, at, keys, (k_strides.row, k_strides.column), thread)
                 load_v(base + V_AT, of_v, at, keys, (v_strides.row, v_strides.column), thread)
                 commit_copies()
@@ -280,6 +288,9 @@ def rows_kernel(config):
                 pack(words, y)
                 by_q(sums, words, right, transposed_k)
                 cuda.syncthreads()
+            if terms.skips():  # nothing is on its way where all were left out
+                commit_copies()
+                landed()
             store(sums, scales, of_dq, dq_strides, row, memory_of.written(dq_strides, rows, written), column)
     return sdpa_dq_flash_mma
 
@@ -369,6 +380,8 @@ def keys_kernel(config):
                 delta_at = (i64(image) * heads + h) * all_rows + first_row
                 scoring = Scoring(shift, slope, terms.of_head(bias, image, h), bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
+                    if not terms.is_there(bias, image, i0, WIDTH, j0, HEIGHT):
+                        continue
                     load_q(base + Q_AT, of_q, i0, rows, (q_strides.row, q_strides.column), thread)
                     load_do(base + DO_AT, of_do, i0, rows, (do_strides.row, do_strides.column), thread)
                     commit_copies()
@@ -395,6 +408,9 @@ def keys_kernel(config):
                     pack(words, y)
                     by_q(sums, words, right, transposed_q)
                     cuda.syncthreads()
+            if terms.skips():
+                commit_copies()
+                landed()
             for r in range(2):
                 factors[r] = scale if key + 8 * r < keys else f32(0)
             store_dk(sums, factors, to_dk, dk_strides, key, memory_of.written(dk_strides, keys, written), column)
@@ -409,14 +425,15 @@ def build(problem, device, config):
     p, t = problem, config.threads
     given = tuple(Argument("uint16*", name) for name in ("q", "k", "v", "do"))
     saved = Argument("float32*", "lse"), Argument("float32*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
-    common = (row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    common = (row_strides_argument(p), *sequence_arguments(p), *added_arguments(p, documents_at(p, device)), *number_arguments(p))
 
     def strides(*outs):
         return tuple(strides_argument(p, name) for name in ("q", "k", "v", "do", *outs))
 
     def launch(kernel, tiles, heads, *arguments):
         return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
-    launches = ((ragged_delta_launch if p.ragged else delta_launch)(p),) if p.rows * p.heads * p.images else ()
+    launches = document_launches(p, documents_at(p, device))
+    launches += ((ragged_delta_launch if p.ragged else delta_launch)(p),) if p.rows * p.heads * p.images else ()
     if p.dq.size:
         tiles = tiles_of(p, p.rows, t.height)
         launches += (launch(rows_kernel(config), tiles, p.heads, *given, Argument("uint16*", "dq"), *saved,

@@ -434,7 +434,8 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), Sizes(images, i32(order.inner.d), rows, keys), bounds)
+        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), Sizes(images, i32(order.inner.d), rows, keys), bounds,
+                    bias)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()

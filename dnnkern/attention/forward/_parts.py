@@ -14,12 +14,14 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What locates a tile by its number: how many tiles there are, their `_wgmma.Order`, lengths of sequences, sizes, window."""
+    """What locates a tile by its number: how many tiles there are, their `_wgmma.Order`, lengths of sequences, sizes, window,
+    a `score_mod`'s operands."""
     tiles: i32
     order: object
     sequences: object
     sizes: Sizes
     bounds: object
+    operands: object
 
 
 class Maps(NamedTuple):

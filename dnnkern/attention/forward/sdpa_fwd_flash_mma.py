@@ -30,6 +30,7 @@ from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_p
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
 from .._parameters import Kind, Sequences, added_arguments, block_mask_arguments, kind_of, number_arguments, sequence_arguments
+from .._score_mod import document_bytes, document_launches
 from .._scores import LOG2E, LOG_BLOCK, NEG_INF, is_block_there, make_memory, make_next_tile, make_terms
 from ._parts import Outputs, Softmax
 from ._tiles import Grid, make_locate
@@ -116,8 +117,8 @@ def lack(problem, device):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """The bits of a mask by documents."""
+    return document_bytes(problem)
 
 
 def estimate(problem, device, config):
@@ -155,6 +156,13 @@ def kernel(config):
     pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
     BLOCKS, next_tile = kind.block_mask, make_next_tile(kind.block_mask)
+
+    @device_function
+    def next_there(key, end, image, i0, operands):
+        """The first tile of keys from this one on whose documents may be those of the queries; `end` or more if there is none."""
+        while key < end and not terms.is_there(operands, image, i0, HEIGHT, key, WIDTH):
+            key = key + WIDTH
+        return key
 
     @device_function
     def finish(acc, softmax, row, column, outputs, tile, sink, sink_at):
@@ -214,6 +222,9 @@ def kernel(config):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r] = f32(NEG_INF), f32(0), f32(0)
             blocks_at = tile.image * block_strides.batch + tile.h * block_strides.head + (tile.i0 >> LOG_BLOCK) * block_strides.row
             first = next_tile(span.begin, span.end, block_mask, blocks_at, block_strides)
+            if terms.skips():
+                first = next_there(span.begin, span.end, tile.image, tile.i0, bias)
+                following = first
             if first < span.end:
                 load_q(base, of_q, tile.i0, rows, q_steps, thread)
                 load_k(base + K_AT, of_k, first, keys, k_steps, thread)
@@ -226,12 +237,17 @@ def kernel(config):
                 if BLOCKS:
                     if not is_block_there(block_mask, blocks_at, key, block_strides):
                         continue
+                if terms.skips():
+                    if key < following:
+                        continue
                 for c in range(SCORES):
                     x[c] = f32(0)
                 multiply(x, left, right, q_at, k_at)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
                 following = next_tile(key + WIDTH, span.end, block_mask, blocks_at, block_strides)
+                if terms.skips():
+                    following = next_there(i32(key + WIDTH), span.end, tile.image, tile.i0, bias)
                 if following < span.end:
                     load_k(base + K_AT, of_k, following, keys, k_steps, thread)
                 commit_copies()
@@ -259,7 +275,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch, a block a tile of rows."""
+    """One launch, a block a tile of rows, after that of documents."""
     p, t = problem, config.threads
     tiles = tiles_of(p, p.rows, t.height)
     bounds, scale, *others = number_arguments(p)
@@ -268,9 +284,10 @@ def build(problem, device, config):
     arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
                  Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
                  Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
-                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others,
+                 row_strides_argument(p), *sequence_arguments(p), *added_arguments(p, 0), bounds, scale, *others,
                  *block_mask_arguments(p))
-    return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
+    main = Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
+    return *document_launches(p, 0), main
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -35,6 +35,7 @@ from ..._flash import tiles_of
 from ..._fragments import stored_in_pairs
 from ..._modifiers import is_adjusted
 from ..._parameters import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._score_mod import document_bytes, document_launches
 from ..._wgmma import Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence, order_of, read_seconds, refusal
 from .._dbias import dbias_launches, dbias_seconds, sums_bytes
 from .._delta import RowStats
@@ -88,9 +89,14 @@ def configs(problem, device, ordered=True, choices=CHOICES):
 
 
 def workspace(problem, device, config):
-    """That of `workspace`, and what the bias's gradient needs."""
+    """That of `workspace`, what the bias's gradient needs, and the bits of a mask by documents."""
     width = config.shape.width
-    return workspace_of(problem, width, config.ordered).bytes + sums_bytes(problem, width, device)
+    return documents_at(problem, device, workspace_of(problem, width, config.ordered)) + document_bytes(problem)
+
+
+def documents_at(problem, device, space):
+    """Where those bits begin."""
+    return space.bytes + sums_bytes(problem, space.width, device)
 
 
 def estimate(problem, device, config):
@@ -147,7 +153,8 @@ def tiles_by_name(shape):
 
 def around(problem, device, space, mains):
     """The launches of the kernels, those before and those after them."""
-    launches = preprocess_launch(problem, space), *mains, dq_launch(problem, space)
+    launches = (*document_launches(problem, documents_at(problem, device, space)), preprocess_launch(problem, space), *mains,
+                dq_launch(problem, space))
     stats = RowStats(0, space.rows, space.width, space.bytes)
     return launches + dbias_launches(problem, device, stats) + dsink_launches(problem, stats)
 
@@ -163,7 +170,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  order_argument(p, s.height, config.by_head, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
-                 *added_arguments(p), *number_arguments(p))
+                 *added_arguments(p, documents_at(p, device, space)), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 

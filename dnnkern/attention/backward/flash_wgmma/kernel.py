@@ -417,7 +417,7 @@ def kernel(config, down):
             cuda.syncwarp()  # lse and delta have been read too
             q_pipe.consumer_release(shared.q, q_state, thread.lane)
             q_state, former = q_pipe.next(q_state), member
-            row, member = tiles.next(row, member, tile, work)
+            row, member = tiles.next(row, member, tile, shared.tile, work)
             if member != former:
                 slope = terms.slope(tile.head + member, work.heads.all)
         write_back(acc_dk, acc_dv, factors, outputs, tile.keys, options.scale, shared, work, thread)
@@ -439,7 +439,7 @@ def kernel(config, down):
         shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
                         dq_pipe.barriers(base + DQ_BARS), dq_free_pipe.barriers(base + FREE_BARS), bias_pipe.barriers(base + BIAS_BARS),
                         base + TILE)
-        work = Work(sizes, heads, order, Sequences(of_rows, of_keys, row_step, key_step), bounds)
+        work = Work(sizes, heads, order, Sequences(of_rows, of_keys, row_step, key_step), bounds, bias)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(maps.k)

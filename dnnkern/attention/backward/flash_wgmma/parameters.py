@@ -21,12 +21,14 @@ class Heads(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What locates a tile by its number: sizes, heads, the tiles' `_wgmma.Order`, lengths of sequences, window."""
+    """What locates a tile by its number: sizes, heads, the tiles' `_wgmma.Order`, lengths of sequences, window, operands of a
+    `score_mod`."""
     sizes: Sizes
     heads: Heads
     order: object
     sequences: object
     bounds: object
+    operands: object
 
 
 class Tile(NamedTuple):

@@ -10,6 +10,7 @@ from ....device.mbarrier import fence_async_global
 from ....device.pipeline import Pipeline, make_pipeline
 from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
 from ....device.vec import address, advance
+from ....engine.document_blocks import make_is_tile_there
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
 from .tiles import make_ranges, make_tiles
@@ -123,7 +124,7 @@ def make_producers(config, down) -> Producers:
                 do_state = do_pipe.next(do_state)
             load_boxes(do_at(base, q_at), V_BOXES, Q_BOX, maps.do, bar, tile.first_row + row, h, image, images)
             q_state = q_pipe.next(q_state)
-            row, member = tiles.next(row, member, tile, work)
+            row, member = tiles.next(row, member, tile, shared.tile, work)
 
     # ---- the bias
 
@@ -140,19 +141,25 @@ def make_producers(config, down) -> Producers:
                 for g in range(GROUPS):
                     tma_load_4d(to + u32(b * DS_BOX + g * BIAS_BOX), array, bar, tile.key + 64 * g, row + 64 * b, h, image)
             state = bias_pipe.next(state)
-            row, member = tiles.next(row, member, tile, work)
+            row, member = tiles.next(row, member, tile, shared.tile, work)
 
     # ---- dq
 
     BY_WIDTH, BY_HEIGHT, (_, key_tiles), ORDERED = divisor(WIDTH), divisor(HEIGHT), make_ranges(kind, HEIGHT, WIDTH), config.ordered
     DQ_AT, DQ_BYTES = at.dq, config.dq
-    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
+    source_free, drained, SKIPS = make_bulk_wait_read(0), make_bulk_wait(0), kind.documents >= 0
+    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
 
     @device_function
     def wait_for_turn(count, row, tile, mine, work):
         """Wait until the tiles of keys whose turn is before have been added to a tile of queries; whether there are any."""
         low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
         before = mine - low if DOWN else high - mine
+        if SKIPS:
+            before = 0
+            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
+                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
+                    before = before + 1
         while load_acquired(count) != u32(before):
             pass
         fence_async_global()
@@ -183,6 +190,6 @@ def make_producers(config, down) -> Producers:
                     fence_async_global()
                     add_released(advance(added.counts, i64(n)), 1)
             step = step + 1
-            row, member = tiles.next(row, member, tile, work)
+            row, member = tiles.next(row, member, tile, shared.tile, work)
         drained()
     return Producers(load, load_bias, add_to_dq)

@@ -6,6 +6,7 @@ from ....device import cuda, device_function, i32, u32
 from ....device.index import divide_remainder, divisor
 from ....device.scheduler import make_longest_first
 from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
+from ....engine.document_blocks import make_is_tile_there
 from ..._scores import make_extent, make_terms, make_tile
 from .parameters import Tile
 
@@ -97,7 +98,7 @@ class Tiles(NamedTuple):
         The whole `Tile`.
     is_left(row, tile)
         Whether there is a tile of queries at `row`.
-    next(row, member, tile, work)
+    next(row, member, tile, at, work)
         The next step, of another tile of queries or head of the group.
     """
     publish: Callable
@@ -115,7 +116,8 @@ def make_tiles(config, down) -> Tiles:
     terms, tile_of, extent_of = make_terms(kind), make_tile(kind.packed, height), make_extent(kind)
     position_of = make_longest_first(1, config.by_head)
     begin_of, (rows_of, _), BY_WIDTH = make_rows(kind, width).begin, make_ranges(kind, height, width), divisor(width)
-    DOWN, PACKED, STEP = down, kind.packed, -width if down else width
+    DOWN, PACKED, STEP, SKIPS = down, kind.packed, -width if down else width, kind.documents >= 0
+    is_there = make_is_tile_there(kind.documents, width, height)
 
     @device_function
     def find_tile(ticket, work):
@@ -156,6 +158,15 @@ def make_tiles(config, down) -> Tiles:
         return rows, keys, i32(0), i32(0), i32(0)
 
     @device_function
+    def next_there(row, end, at, work):
+        """The first tile of queries from this one on whose documents may be those of the keys, or where there is none left. That is located
+        again: nothing of it is kept in registers from step to step."""
+        sequence, _, key = locate(at, work)
+        while (row > end if DOWN else row < end) and not is_there(work.operands, sequence, row, key):
+            row = row + STEP
+        return row
+
+    @device_function
     def read(at, work):
         sequence, kv_head, key = locate(at, work)
         rows, keys, first_row, first_key, first_padded = extent(at, sequence, work)
@@ -163,6 +174,8 @@ def make_tiles(config, down) -> Tiles:
         if DOWN:
             count, _ = divide_remainder(end - begin + (width - 1), BY_WIDTH)
             begin, end = begin + (count - 1) * width, begin - width
+        if SKIPS:
+            begin = next_there(begin, end, at, work)
         return Tile(sequence, kv_head, kv_head * work.heads.group, key, begin, end, rows, keys, first_row, first_key, first_padded)
 
     @device_function
@@ -170,15 +183,19 @@ def make_tiles(config, down) -> Tiles:
         return row > tile.end if DOWN else row < tile.end
 
     @device_function
-    def following(row, member, tile, work):
+    def following(row, member, tile, at, work):
         """Down all blocks of a group are at the same rows, and what one has to wait for is a step ahead: heads take turns at the same rows.
         Up the rows of a head come one after another: it is in the L2."""
         if DOWN:
             member = member + 1
             if member == work.heads.group:
                 row, member = row + STEP, 0
+                if SKIPS:
+                    row = next_there(row, tile.end, at, work)
         else:
             row = row + STEP
+            if SKIPS:
+                row = next_there(row, tile.end, at, work)
             if not is_left(row, tile):
                 row, member = tile.begin, member + 1
         return row, member

@@ -25,6 +25,7 @@ from ....host.launch import Argument, Launch
 from ..._fragments import stored_in_pairs
 from ..._modifiers import is_adjusted
 from ..._parameters import RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._score_mod import document_bytes, document_launches
 from ..._scores import LOG2E
 from ..._wgmma import (Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, order_argument, refusal, stored_by_tma,
                        tile_count, tile_seconds)
@@ -33,6 +34,9 @@ from .kernel import counter_kernel, kernel
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
           Shape(1, 64, 32))
+
+DOCUMENTS = 16
+"""Where their bits begin in the workspace, after the counter."""
 
 
 def supports(problem):
@@ -55,8 +59,8 @@ def configs(problem, device):
 
 
 def workspace(problem, device, config):
-    """The counter of a dynamic tile scheduler."""
-    return 4 * config.drawn
+    """The counter of a dynamic tile scheduler, and the bits of a mask by documents."""
+    return DOCUMENTS + document_bytes(problem) if problem.documents else 4 * config.drawn
 
 
 def estimate(problem, device, config):
@@ -65,11 +69,12 @@ def estimate(problem, device, config):
 
 
 def build(problem, device, config):
-    """A launch that sets the counter, where there is one, and as many blocks as the device holds, or as there are tiles."""
+    """Launches that find the blocks of documents, and set the counter, where there are some, and as many blocks as the device holds, or as
+    there are tiles."""
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
-    bias, bias_strides, _, _, *of_sink = added_arguments(p)
+    bias, bias_strides, _, _, *of_sink = added_arguments(p, DOCUMENTS)
     of_bias = bias_map("bias", p.bias, s.height) if config.staged else q
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted and not config.staged:
@@ -82,8 +87,8 @@ def build(problem, device, config):
                  scale, *others)
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
     if not config.drawn:
-        return (main,)
-    return Launch(counter_kernel(), (1, 1, 1), (32, 1, 1), (counter,), dependent=True), main
+        return *document_launches(p, DOCUMENTS), main
+    return *document_launches(p, DOCUMENTS), Launch(counter_kernel(), (1, 1, 1), (32, 1, 1), (counter,), dependent=True), main
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -61,6 +61,7 @@ def kernel(config):
 
     # ---- tiles
 
+    SKIPS = kind.documents >= 0
     schedule, channel = make_dynamic() if config.drawn else make_static(), make_channel(WARPS)
     locate, BY_WIDTH = make_longest_first(1, config.by_head), divisor(WIDTH)
 
@@ -83,6 +84,13 @@ def kernel(config):
         full_begin, end = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, work.bounds)
         count, _ = divide_remainder(max(min(end, keys) - begin, 1) + (WIDTH - 1), BY_WIDTH)
         return Span(first_row, first_key, rows, keys, terms.shift(rows, keys), begin, count, full_begin, full_end)
+
+    @device_function
+    def next_there(key, i0, image, span, work):
+        """The last tile of keys from this one down whose documents may be those of the queries; before `span.begin` if there is none."""
+        while key >= span.begin and not terms.is_there(work.operands, image, i0, HEIGHT, key, WIDTH):
+            key = key - WIDTH
+        return key
 
     # ---- producer
 
@@ -113,6 +121,9 @@ def kernel(config):
                 tile_state = channel.send(shared.tile, tile_state, t, sequence, i0)
             following = schedule.next(t, counter)
             key = span.first_key + span.begin + (span.count - 1) * WIDTH
+            if SKIPS:  # the first one is worked on whatever it has
+                key = max(next_there(key, i0, image, span, work), span.begin)
+            of_values = key
             bias_image, bias_head = image if bias_strides.batch else 0, h if bias_strides.head else 0
             while left >= 0:
                 if left > 0:
@@ -128,11 +139,18 @@ def kernel(config):
                     load_boxes(shared.base, K_BOXES, Q_BOX, maps.q, bar, span.first_row + i0, h, image)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
+                    if not SKIPS:
+                        of_values = key + WIDTH
                     v_pipe.producer_acquire(shared.v, v_state)
                     bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
-                    load_boxes(shared.base + V_AT + v_state.stage * V_BYTES, V_BOXES, BOX, maps.v, bar, key + WIDTH, kv_head, image)
+                    load_boxes(shared.base + V_AT + v_state.stage * V_BYTES, V_BOXES, BOX, maps.v, bar, of_values, kv_head, image)
                     v_state = v_pipe.next(v_state)
-                left, key = left - 1, key - WIDTH
+                if SKIPS:
+                    of_values = key
+                    key = next_there(key - WIDTH, i0, image, span, work) if left > 0 else key
+                    left = -1 if left <= 0 else 1 if key >= span.begin else 0
+                else:
+                    left, key = left - 1, key - WIDTH
             t = following
         if PUBLISHED:  # there are no more
             channel.send(shared.tile, tile_state, work.tiles, 0, 0)
@@ -302,6 +320,14 @@ def kernel(config):
         return sequence, h, i0, image
 
     @device_function
+    def following(left, key, i0, image, span, work):
+        """(how many tiles are left, with documents 1 for any, and what the next one is a tile before)."""
+        if SKIPS:
+            key = uniform(next_there(key - WIDTH, i0, image, span, work)) + WIDTH
+            return 1 if key > span.begin else 0, key
+        return left - 1, key
+
+    @device_function
     def consume(outputs, sink, sink_step, shared, work, scoring, dropout, thread):
         softmax_scale = f32(LOG2E) if ADJUSTED or STAGED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
@@ -327,6 +353,8 @@ def kernel(config):
                         uniform(span.full_begin), uniform(span.full_end))
             left = span.count
             key = span.begin + (left - 1) * WIDTH
+            if terms.skips():
+                key = uniform(max(next_there(key, i0, image, span, work), span.begin))
             modifiers = Scoring(scoring.scale, scoring.softcap, terms.of_head(scoring.bias, image, h), scoring.bias_strides)
             query = Query(i0 + thread.row, i0 + thread.row + span.shift, sequence * work.sizes.heads + h, terms.slope(h, work.sizes.heads),
                           image * scoring.bias_strides.batch + h * scoring.bias_strides.head)
@@ -349,7 +377,7 @@ def kernel(config):
             pack(words, scores)
             if PADDED:
                 clear_values(key, span.keys, shared, v_state, thread)
-            left = left - 1
+            left, key = following(left, key, i0, image, span, work)
 
             # scores of a tile of keys beside the values of the tile after it
             while left > 0:
@@ -366,7 +394,7 @@ def kernel(config):
                 pack(words, scores)
                 if rescaled:
                     scale_rows(acc, E // 8, softmax.rescale)
-                left = left - 1
+                left, key = following(left, key, i0, image, span, work)
 
             # values of the first tile of keys
             if TMA_STORE and APART and thread.number == 0:
@@ -416,7 +444,7 @@ def kernel(config):
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), sizes, bounds)
+        work = Work(tiles, order, Sequences(of_rows, of_keys, row_step, key_step), sizes, bounds, bias)
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
