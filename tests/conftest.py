@@ -48,6 +48,7 @@ _HOST_ONLY = ("test_docs", "test_cases")
 
 
 def pytest_addoption(parser):
+    parser.addoption("--seeds", type=int, default=None, metavar="N", help="random graphs: of seeds 0 to N - 1, instead of a few")
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
     parser.addoption("--select", action="store_true", help="what has changed, and a sample of the rest (see selection.py)")
     parser.addoption("--since", metavar="COMMIT", help="with --select: changed is what differs from here; default: where all tests passed")
