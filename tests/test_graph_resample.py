@@ -5,6 +5,7 @@ from graphs import DTYPE, T, array_of, channels_last, close, execute, like, new_
 
 import dnnkern
 import dnnkern.graph as cudnn
+from dnnkern import dispatch
 from dnnkern.device import cuda
 from dnnkern.host.dtypes import numpy_dtype
 
@@ -52,6 +53,54 @@ def test_pooling_and_its_gradient(mode, order):
         close((got[1].astype(float) * probe).sum(), (dy.astype(float) * expected).sum(), factor=256, scale=100)
     else:
         close((got[1].astype(float) * probe).sum(), (dy.astype(float) * expected).sum(), factor=256, scale=100)
+
+
+@pytest.mark.parametrize("algo", ["naive", "elements", "channels"])
+@pytest.mark.parametrize("order", [np.asarray, channels_last])
+@pytest.mark.parametrize("mode", ["MAXPOOL", "AVGPOOL_EXCLUDE_PADDING"])
+def test_pooling_runs_the_nodes_behind_it(mode, order, algo):
+    """One kernel, with a side output of another type, and the index of the maximum, which is of the image."""
+    is_max, io = mode == "MAXPOOL", T.BFLOAT16
+    x, more, scale = (order(draw(shape, k).astype(numpy_dtype("bfloat16"))) for k, shape in enumerate(
+        ((2, 8, 7, 5), (2, 8, 4, 3), (1, 8, 1, 1))))
+    graph = new_graph(io)
+    tx, tmore, tscale = (like(graph, a) for a in (x, more, scale))
+    y, index = graph.resample(tx, R[mode], P.NEG_INF_PAD if is_max else P.ZERO_PAD, [3, 2], [2, 2], [1, 0], [1, 1], generate_index=is_max)
+    scaled = graph.mul(y, tscale).set_output(True).set_data_type(T.FLOAT)
+    column = graph.gen_index(y, axis=1).set_data_type(T.INT32)
+    out = graph.min(graph.relu(graph.add(scaled, tmore)), column).set_output(True)
+    results = [out, scaled, *([index.set_output(True)] if is_max else [])]
+    for t in results:
+        t.set_stride([s // 2 for s in more.strides])
+    with dispatch.prefer(algo):
+        got = run(graph, {tx: x, tmore: more, tscale: scale}, results)
+    ran, = graph.explain().parts
+    assert ran.algorithm == (algo if algo != "channels" or order is channels_last else ran.algorithm) and len(ran.nodes) == 6
+    x, more, scale = (a.astype(float) for a in (x, more, scale))
+    view = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 1)], constant_values=-np.inf if is_max else np.nan)
+    view = np.lib.stride_tricks.sliding_window_view(view, (3, 2), (2, 3))[:, :, ::2, ::2].reshape(2, 8, 4, 3, 6)
+    pooled = view.max(-1) if is_max else np.nanmean(view, -1)
+    close(got[1], pooled * scale, dtype="float32", scale=4)
+    expected = np.minimum(np.maximum(pooled * scale + more, 0), np.arange(8).reshape(1, 8, 1, 1))
+    close(got[0].astype(float), expected, dtype="bfloat16", scale=4)
+    if is_max:
+        flat = x.reshape(2, 8, -1)
+        np.testing.assert_array_equal(np.take_along_axis(flat, got[2].reshape(2, 8, -1), -1).reshape(pooled.shape), pooled)
+
+
+def test_why_pooling_is_apart():
+    """From a convolution, whose result is in memory; from what makes its image; and of what reads the index."""
+    graph = new_graph(T.BFLOAT16)
+    x, w = (graph.tensor(dim, [dim[1] * dim[2] * dim[3], 1, dim[3] * dim[1], dim[1]]) for dim in ([2, 16, 8, 8], [16, 16, 3, 3]))
+    conv = graph.relu(graph.conv_fprop(x, w, padding=[1, 1], stride=[1, 1], dilation=[1, 1], name="conv"), name="relu")
+    y, index = graph.resample(conv, R.MAXPOOL, P.NEG_INF_PAD, [2, 2], [2, 2], generate_index=True, name="pool")
+    graph.conv_fprop(graph.neg(y, name="neg"), w, padding=[1, 1], stride=[1, 1], dilation=[1, 1], name="next").set_output(True)
+    graph.add(index, index, name="twice").set_output(True)
+    graph.build([cudnn.heur_mode.A])
+    reasons = {(row[0], row[1]): row[2] for row in graph.explain().apart}
+    assert "resample takes its operands from memory" in reasons["relu", "pool"]
+    assert "the index of resample is read from memory" in reasons["pool", "twice"]
+    assert [p.nodes for p in graph.explain().parts[:2]] == [("conv", "relu"), ("pool", "neg")]
 
 
 @pytest.mark.parametrize("mode", ["NEAREST", "BILINEAR"])

@@ -52,6 +52,18 @@ def test_averages_load_chunks(words):
     check_arithmetic(code, words)
 
 
+@pytest.mark.parametrize("op, words, algo", [
+    ("max_pool_fwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc index --program mul@64 add@64 relu add@64x64x56x56 tanh mul@0.5", "channels"),
+    ("avg_pool_fwd", "64x64x112x112 f32 3x3 s2 p1 nhwc --program mul@64 add@64 relu", "channels"),
+    ("max_pool_fwd", "64x64x112x112 f32 3x3 s2 p1 --program mul@64x1x1 gelu", "elements")])
+def test_programs_are_registers(op, words, algo):
+    """Of the result of a window: no local memory, no call, no division of an index."""
+    words = words.replace("add@64x64x56x56", "add@64x56x56x64")
+    code, launch, _ = assembled(op, words, algo)
+    assert not (code.stack or code.spilled or code.divisions) and code.registers <= 85
+    assert accesses(code, "LDG")[128 if algo == "channels" else 32] >= 9
+
+
 @pytest.mark.parametrize("op, words, loads, stores", [
     ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 6, 4), ("avg_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 2, 4),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", 4, 4), ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc index64", 6, 4),

@@ -3,6 +3,7 @@ import argparse
 import functools
 import re
 
+from ..engine.program_words import add_program_argument, with_program
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..host.words import sizes_word, term_word
@@ -27,6 +28,12 @@ def _term(text):
 def _window(text):
     """A window's extents, or None for the whole image."""
     return None if text == "global" else sizes_word(text)
+
+
+def add_forward_arguments(parser):
+    """The words that describe a pooling, and what becomes of its result."""
+    add_arguments(parser)
+    add_program_argument(parser)
 
 
 def add_arguments(parser):
@@ -54,7 +61,9 @@ def make(op, arguments):
         more = (window, *(given[name] for name in ("stride", "padding", "dilation", "ceil_mode", "count_include_pad", "divisor", "layout")))
         problem = make_forward(forward, kind, x, None, *more, none)
     if op == forward:
-        return problem
+        channel = 1 if given["layout"] == "NCHW" else problem.y.ndim - 1
+        pixels = tuple(axis for axis in range(problem.y.ndim) if axis != channel)
+        return with_program(problem, getattr(arguments, "program", ()), pixels, channel)
     tensors = (problem.y, problem.index)
     return (make_adaptive_backward if given["adaptive"] else make_backward)(op, tensors, None, shape, *more, none)
 
@@ -67,10 +76,12 @@ def from_record(op, record):
     return problem_from_record(make_it, op, record)
 
 
-FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in OPS}
+FAMILY = {op: (add_forward_arguments if op.endswith("fwd") else add_arguments, functools.partial(make, op),
+               functools.partial(from_record, op)) for op in OPS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {"max_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1 index", "2x16x9x7 bf16 2x2 nhwc index", "1x5x6x6 f64 4x4 adaptive index"),
+SMALL = {"max_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1 index", "2x16x9x7 bf16 2x2 nhwc index", "1x5x6x6 f64 4x4 adaptive index",
+                          "2x8x9x8 bf16 3x3 s2 nhwc --program mul@8 relu"),
          "max_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x16x9x7 bf16 3x3 s1 p1 nhwc", "1x5x6x6 f64 4x4 adaptive"),
          "avg_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc",
                           "2x3x9 f16 2 ceil counting"),
@@ -86,5 +97,5 @@ def parse_problem(words, op):
     max_pool_fwd 64x112x112x64 bfloat16 NHWC window 3x3 stride 2 padding 1
     """
     parser = WordParser(op, add_help=False)
-    add_arguments(parser)
+    FAMILY[op][0](parser)
     return make(op, parser.parse_args(list(words)))

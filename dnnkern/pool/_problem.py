@@ -7,12 +7,18 @@ window p goes from ``floor(p * n / m)`` to ``ceil((p + 1) * n / m)``. Where m di
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from ..engine.programs import WithProgram, broadcast_strides, reaches_far
 from ..engine.strides import image_strides
 from ..host.choices import one_of
 from ..host.last import CALL_LAYOUTS
+from ..host.products import alike
 from ..host.tensor import Tensor
 from ..host.window import AXES, Windows, check_rank, check_shape, output_extents, pad_pairs, per_dimension
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
@@ -21,7 +27,7 @@ NO_PIXEL = -1  # the index of a maximum over no pixels
 
 
 @dataclass(frozen=True)
-class PoolProblem(Windows):
+class PoolProblem(WithProgram, Windows):
     """max_pool_fwd, max_pool_bwd, avg_pool_fwd or avg_pool_bwd: all but the addresses.
 
     Attributes
@@ -45,6 +51,10 @@ class PoolProblem(Windows):
     adaptive : bool
     divisor : int or None
         Of all averages, whatever taps count.
+    program : Program or None
+        Forward: what becomes of each element of y before it is rounded, see `device.program`.
+    extras : tuple of Tensor
+        The program's operands, those that are read broadcasting to y, see `engine.programs`.
     """
     op: str
     x: Tensor
@@ -59,6 +69,8 @@ class PoolProblem(Windows):
     layout: str = "NCHW"
     adaptive: bool = False
     divisor: int | None = None
+    program: "Program | None" = None
+    extras: tuple = ()
     scalar_type = "float32"
     flops = 0
 
@@ -74,6 +86,13 @@ class PoolProblem(Windows):
             raise ValueError(f"{self.op}: y has shape {self.y.shape}; expected {expected}")
         if self.index is not None and (self.index.shape != self.y.shape or self.index.dtype not in INDEX_DTYPES):
             raise ValueError(f"{self.op}: index is {self.index}; expected int32 or int64 of shape {self.y.shape}")
+        if self.program is not None and not (self.is_forward and self.y.dtype in alike(self.x.dtype)):
+            raise TypeError(f"{self.op}: a program beside {self.x.dtype} and {self.y.dtype}; expected one forward, and a result that is "
+                            "computed as x is")
+        object.__setattr__(self, "extras", tuple(self.extras))
+        self.check_program(self.op, self.y.shape)
+        if self.reductions:
+            raise ValueError(f"{self.op}: a program that reduces; expected one that only stores")
 
     @functools.cached_property
     def out(self):
@@ -160,11 +179,27 @@ class PoolProblem(Windows):
         flat = ((o * self.image[1] + p) * self.image[2] + q).reshape(self.spatial(self.y.shape))
         return flat[None, None] if self.layout == "NCHW" else flat[None, ..., None]
 
+    @functools.cached_property
+    def extra_strides(self):
+        """Element strides of the program's operands along (n, c, o, p, q) of y."""
+        return tuple(self.strides_of(Tensor(self.y.shape, broadcast_strides(t, self.y.shape), t.dtype)) for t in self.extras)
+
+    @property
+    def wide(self):
+        """Whether offsets in the program's operands need 64 bits."""
+        channel = self.y.shape[1 if self.layout == "NCHW" else -1]
+        return reaches_far(self.extra_strides, (self.y.shape[0], channel, *self.out))
+
     @property
     def outputs(self):
         if self.is_forward:
-            return (self.y,) if self.index is None else (self.y, self.index)
+            return (self.y, *(() if self.index is None else (self.index,)), *self.side_outputs)
         return (self.x,)
+
+    @property
+    def output_names(self):
+        """Those of `outputs`, of a problem with a program."""
+        return ("y", *("index",) * (self.index is not None), *self.extra_names[1]) if self.program is not None else None
 
     @property
     def is_empty(self):
@@ -178,7 +213,7 @@ class PoolProblem(Windows):
     @property
     def bytes(self):
         """Bytes of memory traffic if everything moves once."""
-        return sum(t.nbytes for t in self.tensors)
+        return sum(t.nbytes for t in (*self.tensors, *self.extra_tensors.values()))
 
     def __str__(self):
         def text(values):
@@ -194,7 +229,7 @@ class PoolProblem(Windows):
             words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
         flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), (f"divisor {self.divisor}", self.divisor),
                  ("with index", self.index_dtype == "int32" and self.is_forward), ("with int64 index", self.index_dtype == "int64"))
-        return " ".join(words + [word for word, given in flags if given])
+        return " ".join(words + [word for word, given in flags if given] + [f"program {self.program}"] * (self.program is not None))
 
 
 def output_shape(shape, extents, layout):

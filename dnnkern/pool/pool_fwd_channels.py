@@ -12,6 +12,7 @@ A 3x3 window takes 9 accesses to the L1 for each one to memory. It loses where w
 """
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import element
@@ -27,7 +28,11 @@ from ._chunks import (Access, access_of, arguments, blocks, chunk_of, is_wide, m
                       offset)
 from ._chunks import refusal as chunk_refusal
 from ._index import make_index_writer
+from ._programs import make_functions, program_argument
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("pool/fwd_channels")
 
@@ -40,7 +45,7 @@ MOST_LOADS = 9  # of 16 bytes in flight: four registers each
 class Config:
     """What is computed; types of the index and of the elements; whether threads run along the width or along channels; channels per thread,
     accesses, rows and columns of taps in flight; the kind of windows; one divisor of averages; 64-bit
-    offsets."""
+    offsets; the result's type where it is another, the program, 64-bit strides of its operands."""
     maximum: bool
     index: str | None
     dtype: str
@@ -53,6 +58,9 @@ class Config:
     dilated: bool
     divided: bool
     wide: bool
+    result: str = ""
+    program: "Program | None" = None
+    wide_operands: bool = False
 
     def __str__(self):
         return f"{self.channels} channels, {self.rows}x{self.columns} taps"
@@ -99,14 +107,16 @@ def kernel(config):
     Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
     MAX, INDEX = config.maximum, config.index is not None
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
-    put, put_index = make_writer(config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
+    put, put_index = make_writer(config.result or config.dtype, V, config.access.y), make_index_writer(config.index, V, config.access.index)
     coordinates, pixel_offset = make_coordinates(config.width_fastest), make_pixel_offset(config.wide)
     window, inside, counted = make_window(config.adaptive), make_inside(config.dilated), make_counted(config.dilated, config.divided)
     reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
+    _, of_channels = make_functions(config.program, "float64" if config.dtype == "float64" else "float32", config.result or config.dtype, V)
+    PROGRAM = config.program is not None
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
 
     @jit(launch_bounds=(THREADS, 3))
-    def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+    def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride, operands):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw = cuda.local.array(BUFFER, Raw)
@@ -176,6 +186,8 @@ def kernel(config):
                 factor = reciprocal(counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h) * counted(first_w, taps_w, axes.w))
                 for v in range(V):
                     total[v] *= factor
+            if PROGRAM:
+                of_channels(total, operands, (n, c, o, p, q))
             put(advance(y, offset(n, c, o, p, q, y_stride)), 0, total, 0)
             if INDEX:
                 put_index(advance(index, offset(n, c, o, p, q, index_stride)), best_pixel)
@@ -186,10 +198,11 @@ def launches(problem, channels, width_fastest):
     """The launch, with so many channels per thread. Without an index, its pointer is that of y, and is not used."""
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
     config = Config(problem.is_max, problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
-                    columns, problem.adaptive, set(problem.dilations) != {1}, problem.divisor is not None, is_wide(problem))
-    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
-    given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),
-             *arguments(problem, problem.out, problem.c // channels))
+                    columns, problem.adaptive, set(problem.dilations) != {1}, problem.divisor is not None, is_wide(problem),
+                    problem.y.dtype if problem.y.dtype != problem.x.dtype else "", problem.program, problem.wide)
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(element(problem.y.dtype).pointer, "y")
+    given = (Argument(pointer, "x"), Argument(element(problem.y.dtype).pointer, "y"), index, Argument("int32", units),
+             *arguments(problem, problem.out, problem.c // channels), program_argument(problem))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
 
 
@@ -198,5 +211,6 @@ def build(problem, device, config):
     return launches(problem, chunk_of(problem), False)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=True)
                    for op in ("max_pool_fwd", "avg_pool_fwd"))

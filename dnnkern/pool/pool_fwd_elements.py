@@ -30,5 +30,6 @@ def build(problem, device, config):
     return launches(problem, 1, True)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="elements", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="elements", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=True)
                    for op in ("max_pool_fwd", "avg_pool_fwd"))

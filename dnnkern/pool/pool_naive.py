@@ -8,7 +8,7 @@ Indices have 64 bits and are divided as such: arbitrary strides, any number of e
 """
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
@@ -17,7 +17,11 @@ from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._problem import OPS
+from ._programs import make_functions, program_argument
 from ._windows import MINUS_INFINITY, make_reciprocal
+
+if TYPE_CHECKING:
+    from ..device.program import Program
 
 COST = constants("pool/naive")
 
@@ -27,13 +31,16 @@ THREADS = 256
 @dataclass(frozen=True)
 class Config:
     """The operation, the elements' type, the type of an index, whether channels are last, whether windows are adaptive, and
-    whether averages have one divisor."""
+    whether averages have one divisor; the result's type where it is another, the program, whether its operands have 64-bit strides."""
     op: str
     dtype: str
     index: str | None
     channels_last: bool
     adaptive: bool
     divided: bool
+    result: str = ""
+    program: "Program | None" = None
+    wide: bool = False
 
 
 def supports(problem):
@@ -153,9 +160,11 @@ def forward(config):
     Index = i64 if config.index == "int64" else i32
     coordinates, window, reciprocal = make_coordinates(config.channels_last), make_window(config.adaptive), make_reciprocal(e.compute)
     counted = make_counted(config.divided)
+    store = element(config.result).store if config.result else store
+    PROGRAM, (of_one, _) = config.program is not None, make_functions(config.program, e.compute, config.result or config.dtype, 1)
 
     @jit(launch_bounds=(THREADS, 2))
-    def pool_fwd_naive(x, y, index, outputs, channels, axes, x_stride, y_stride, index_stride):
+    def pool_fwd_naive(x, y, index, outputs, channels, axes, x_stride, y_stride, index_stride, operands):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             n, c, o, p, q = coordinates(i, channels, axes.d.outputs, axes.h.outputs, axes.w.outputs)
@@ -176,12 +185,17 @@ def forward(config):
                             if best_pixel < 0 or (best == best and not value <= best):
                                 best, best_pixel = value, (d * axes.h.extent + h) * axes.w.extent + w
             if MAX:
+                if PROGRAM:
+                    best = of_one(best, operands, (n, c, o, p, q))
                 store(y, offset(n, c, o, p, q, y_stride), best)
                 if INDEX:
                     index[offset(n, c, o, p, q, index_stride)] = Index(best_pixel)
             else:
                 count = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h) * counted(first_w, taps_w, axes.w)
-                store(y, offset(n, c, o, p, q, y_stride), total * reciprocal(count))
+                if PROGRAM:
+                    store(y, offset(n, c, o, p, q, y_stride), of_one(total * reciprocal(count), operands, (n, c, o, p, q)))
+                else:
+                    store(y, offset(n, c, o, p, q, y_stride), total * reciprocal(count))
     return pool_fwd_naive
 
 
@@ -227,17 +241,20 @@ def backward(config):
 def build(problem, device, config):
     """One launch. Without an index, its pointer is that of y or dy, and is not used."""
     config = Config(problem.op, problem.x.dtype, problem.index_dtype, problem.layout == "NHWC", problem.adaptive,
-                    problem.divisor is not None)
-    pointer = element(problem.x.dtype).pointer
-    index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
+                    problem.divisor is not None, problem.y.dtype if problem.y.dtype != problem.x.dtype else "", problem.program,
+                    problem.wide)
+    pointer, of_y = (element(t.dtype).pointer for t in (problem.x, problem.y))
+    index = Argument(f"{config.index}*", "index") if config.index else Argument(of_y, "y" if problem.is_forward else "dy")
     if problem.is_forward:
-        kernel, arrays = forward(config), (Argument(pointer, "x"), Argument(pointer, "y"), index)
+        kernel, arrays = forward(config), (Argument(pointer, "x"), Argument(of_y, "y"), index)
     else:
         kernel, arrays = backward(config), (Argument(pointer, "dy"), index, Argument(pointer, "dx"))
     size = problem.outputs[0].size
     axes = Axes(*(Axis(*numbers) for numbers in problem.axes))
-    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), Argument(Axes, axes), *problem.addresses())
+    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), Argument(Axes, axes), *problem.addresses(),
+                 *((program_argument(problem),) if problem.is_forward else ()))
     return (Launch(kernel, (-(-size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             programs=op.endswith("fwd")) for op in OPS)

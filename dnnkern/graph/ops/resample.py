@@ -1,8 +1,12 @@
 """Pooling and resampling of images, forward and backward."""
+from ...host.dtypes import compute_dtype
+from ...host.products import alike
+from ...pool import PoolProblem
 from .._enums import data_type, member, padding_mode, resampling_mode
 from .._errors import InvalidValue
+from .._fuse import chain_of
 from .._infer import channels_last
-from ._define import operation
+from ._define import OPERATIONS, operation
 from .norm import FLOATS, images
 from .product import _ints
 
@@ -107,6 +111,38 @@ def _type(*refs):
     return next(iter(found)) if len(found) == 1 and found <= set(FLOATS) else "float64" if "float64" in found else "float32"
 
 
+def _takes(spec, node, others, outside):
+    """What `Operation.takes` tells: pooling's kernels run any program of their result."""
+    if node.attribute("resampling_mode") not in POOLS:
+        return f"{node.op} of {node.attribute('resampling_mode')} runs no program"
+    if any(uid == node.output("Index") for other in others for _, uid in other.inputs):
+        return f"the index of {node.op} is read from memory"
+    return None
+
+
+def _fuse(part):
+    """A window's value, and what the nodes after it make of it."""
+    x, index = part.input("X"), part.output("Index", always=False)
+    x = part.converted(x, x.dtype if x.dtype in FLOATS else "float32")
+    chain = chain_of(part, OPERATIONS, part.node.output("Y"), compute_dtype(x.dtype), alike(x.dtype), ((0, *range(2, len(x.shape))), 1))
+    _pool_forward(part, x, chain.main, index, chain)
+
+
+resample.fuse(_fuse, takes=_takes)
+
+
+def _pool_forward(part, x, y, index, chain=None):
+    """One step; an index that nobody reads is not written."""
+    kept = index and part.into(index, ("int32",), "int32")
+    layout, (a, b, *rest) = images(x, y, *([] if kept is None else [kept]))
+    rank, (window, stride, padding, _, _, counts, _) = len(x.shape), _pool(part)
+    part.problem(PoolProblem, {"x": a}, {"y": b, "index": rest[0] if rest else None},
+                 chain=chain and chain.permuted((0, *range(2, rank), 1) if layout == "NHWC" else range(rank)),
+                 op="max_pool_fwd" if part.attribute("resampling_mode") == "MAXPOOL" else "avg_pool_fwd", window=window, stride=stride,
+                 padding=padding, dilation=(1,) * (rank - 2), count_include_pad=counts, layout=layout)
+    part.done(kept, index)
+
+
 @resample.lower
 def _(part):
     x, y, index = part.input("X"), part.output("Y"), part.output("Index", always=False)
@@ -114,15 +150,7 @@ def _(part):
     x, written = part.converted(x, dtype), part.into(y, (dtype,), dtype)
     mode = part.attribute("resampling_mode")
     if mode in POOLS:
-        op = "max_pool_fwd" if mode == "MAXPOOL" else "avg_pool_fwd"
-        if op == "max_pool_fwd":
-            kept = part.temporary(y.shape, "int32") if index is None else part.into(index, ("int32",), "int32")
-            layout, (a, b, c) = images(x, written, kept)
-            part.call(op, (a,), (b, c), *_pool(part), layout)
-            part.done(kept, index)
-        else:
-            layout, (a, b) = images(x, written)
-            part.call(op, (a,), (b,), *_pool(part), layout)
+        _pool_forward(part, x, written, index)
     else:
         layout, (a, b) = images(x, written)
         part.call("resample_fwd", (a,), (b,), y.shape[2:], mode.lower(), False, layout, False)
