@@ -26,7 +26,7 @@ def problem(name, m=4096, n=11008, k=4096, dtype="bfloat16"):
 
 # algorithm, architecture, program, the tile that is chosen, registers
 CHOSEN = [("wgmma_dual", "sm_90a", "swiglu", "128x256", 168), ("wgmma_dual", "sm_90a", "geglu-biases", "128x256", 168),
-          ("wgmma_dual", "sm_90a", "reglu-stored", "128x256", 168), ("wgmma_dual", "sm_90a", "swiglu-all", "128x128", 168),
+          ("wgmma_dual", "sm_90a", "reglu-stored", "128x256", 168), ("wgmma_dual", "sm_90a", "swiglu-all", "128x256", 168),
           ("mma_dual", "sm_80", "swiglu", "128x256x64B w2x4 s4", 224), ("mma_dual", "sm_80", "geglu-biases", "128x256x64B w2x4 s4", 232)]
 
 

@@ -48,8 +48,9 @@ def supports(problem):
 
 
 def configs(problem, device):
-    """Every tile that reads b as it lies, and has whole boxes of columns of either."""
-    return [Config(tile) for tile in tiles_for(operands(problem)[1].major, problem.a.dtype, problem.program) if tile.bn % 128 == 0]
+    """Every tile that reads b as it lies, and has whole boxes of columns of either; of programs that store too, since a thread has half as
+    many results as sums, and what addresses take is free with those of the first ones."""
+    return [Config(tile) for tile in tiles_for(operands(problem)[1].major, problem.a.dtype) if tile.bn % 128 == 0]
 
 
 def workspace(problem, device, config):
