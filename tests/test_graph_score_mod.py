@@ -257,6 +257,35 @@ def capped(seed=1, rows=S, **options):
     return graph, mod, {tq: q, tk: k, tv: v, **mod.pack}, o
 
 
+@pytest.mark.parametrize("name, by_program", [("CappedCausal", True), ("Causal", False), ("Documents", True)])
+def test_a_bias_is_added_afterwards(name, by_program):
+    """As cuDNN's order is; where only a window is left of the callable the bias is the family's own."""
+    q, k, v = operands(np.float32)
+    bias, graph = draw((1, H, S, N), 11), new_graph()
+    mod, (tq, tk, tv, tb) = MODS[name](graph), (like(graph, array) for array in (q, k, v, bias))
+
+    class Biased(MODS[name]):
+        def value(self, x):
+            y, derivative = super().value(x)
+            return y + bias, derivative
+    expected, lse, p, derivative, wide_k, wide_v = reference(Biased(graph), q, k, v)
+    o, _ = graph.sdpa(tq, tk, tv, is_inference=True, attn_scale=SCALE, bias=tb, score_mod=mod.build)
+    o.set_output(True)
+    got, = run(graph, {tq: q, tk: k, tv: v, tb: bias, **mod.pack}, [o])
+    close(got, expected, factor=128, scale=2)
+    assert (" bias " in problem(graph)) != by_program and count_launches(graph) == 1
+    graph, do = new_graph(), draw((B, H, S, E), 6)
+    mod, given = MODS[name](graph), (q, k, v, expected.astype(np.float32), do, lse.astype(np.float32), bias)
+    *tensors, tb = (like(graph, array) for array in given)
+    results = graph.sdpa_backward(*tensors, attn_scale=SCALE, bias=tb, score_mod=mod.build, score_mod_bprop=mod.bprop)
+    for t in results:
+        t.set_output(True)
+    dq, _, dv = run(graph, {**dict(zip((*tensors, tb), given)), **mod.pack}, results)
+    ds = p * (do.astype(float) @ wide_v.transpose(0, 1, 3, 2) - (do * expected).sum(-1, keepdims=True)) * derivative * SCALE
+    close(dq, ds @ wide_k, factor=128, scale=10)
+    close(dv, (p.transpose(0, 1, 3, 2) @ do).reshape(B, G, H // G, N, -1).sum(2), factor=128, scale=10)
+
+
 def test_as_data():
     """JSON both ways; equal callables make equal graphs; a serialized one runs in place of it."""
     (graph, _, pack, o), (same, *_) = capped(), capped(2)
@@ -347,10 +376,11 @@ def _forward(function, **more):
     graph.validate()
 
 
-def _backward(function, bprop):
+def _backward(function, bprop, bias=False):
     graph, tensors, extra = _graph()
     o = graph.tensor((B, H, S, E), (H * S * E, S * E, E, 1))
-    for t in graph.sdpa_backward(*tensors.values(), o, o, extra, score_mod=function, score_mod_bprop=bprop):
+    more = {name: graph.tensor((1, H, S, N), (H * S * N, S * N, N, 1)) for name in ("bias", "dBias")} if bias else {}
+    for t in graph.sdpa_backward(*tensors.values(), o, o, extra, score_mod=function, score_mod_bprop=bprop, **more):
         t.set_output(True)
     graph.validate()
 
@@ -402,8 +432,7 @@ def _with_result(graph, extra):
      "sdpa node '0': got score_mod and a causal mask or a band; expected one of them"),
     (lambda: _forward(lambda *_: lambda graph, scores: scores, use_alibi_mask=True), cudnn.cudnnGraphNotSupportedError,
      "got score_mod and use_alibi_mask"),
-    (lambda: _forward(lambda *_: lambda graph, scores: scores, bias=lambda _, extra: extra), cudnn.cudnnGraphNotSupportedError,
-     "got score_mod and bias"),
+    (lambda: _backward(lambda graph, scores: scores, None, bias=True), cudnn.cudnnGraphNotSupportedError, "got score_mod and dBias"),
     (lambda: _forward(lambda *_: lambda graph, scores: scores, use_padding_mask=True, seq_len_q=lambda _, extra: extra,
                       seq_len_kv=lambda _, extra: extra), cudnn.cudnnGraphNotSupportedError, "got score_mod and use_padding_mask"),
     (lambda: _backward(None, lambda graph, gradient: gradient), RuntimeError, "got score_mod_bprop without score_mod; expected both"),

@@ -16,13 +16,14 @@ EXACT_INDICES = ("INT32", "FLOAT", "DOUBLE")
 
 def modifiers_of(part, operations):
     """What runs inside the part's node: (fields of the problem: the window, the programs, their tensors; ({name: Ref}, {name: Value}) of
-    their operands)."""
+    their operands). A bias is added to what `score_mod` returns: by a program, where one is left without the window."""
     inner = part.node.inner
     given, taken = dict(inner.given), dict(inner.taken)
     shape = tuple(part.spec.tensor(given["Score"]).dim)
     inside = _Inside(part.spec, inner, shape)
     result, left, right = inside.without_masks(taken["score_mod"], lambda fill: fill <= MASKING)
-    score_mod = _chain(part, operations, inside, (given["Score"],), result)
+    bias = dict(part.node.inputs).get("Bias")
+    score_mod = _chain(part, operations, inside, (given["Score"],), result, bias)
     bprop = None
     if "score_mod_bprop" in taken:
         result, left_mask, right_mask = inside.without_masks(taken["score_mod_bprop"], lambda fill: fill == 0)
@@ -30,7 +31,7 @@ def modifiers_of(part, operations):
             result = taken["score_mod_bprop"]
         bprop = _chain(part, operations, inside, (given["dScore"], given["Score"]), result)
     if score_mod is None and bprop is not None:
-        score_mod = _identity(part, inside.compute(given["Score"]))
+        score_mod = _identity(part, inside, given["Score"], bias)
     extras, refs, numbers = (), {}, {}
     for chain in (score_mod, bprop):
         if chain is not None:
@@ -48,14 +49,25 @@ def _covers(mask, window):
     return mask < 0 or 0 <= window <= mask
 
 
-def _identity(part, compute):
-    values = Values(1)
+def _identity(part, inside, score, bias):
+    values, compute = Values(1), inside.compute(score)
     same = values.step(Function.of("identity"), [("accumulator", 0)], None, compute)
-    return Chain(program_of(part, values, (), (), same), (), (), (), ())
+    return _finished(part, values, _biased(part, inside, values, same, bias, compute))
 
 
-def _chain(part, operations, inside, accumulators, result):
-    """The `Chain` that computes a tensor inside; None of the first of the accumulators itself."""
+def _biased(part, inside, values, score, bias, compute):
+    """A score and the bias, if there is one."""
+    return score if bias is None else values.step(
+        Function.of("add"), [score, loaded(part, values, bias, lambda ref: inside.shape)], None, compute)
+
+
+def _finished(part, values, last):
+    loads, reads, numbers, axes = loads_of(values, AXES)
+    return Chain(program_of(part, values, _of_heads(loads, reads), (), last), reads, (), numbers, axes)
+
+
+def _chain(part, operations, inside, accumulators, result, bias=None):
+    """The `Chain` that computes a tensor inside, and adds a bias; None of the first of the accumulators itself."""
     if result == accumulators[0]:
         return None
     values, compute = Values(len(accumulators)), inside.compute(accumulators[0])
@@ -77,9 +89,7 @@ def _chain(part, operations, inside, accumulators, result):
     last, dtype = known[result], part.dtype(part.spec.tensor(result))
     if not values.steps or dtype != compute:  # what the anchor reads has the tensor's type
         last = values.step(Function.of("identity"), [last], dtype if dtype != compute else None, compute)
-    loads, reads, numbers, axes = loads_of(values, AXES)
-    loads = _of_heads(loads, reads)
-    return Chain(program_of(part, values, loads, (), last), reads, (), numbers, axes)
+    return _finished(part, values, _biased(part, inside, values, last, bias, compute))
 
 
 def _of_heads(loads, reads):

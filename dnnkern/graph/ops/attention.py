@@ -105,8 +105,9 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     score_mod : callable(graph, tensor) -> tensor
         Adds pointwise operations to the graph, of the scores after `attn_scale`, (B, H, S, N), FLOAT, and of tensors that broadcast to
         them, and returns what the scores become; `gen_index` of axes 0 to 3 are batch, head, query and key. It runs in attention's kernel.
-        Without bias, ALiBi, padding or causal mask and band: where it ends with `binary_select` of the scores and a constant of -inf, or
-        -1e9, by comparing the indices of queries and keys, that is a band of its own, whose masked tiles are skipped. Lengths beside it
+        A bias is added to what it returns. Without ALiBi, padding or causal mask and band: where it ends with `binary_select` of the
+        scores and a constant of -inf, or -1e9, by comparing the indices of queries and keys, that is a band of its own, whose masked tiles
+        are skipped, as are those where integers of queries and of keys that are compared for equality cannot be equal. Lengths beside it
         are those of pages.
 
     Returns
@@ -228,7 +229,7 @@ def _callbacks(node, arguments):
     if "score_mod" not in functions:
         raise InvalidValue(f"{node}: got score_mod_bprop without score_mod; expected both")
     band = node.attributes["left"] >= 0 or node.attributes["right"] >= 0
-    for name, there in (("bias", arguments["bias"] is not None), ("use_alibi_mask", node.attributes["alibi"]),
+    for name, there in (("dBias", arguments.get("dBias") is not None), ("use_alibi_mask", node.attributes["alibi"]),
                         ("use_padding_mask", arguments["use_padding_mask"]), ("a causal mask or a band", band)):
         if there:  # as cuDNN does; what masks, or is added, is part of the callable
             node.refuse(None, f"got score_mod and {name}; expected one of them")
@@ -309,6 +310,8 @@ def _fields(part, d, dtype, compute):
     if part.node.inner is not None:
         more, beside = modifiers_of(part, OPERATIONS)
         fields.update(more)
+        if more["score_mod"] is not None:  # the program adds it
+            operands["bias"] = None
     return fields, operands, scalars, bound, beside
 
 
