@@ -44,16 +44,31 @@ def over_pixels_and_over_channels(b):
     reduced(b, y, M.MAX, 1)
 
 
-@pattern("conv_bwd_data", launches=2)
-def gradient_and_its_sums(b):
+def dgrad(b):
     loss, w = b.input((2, 8, 5, 6), order=channels_last), b.input((8, 8, 3, 3), order=channels_last, low=-0.25, high=0.25)
     dx = b.graph.conv_dgrad(loss, w, padding=[1, 1]).set_dim([2, 8, 5, 6])
     padded = np.pad(b.values[loss], ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     (dx,) = b.known((dx,), [np.einsum("nkhwrs,kcrs->nchw", windows, b.values[w][:, :, ::-1, ::-1])])
-    dx = b.rounded(dx)
+    return dx
+
+
+@pattern("conv_bwd_data", launches=2)
+def gradient_and_its_sums(b):
+    dx = b.rounded(dgrad(b))
     b.output(dx)
     reduced(b, dx, M.ADD, 0, 2, 3)
+
+
+@pattern("conv_bwd_data", launches=2)
+def gradient_behind_relu_and_sums_of_batchnorm(b):
+    """What dbn_weight reduces, of nodes of its own: the sums of dy and of dy times the normalized x."""
+    x = b.input((2, 8, 5, 6), order=channels_last)
+    dy = b.rounded(b.node("relu_backward", lambda d, v: d * (v > 0), dgrad(b), x))
+    b.output(dy)
+    centred = b.binary("sub", x, b.weight(8))
+    reduced(b, dy, M.ADD, 0, 2, 3)
+    reduced(b, b.binary("mul", b.binary("mul", centred, b.weight(8, low=0.5)), dy), M.ADD, 0, 2, 3)
 
 
 @pytest.mark.parametrize("name", pattern)

@@ -35,6 +35,28 @@ def convolution(reductions, channels, filters, taps=3, made=False):
                        extras=[Tensor.packed(SHAPES[over](filters), dtype) for _, _, over, dtype in reductions])
 
 
+def gradient(channels):
+    """Of an image, behind ReLU's gradient; with the sums of dy and of dy times the normalized x, as dbn_weight has them."""
+    steps = [Step(Function.of(mode), operands, to) for mode, operands, to in (
+        ("relu_backward", (0, 1), "float16"), ("sub", (1, 2), None), ("mul", (5, 3), None), ("mul", (6, 4), None))]
+    program = Program([("float16", "matrix"), *[("float32", "column")] * 2], steps, (), 4, 1,
+                      [(4, "add", "rows", "float32"), (7, "add", "rows", "float32")])
+    image, vector = Tensor.packed((64, 56, 56, channels), "float16"), Tensor.packed((1, 1, 1, channels), "float32")
+    return ConvProblem("conv_bwd_data", image, Tensor.packed((256, 3, 3, channels), "float16"), Tensor.packed((64, 56, 56, 256), "float16"),
+                       padding=1, layout="NHWC", program=program, extras=[image, *[vector] * 4])
+
+
+def test_sums_of_batchnorms_gradient():
+    target, problem = device("sm_90a"), gradient(256)
+    algorithm = dispatch.named("conv_bwd_data", "implicit_gemm_wgmma").configured(problem, target)
+    main, last = algorithm.build(problem, target, algorithm.config)
+    for launch in (main, last):
+        code = assembled(launch.kernel, launch.signature, "sm_90a")
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL", "ATOM", "RED.") and not code.calls, code.report
+        assert not code.slow, code.slow
+    assert algorithm.workspace(problem, target, algorithm.config) <= 2 * 4 * 256 * 132  # a state of each block
+
+
 # (algorithm, channels, filters, taps, whether the image is made): reductions
 KERNELS = [("implicit_gemm_wgmma", 256, 256, 3, False, GENSTATS), ("implicit_gemm_wgmma", 64, 256, 1, True, GENSTATS),
            ("implicit_gemm_wgmma", 128, 128, 3, True, GENSTATS), ("halo_wgmma", 64, 64, 3, False, GENSTATS),

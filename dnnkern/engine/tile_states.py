@@ -131,6 +131,7 @@ class KeptStates(NamedTuple):
 
 
 MOST_KEPT = 16  # numbers of a thread: two of each of its columns in tiles of 256 columns
+BESIDE = 96     # sums of a thread that keeps numbers while it reads another matrix; of more some are spilled
 
 
 def kept_numbers(parts, bn):
@@ -148,6 +149,8 @@ def keeping(parts, tile, slots):
     at once; as they are, if that would take another wave of tiles, or there is nothing to keep, or too much. Host function."""
     if parts.batch_size != 1 or tile.bn % KEPT_COLUMNS or not 0 < kept_numbers(parts, tile.bn) <= MOST_KEPT:
         return parts
+    if tile.sums > BESIDE and _reads_a_matrix(parts.epilogue):
+        return parts
     columns = ceil_div(parts.n, tile.bn)
     tiles = columns * ceil_div(parts.m, tile.bm * tile.cluster)
     most = min(tiles, slots)
@@ -155,6 +158,10 @@ def keeping(parts, tile, slots):
     if rows == 0 or ceil_div(tiles, rows * columns) > ceil_div(tiles, most):
         return parts
     return replace(parts, row_tiles=rows * tile.cluster)
+
+
+def _reads_a_matrix(spec):
+    return bool(spec.c or spec.residual) or any(access == "matrix" for _, access in spec.program.operands[:spec.program.inputs])
 
 
 def blocks_of(parts, tile, tiles, slots):
