@@ -31,6 +31,12 @@ def modified(op, name):
     return replace(problem, **SCORE_MODS[name].parts("float32", sizes, tensors, backward))
 
 
+@pytest.mark.parametrize("name, count", [("capped", 11), ("slopes", 4), ("documents", 5.5)])
+def test_estimates_count_what_kernels_have(name, count):
+    """Of a score, forward 128x128, beside a causal mask: docs/notes/graph.md has the counts, 10.8, 3.2 and 5.9."""
+    assert modified("sdpa_fwd", name).score_instructions == count
+
+
 @pytest.mark.parametrize("op, algo, name, tile", [
     ("sdpa_fwd", "flash_wgmma", "capped", "128x128 drawn"), ("sdpa_bwd", "flash_wgmma", "capped", "128x64"),
     ("sdpa_fwd", "flash_wgmma", "documents", "128x128 drawn"), ("sdpa_bwd", "flash_wgmma", "slopes", "128x64"),

@@ -12,7 +12,10 @@ import functools
 
 from ..engine.programs import (Steps, WithProgram, broadcast_strides, check_access, check_functions, members_argument, operand_names,
                                reaches_far)
+from ..engine.constants import constants
 from ..host.products import FP8
+
+COST = constants("attention/score_mod")
 
 
 @functools.cache
@@ -89,9 +92,18 @@ class WithScoreMod(WithProgram):
 
     @functools.cached_property
     def score_instructions(self):
-        """Of a score, by the programs."""
-        from ..engine.functions import program_instructions
-        return sum(program_instructions(program) for program in self.programs if program is not None)
+        """Of a score, by the programs as kernels on tensor cores compute them."""
+        if self.score_mod is None:
+            return 0
+        from ..device.program_levels import parts_of
+        from ..engine.functions import OF_MODES
+        parts = parts_of(*self.programs)
+        found = COST.scale + (COST.tanh if parts is not None else 0)
+        for program in self.programs if parts is None else parts:
+            if program is not None:
+                found += sum(getattr(COST, OF_MODES.get(step.function.mode, "light" if step.function.is_condition else "other"), COST.other)
+                             + COST.rounding * (step.round_to not in (None, "int32")) for step in program.steps)
+        return found + sum(getattr(COST, access, 0) for _, access in self.program.operands if isinstance(access, str))
 
     def _check_score_mod(self):
         """Raise unless the programs are some, with their operands, and nothing else makes scores of products."""

@@ -207,6 +207,10 @@ row("attention/bf16x6", COUNTED,
     "instructions that split a probability; cycles of reading q with narrow tiles; times as long backward with tiles of 32 rows, whose "
     "products wait for shared memory: half as much again in three of five", ("narrow",),
     split=5.5, reading=16, narrow=1.3)
+row("attention/score_mod", COUNTED,
+    "instructions of a score: its scale; of a function with a sum, a bound or a product, of those with one special function, of tanh that "
+    "a tile has at once, of all others; of an operand of columns, of pairs, of a rounding",
+    scale=1, light=1, medium=8, tanh=8, other=16, column=2.5, matrix=5, rounding=2)
 row("attention/dbias", GUESSED,
     "share of mma.sync's rate; instructions of a score, ALiBi, softcap, dropout; of a score with wgmma, counted; of a multiply-add in "
     "float32",
