@@ -16,7 +16,7 @@ from ..device.pointwise import TYPES
 from ..device.unroll import unrolled
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied, overlap
+from ..engine.cost import LAUNCH, Cost, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied, overlap
 from ..engine.fold import make_meeting
 from ..engine.form import WIDE, Dim
 from ..engine.lanes import rows_refusal
@@ -96,7 +96,7 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """Of each walk its arrays' bytes or its instructions, the states of strips written and read; the launches."""
-    forms, total = problem.forms, (len(config.walks) + len(problem.program.stages.levels)) * (LAUNCH + COST.alone)
+    forms, total = problem.forms, (len(config.walks) + len(problem.program.stages.levels)) * (LAUNCH + Cost(launch=COST.alone))
     for walk, splits in zip(config.walks, config.splits):
         form = form_of(forms, walk.step)
         moved = sum(a.tensor.nbytes / narrow_rate(max(unit, 1), a.itemsize) for a, unit in zip(form.arrays, walk.chunks.units) if a.name)

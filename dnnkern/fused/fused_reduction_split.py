@@ -13,7 +13,7 @@ from ..device import cuda, device_function, i32, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, occupied, overlap
+from ..engine.cost import LAUNCH, Cost, flight_rate, issue_seconds, memory_seconds, occupied, overlap
 from ..engine.form import WIDE
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
@@ -90,7 +90,7 @@ def estimate(problem, device, config):
     rate = flight_rate(config.block * config.blocks * 4 * config.words, COST.in_flight) * occupied(blocks * THREADS, 512, device)
     issue = issue_seconds(forms.form.size, element_instructions(problem.program), device)
     work = overlap(memory=memory_seconds(levels * read + full, device) / rate, issue=issue)
-    return (levels + 1) * (LAUNCH + COST.alone) + work
+    return (levels + 1) * (LAUNCH + Cost(launch=COST.alone)) + work
 
 
 # ---- the kernels
