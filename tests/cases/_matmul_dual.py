@@ -67,6 +67,9 @@ class DualMatmul(Matmul):
     def exact(self):
         return self.of.join == "sub"
 
+    def values(self, mode):
+        return super().values(mode if self.exact else "float")
+
     def inputs(self):
         places = super().inputs()
         places["b_dual"] = self._lay("b_dual", places["b"].shape, self.dtype_b or self.dtype)
