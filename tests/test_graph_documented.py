@@ -210,6 +210,14 @@ def zero_centred_layernorm(b):
     b.output(y, T.BFLOAT16)
 
 
+@documented(launches=1)
+def adaptive_layernorm_gelu(b):
+    """Each sample has a scale and a shift; what is between is in registers."""
+    x, scale, shift = b.input((16, 1024, 4096), T.BFLOAT16), *(b.input((16, 1, 4096), T.FLOAT) for _ in range(2))
+    y, *_ = b.graph.adalayernorm(INFERENCE, x, scale, shift, b.number())
+    b.output(b.graph.gelu(y), T.BFLOAT16)
+
+
 # ---- attention
 
 @documented(launches=2)  # the first sets the counter by which blocks take tiles

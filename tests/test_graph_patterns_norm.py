@@ -167,7 +167,7 @@ def layernorm_of_a_sum_then_gelu(b):
     b.output(b.swish(y))
 
 
-@pattern("fused_pointwise", "layer_norm_fwd", launches=2)
+@pattern("layer_norm_fwd", launches=1)
 def layernorm_with_zero_centred_gamma(b):
     one = b.graph.tensor_scalar(1.0, cudnn.scalar_type.COMPILE_TIME_CONST)
     b.values[one] = np.ones(())
@@ -175,14 +175,41 @@ def layernorm_with_zero_centred_gamma(b):
     b.output(y)
 
 
-@pattern("layer_norm_fwd", "fused_pointwise", launches=2)
-def adaptive_layernorm(b):
-    x, scale, bias = (b.input(dim) for dim in ((3, 5, 16), (3, 1, 16), (3, 1, 16)))
+def adaptive(b, shape=(3, 5, 16)):
+    n, _, c = shape
+    x, scale, bias = (b.input(dim) for dim in (shape, (n, 1, c), (n, 1, c)))
     epsilon, v = b.number(EPSILON), b.values[x]
     mean, var = v.mean(2, keepdims=True), v.var(2, keepdims=True)
     y, *_ = b.known(b.graph.adalayernorm(TRAINING, x, scale, bias, epsilon),
                     ((v - mean) / np.sqrt(var + b.values[epsilon].item()) * b.values[scale] + b.values[bias], mean, var))
+    return y
+
+
+@pattern("rms_norm_fwd", launches=1)
+def rmsnorm_with_zero_centred_gamma_of_half_then_swish(b):
+    """1 + gamma is rounded to half before it is used; elements past a multiple of 16 bytes."""
+    gamma = b.rounded(b.binary("add", b.weight(37), b.number(1.0)))
+    y, _ = b.rows("rmsnorm", b.input((6, 37, 1, 1)), gamma)
+    b.output(b.swish(y))
+
+
+@pattern("layer_norm_fwd", launches=1)
+def layernorm_whose_bias_is_made(b):
+    """The scale stays the kernel's own."""
+    y, *_ = b.rows("layernorm", b.input((6, 40, 1, 1)), b.weight(40, io=T.HALF), b.binary("mul", b.weight(40), b.weight(40)))
     b.output(y)
+
+
+@pattern("layer_norm_fwd", launches=1)
+def adaptive_layernorm(b):
+    b.output(adaptive(b))
+
+
+@pattern("layer_norm_fwd", launches=1)
+def adaptive_layernorm_of_odd_rows_then_gate(b):
+    """Scales of samples, a gate of samples and a residual, along two dimensions of rows; edges of 16 bytes."""
+    y = adaptive(b, (2, 7, 37))
+    b.output(b.binary("add", b.binary("mul", y, b.input((2, 1, 37))), b.input((2, 7, 37))))
 
 
 @pattern("softmax_fwd", launches=1, io=T.FLOAT)

@@ -299,11 +299,15 @@ def test_programs_that_are_refused(program, extras, error, message):
 
 
 def test_which_algorithms_run_programs():
-    """Operands that step evenly through all rows, or `naive`."""
+    """Operands that step evenly through the elements of a row, or `naive`; `block` and `ring` move them along the dimensions of rows."""
     device, program = contract.device(), _added()
     even = _problem(program, Tensor.packed((4, 24), "float32"))
     assert {a.name for a in dispatch.algorithms("rms_norm_fwd") if dispatch.refusal(a, even, device) is None} >= {"naive", "block", "ring"}
     odd = dataclasses.replace(even, x=(x := Tensor.packed((2, 2, 24), "float32")), y=x, rstd=Tensor.packed((2, 2), "float32"), axis=2,
                               extras=(Tensor((2, 2, 24), (24, 48, 1), "float32"),))
-    assert "rows along 2 dimensions beside a program" in dispatch.refusal(dispatch.named("rms_norm_fwd", "block"), odd, device)
-    assert dispatch.refusal(dispatch.named("rms_norm_fwd", "naive"), odd, device) is None
+    for name in ("naive", "block", "ring"):
+        assert dispatch.refusal(dispatch.named("rms_norm_fwd", name), odd, device) is None
+    apart = dataclasses.replace(even, x=(x := Tensor.packed((4, 3, 8), "float32")), y=x, rstd=Tensor.packed((4,), "float32"),
+                                extras=(Tensor((4, 3, 8), (24, 1, 3), "float32"),))
+    assert "rows are 2 dimensions" in dispatch.refusal(dispatch.named("rms_norm_fwd", "block"), apart, device)
+    assert dispatch.refusal(dispatch.named("rms_norm_fwd", "naive"), apart, device) is None

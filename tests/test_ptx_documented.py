@@ -29,6 +29,7 @@ REGISTERS = {
     "layernorm_clamped_relu_mask": (55,),
     "rmsnorm_scale_cast": (40,),
     "zero_centred_layernorm": (13, 48),
+    "adaptive_layernorm_gelu": (56,),
     "causal_attention": (6, 168),
     "attention_with_a_soft_cap": (168,),
     "softmax_of_primitive_nodes": (79,),

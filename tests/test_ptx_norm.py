@@ -138,6 +138,8 @@ TEN = "mul@4096 gelu mul@0.5 add@8192x4096 relu mul@4096 swish add@8192x4096 tan
     ("layer_norm_fwd", f"8192x4096 bf16 --program {TEN}", "block"), ("rms_norm_fwd", f"8192x4096 f32 --program {TEN}", "block"),
     ("layer_norm_fwd", "65536x256 f16 --program add@65536x256 gelu", "block"),
     ("rms_norm_fwd", "8192x4095 bf16 --program add@4095", "block"),
+    ("layer_norm_fwd", "8x1024x1152 bf16 --axis 2 --program mul@8x1x1152 add@8x1x1152", "block"),
+    ("layer_norm_fwd", "8x1024x4096 bf16 --axis 2 --program mul@8x1x4096 add@8x1x4096", "ring"),
     ("layer_norm_fwd", f"8192x4096 bf16 --program {TEN}", "ring"), ("rms_norm_fwd", f"8192x4096 f32 --program {TEN}", "ring"),
     ("rms_norm_fwd", "1024x65536 bf16 --program add@1024x65536 gelu", "ring"),
     ("layer_norm_fwd", "1024x65536 bf16 --program add@1024x65536 relu", "cluster")])

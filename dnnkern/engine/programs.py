@@ -306,10 +306,15 @@ class WithRowProgram(WithProgram):
         return [strides_of(k) for k in range(count - len(self.extras), count)]
 
     def operands_argument(self):
-        """The kernel parameter with the program's operands, where rows and their elements step evenly through each."""
+        """The kernel parameter with the program's operands, where the elements of rows step evenly through each. Where rows are along
+        several dimensions the kernel moves them along these."""
         form = self.joint_form
-        steps = self._extra_steps(form, lambda k: Steps(form.outer[0].strides[k] if form.outer else 0, form.row[0].strides[k]))
-        return operands_argument(self, steps, form.rows, form.length)
+        dims = len(form.outer) if len(form.outer) > 1 else 0
+
+        def steps_of(k):
+            along = tuple(d.strides[k] for d in form.outer)
+            return Steps(0 if dims else sum(along), form.row[0].strides[k], along if dims else ())
+        return operands_argument(self, self._extra_steps(form, steps_of), form.rows, form.length, dims)
 
     def element_arguments(self, form=None):
         """Kernel parameters: the sizes of all dimensions, those of a row last, and the operands, moved by `make_placed` to an element; of

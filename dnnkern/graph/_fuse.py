@@ -101,7 +101,7 @@ class Values:
         return k + {"accumulator": 0, "load": self.accumulators, "step": self.accumulators + len(self.loads)}[kind]
 
 
-def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1), nodes=None):
+def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), axes=((-2,), -1), nodes=None, first=None):
     """The `Chain` of a part's pointwise nodes, or of these `nodes` of them, but for those of a prologue, and of its reductions; None where
     there are no others.
 
@@ -114,6 +114,8 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         The axes of the result that are the rows of the anchor's kernel, and its columns; the others are a batch.
     nodes : list of Node, optional
         Those that are left where `anchor` is a result of others, which the kernel has anyhow.
+    first : callable, optional
+        ``first(values, accumulator)``: the anchor's result, of what its kernel computes.
 
     Raises
     ------
@@ -127,10 +129,11 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         made = prologue(nodes, part.node)
         nodes = [node for node in nodes if all(node is not m for m in made)]
         reductions = [node for node in part.nodes[1:] if operations[node.op].reduces]
-        if not nodes and not reductions:
+        if not nodes and not reductions and first is None:
             return None
         for k, uid in enumerate(anchors):
-            known[uid] = rounded(part, values, ("accumulator", k), accumulator, part.spec.tensor(uid), nodes + reductions)
+            value = ("accumulator", k) if first is None else first(values, ("accumulator", k))
+            known[uid] = rounded(part, values, value, accumulator, part.spec.tensor(uid), nodes + reductions)
     else:
         reductions = []
     _compute_nodes(part, operations, values, known, nodes, reductions)
@@ -181,6 +184,18 @@ def prologue_of(part, operations, port, dtype, of_operand=((-2,), -1), sources=S
         last = values.step(Function.of("identity"), [last], part.dtype(t), values.steps[-1][3])
     loads, reads, numbers, axes = loads_of(values, of_operand)
     return Chain(program_of(part, values, loads, (), last), reads, (), numbers, axes, main)
+
+
+def made_of(part, operations, values, shape):
+    """Function ``value(uid)`` of the tensors that the part's nodes in front of its anchor make, for elements of a result of this shape."""
+    known, made = {}, prologue(part.nodes[1:], part.node)
+
+    def load(uid):
+        known[uid] = loaded(part, values, uid, lambda ref: shape)
+        return known[uid]
+    for node in made:
+        compute_node(part, operations, values, known, node, [*made, part.node], load)
+    return known.__getitem__
 
 
 def _compute_nodes(part, operations, values, known, nodes, readers=()):
@@ -260,7 +275,7 @@ def _finished(part, values, known, anchors, allowed, of_anchor, nodes, reduced):
     of_anchors = [n for n in part.nodes if set(anchors) & set(dict(n.outputs).values())]
     results = stored(part, known, (*of_anchors, *nodes) if anchors else part.nodes)
     main = None
-    if reduced and not results:  # the kernel stores its result though nobody reads it
+    if anchors and not results:  # the kernel stores its result though nobody reads it
         t = part.spec.tensor(anchors[0])
         results.append((known[t.uid], part.temporary(t.dim, part.dtype(t), t.stride)))
     if anchors:

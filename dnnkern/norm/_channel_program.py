@@ -8,11 +8,10 @@ positions of a height or one row of an image, they are moved to each value; the 
 import functools
 
 from ..device import device_function
-from ..device.index import divide_remainder
 from ..device.program_batches import make_moved
 from ..device.unroll import unrolled
 from ..engine.programs import WithRowProgram
-from ..engine.row_program import make_functions as make_row_functions
+from ..engine.row_program import make_coordinates, make_functions as make_row_functions
 from ._channel_problem import channel_axis
 
 
@@ -46,7 +45,8 @@ def make_functions(program, compute, result, elements, pixels):
     """
     if program is None:
         return None, None, None
-    (run, _), moved, coordinates = make_row_functions(program, compute, result, 1), make_moved(program, 1 + pixels), _coordinates(pixels)
+    (run, _), moved = make_row_functions(program, compute, result, 1), make_moved(program, 1 + pixels)
+    coordinates = make_coordinates(pixels, 1)
     EVEN = not pixels
 
     @device_function
@@ -65,23 +65,3 @@ def make_functions(program, compute, result, elements, pixels):
         values, image, m, n, operands, extents = s
         values[k] = function(values[k], image, m + k, n, operands, extents)
     return function, unrolled(elements, of_channel), unrolled(elements, of_value)
-
-
-def _coordinates(dims):
-    """Device function: the indices of a value along each dimension; `extents` has divisors of all but the first."""
-    @device_function
-    def coordinates(m, extents):
-        return (m,)
-    for d in range(1, dims):
-        coordinates = _with_coordinate(coordinates, 3 * (d - 1))
-    return coordinates
-
-
-def _with_coordinate(outer, D):
-    E, F = D + 1, D + 2
-
-    @device_function
-    def coordinates(m, extents):
-        rest, i = divide_remainder(m, (extents[D], extents[E], extents[F]))
-        return outer(rest, extents) + (i,)
-    return coordinates

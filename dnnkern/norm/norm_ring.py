@@ -18,7 +18,7 @@ from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
-from ..engine.row_program import make_functions
+from ..engine.row_program import make_functions, make_row_operands
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
@@ -228,6 +228,7 @@ def kernel(config):
 
     PROGRAM = config.program is not None
     _, of_vector = make_functions(config.program, "float32", config.dtype, E)
+    operands_of = make_row_operands(config.program, config.dims)
 
     @device_function
     def store_row(to, vector, weights, at, k, block, mean, rstd, extras):
@@ -313,7 +314,8 @@ def kernel(config):
                                 mean[offsets.mean] = row_mean
                             rstd[offsets.rstd] = row_rstd
                         to = as_u32(advance(y, offsets.y + begin * i64(E)))
-                        store_row(to, vector, weights, mine + last.stage * STAGE, k, block, row_mean, row_rstd, Extras(line, operands))
+                        store_row(to, vector, weights, mine + last.stage * STAGE, k, block, row_mean, row_rstd,
+                                  Extras(*operands_of(line, operands, divisors)))
             row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return norm_fwd_ring

@@ -316,6 +316,7 @@ def table(kind):
         case("program-chain-apart", (5, 48), "float16", program="chain",
              layout={"x1": {"gap": 3}, "y1": {"order": (1, 0)}, "x0": {"step": 2}})
         case("program-two-inputs-outer", (2, 3, 24), "bfloat16", program="two-inputs", layout={"x1": {"order": (1, 0, 2)}})
+        case("program-chain-outer-odd", (2, 2, 37), program="chain", layout={"x1": {"order": (1, 0, 2)}, "y1": {"order": (1, 0, 2)}})
         case("no-beta", (6, 20), "bfloat16", missing=("beta",))
         case("beta-alone", (6, 20), "float16", missing=("gamma",))
     if kind.optional:

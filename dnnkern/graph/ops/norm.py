@@ -3,10 +3,14 @@
 Layer and RMS normalization run over the dims in which the scale is not 1; adaptive layer normalization has a scale for each sample.
 Statistics have 1 there, INV_VARIANCE is 1 / sqrt(variance + epsilon). Variances are of all n values, the running one of n - 1.
 """
+import itertools
+
+from ...device.pointwise import Function
 from .._enums import member, norm_forward_phase
 from .._errors import InvalidValue
-from .._fuse import Arithmetic, chain_of
-from .._infer import channels_last, ordered_like, row_major
+from .._fuse import chain_of, made_of
+from .._infer import channels_last, row_major
+from .._ir import prologue
 from ...host.choices import activation_of
 from ...host.products import FLOATS, FP8, alike
 from ...norm import BatchNormProblem, LayerNormProblem, RmsNormProblem
@@ -236,25 +240,54 @@ def _(part):
     _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",))
 
 
-def _lower_rows(part, kind, statistics, fused=False):
+def _of_programs(arrays):
+    """What y may be past a program."""
+    return (*arrays.results, *(FP8 if arrays.compute == "float32" else ()))
+
+
+def _lower_rows(part, kind, statistics, fused=False, adaptive=False):
+    """The kernel has the weights that lie in memory, one for all rows; a program begins with the others: one rounding, to Y."""
     arrays = Arrays(part, ("X",), () if fused else ("Y",))
-    x, gamma, beta = arrays.whole("X"), arrays.weight("SCALE"), arrays.weight("BIAS")
-    axes = normalized(x.shape, gamma.shape)
+    x, compute, results = arrays.whole("X"), arrays.compute, _of_programs(arrays)
+    axes = normalized(x.shape, part.spec_of("SCALE").dim, adaptive)
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     small = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    results = (*arrays.results, *(FP8 if arrays.compute == "float32" else ()))
-    chain = chain_of(part, OPERATIONS, part.node.output("Y"), arrays.compute, results, (kept, axes)) if fused else None
-    y = chain.main if fused else arrays.result("Y", arrays.results)
-    found = [squeezed(arrays.result(port, (arrays.compute,), small), kept) for port in statistics]
-    gamma, beta = squeezed(gamma, axes), squeezed(beta, axes)
+    made = {uid for node in prologue(part.nodes[1:], part.node) for _, uid in node.outputs}
+    own = () if adaptive else tuple(itertools.takewhile(lambda port: part.node.input(port) not in made, ("SCALE", "BIAS")))
+    weights = {port: function for port, function in (("SCALE", "mul"), ("BIAS", "add"))
+               if port not in own and part.spec_of(port) is not None}
+
+    def weighted(values, value):
+        weight = made_of(part, OPERATIONS, values, x.shape)
+        for port, function in weights.items():
+            uid = part.node.input(port)
+            if uid in made:
+                of = weight(uid)
+            else:
+                ref = arrays.weight(port).broadcast(x.shape)
+                of = values.load(ref.dtype, ref)
+            value = values.step(Function.of(function), [value, of], None, compute)
+        return value
+    chain = None
+    if fused or weights:
+        allowed = results if fused else (part.output("Y").dtype,)
+        chain = chain_of(part, OPERATIONS, part.node.output("Y"), compute, allowed, (kept, axes), None if fused else [],
+                         weighted if weights else None)
+    y = chain.main if fused else arrays.result("Y", results if weights else arrays.results)
+    found = [squeezed(arrays.result(port, (compute,), small), kept) for port in statistics]
+    gamma, beta = (squeezed(arrays.weight(port), axes) if port in own else None for port in ("SCALE", "BIAS"))
     x_rows, y_rows = as_rows(x, kept, axes), as_rows(y, kept, axes)
     part.problem(kind, {"x": x_rows, "gamma": gamma, "beta": beta}, {"y": y_rows, **dict(zip(("mean", "rstd")[-len(found):], found))},
                  {"eps": part.number("EPSILON")}, chain=chain and chain.permuted((*kept, *axes)), axis=len(kept))
     arrays.done()
 
 
-layernorm.fuse(lambda part: _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"), True), takes=_takes)
-rmsnorm.fuse(lambda part: _lower_rows(part, RmsNormProblem, ("INV_VARIANCE",), True), takes=_takes)
+def _fuse_rows(operation, *how, **more):
+    operation.fuse(lambda part: _lower_rows(part, *how, fused=True, **more), takes=_takes, makes=("SCALE", "BIAS"))
+
+
+_fuse_rows(layernorm, LayerNormProblem, ("MEAN", "INV_VARIANCE"))
+_fuse_rows(rmsnorm, RmsNormProblem, ("INV_VARIANCE",))
 
 
 @operation(outputs="Y MEAN INV_VARIANCE", tag="ADALAYERNORM")
@@ -274,21 +307,10 @@ def _(node):
 
 @adalayernorm.lower
 def _(part):
-    """The rows in the compute type, then the samples' scales and biases: one rounding, to Y."""
-    arrays = Arrays(part, ("X",), ("Y",))
-    compute, x, y = arrays.compute, arrays.whole("X"), part.output("Y")
-    axes = normalized(x.shape, part.spec_of("SCALE").dim, adaptive=True)
-    kept = tuple(k for k in range(len(x.shape)) if k not in axes)
-    small = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    mean, rstd = (squeezed(arrays.result(port, (compute,), small), kept) for port in ("MEAN", "INV_VARIANCE"))
-    plain = part.temporary(x.shape, compute, ordered_like(x.shape, y.tensor.strides))
-    part.problem(LayerNormProblem, {"x": as_rows(x, kept, axes), "gamma": None, "beta": None},
-                 {"y": as_rows(plain, kept, axes), "mean": mean, "rstd": rstd}, {"eps": part.number("EPSILON")}, axis=len(kept))
-    do = Arithmetic(part, compute, x.shape)
-    value = do("mul", do.load(plain), do.of("SCALE"))
-    do.store(y, value if part.spec_of("BIAS") is None else do("add", value, do.of("BIAS")))
-    do.done()
-    arrays.done()
+    _lower_rows(part, LayerNormProblem, ("MEAN", "INV_VARIANCE"), adaptive=True)
+
+
+_fuse_rows(adalayernorm, LayerNormProblem, ("MEAN", "INV_VARIANCE"), adaptive=True)
 
 
 @operation(outputs="Y MEAN INV_VARIANCE", tag="INSTANCENORM")
@@ -422,7 +444,6 @@ def _(node):
 
 
 def _inference(node):
-    from ...device.pointwise import Function
     sub, mul, add = map(Function.of, ("sub", "mul", "add"))
     return (sub, ("X", "MEAN")), (mul, (0, "INV_VARIANCE")), (mul, (1, "SCALE")), (add, (2, "BIAS"))
 

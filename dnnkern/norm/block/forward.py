@@ -27,7 +27,7 @@ from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_
 from ...device.vec import advance, pin, shared_address
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
-from ...engine.row_program import make_functions
+from ...engine.row_program import make_functions, make_row_operands
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from .._weights import make_weights, weight_words
@@ -70,8 +70,6 @@ def refusal(problem):
     form = problem.form
     if len(form.row) != 1:
         return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
-    if (reason := problem.row_refusal) is not None:
-        return reason
     if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
         return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
     return None
@@ -156,7 +154,7 @@ class Weights(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """The row, and the operands of the program."""
+    """The row of the program's operands, and these."""
     row: i32
     operands: object
 
@@ -273,6 +271,7 @@ def kernel(config):
 
     load_gamma, load_beta, PROGRAM = element(config.gamma).load, element(config.beta).load, config.program is not None
     function, of_vector = make_functions(config.program, x_type.compute, config.result or config.dtype, E)
+    operands_of = make_row_operands(config.program, config.dims)
 
     @device_function
     def normalise(values, weights, extras, c, j, loaded, row_mean, row_rstd):
@@ -381,7 +380,7 @@ def kernel(config):
                         mean[offsets.mean] = row_mean
                     rstd[offsets.rstd] = row_rstd
             hold(held.words)
-            store_row(held, weights, Extras(row, operands), k, y_row, y_step, line, overflow, row_mean, row_rstd)
+            store_row(held, weights, Extras(*operands_of(row, operands, divisors)), k, y_row, y_step, line, overflow, row_mean, row_rstd)
     return norm_fwd_rows
 
 
