@@ -19,7 +19,7 @@ from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
 from .grouped_matmul_bwd_weights_blocked import size_refusal
-from .matmul_mma import TILES, TILES_F64, Operand, legal, mma_dtype, operand_of, stages_of, store_of
+from .matmul_mma import TILES, TILES_F64, Operand, doubles_on, legal, mma_dtype, operand_of, stages_of, store_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def supports(problem):
 
 def configs(problem, device):
     """Tiles whose loaders fit the operands' layout."""
-    tiles = TILES if problem.a.dtype != "float64" else TILES_F64 if device.capability >= (9, 0) else ()
+    tiles = TILES if problem.a.dtype != "float64" else doubles_on(TILES_F64, device)
     return [tile for tile in tiles if tile.slices == 1 and legal(problem.parts, tile, mma_dtype(problem), device)]
 
 

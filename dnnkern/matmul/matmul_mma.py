@@ -163,16 +163,19 @@ def legal(parts, tile, dtype, device):
     return registers_needed(tile, loaders) <= registers and shared <= device.shared_per_block
 
 
+def doubles_on(tiles, device):
+    """float64 tiles as a device has them: the wide products exist from sm_90 on."""
+    return tiles if device.capability >= (9, 0) else tuple(dict.fromkeys(replace(tile, mma_m=8, mma_k=4) for tile in tiles))
+
+
 def tiles_of(problem, device):
-    """The tiles for a problem's type and shape. The wide float64 products exist from sm_90 on."""
+    """The tiles for a problem's type and shape."""
     few, double = min(problem.m, problem.n), problem.a.dtype == "float64"
     tiles = TILES_F64 if double else TILES
     if few <= SKINNY:
         skinny = TILES_F64_SKINNY if double else TILES_SKINNY
         tiles = tuple(tile for tile in skinny if few > 8 or tile.bn == 8 or tile.depth == 64) + tiles[-3:]
-    if double and device.capability < (9, 0):
-        tiles = tuple(dict.fromkeys(replace(tile, mma_m=8, mma_k=4) for tile in tiles))
-    return tiles
+    return doubles_on(tiles, device) if double else tiles
 
 
 def _range(parts, tile, dtype, ranges):
