@@ -140,7 +140,7 @@ class Operands:
         self.operation, self.problem, self.device = operation, problem, device
         self.memory = _HostMemory() if HOST_MEMORY else _DeviceMemory()
         self.tensors = {name: getattr(problem, name) for name in operation.operands}
-        self.outputs = dict(zip(getattr(problem, "output_names", operation.outputs), problem.outputs))
+        self.outputs = dict(zip(getattr(problem, "output_names", None) or operation.outputs, problem.outputs))
         in_place = getattr(problem, "in_place", False)  # True: all that may be; else their names
         self.aliased = {name for name in operation.in_place
                         if in_place and (in_place is True or name in in_place) and self.tensors[name] is not None}
