@@ -38,6 +38,8 @@ LACKS = "PyTorch has no kernel for the processor that takes bfloat16 beside floa
 EXCEPT = {
     **dict.fromkeys(("batch_norm_bwd_apply", "batch_norm_merge"), "PyTorch has kernels for GPUs alone"),
     "dropout_fwd": "its random numbers are PyTorch's own", "lamb_step": "PyTorch has none", "lion_step": "PyTorch has none",
+    **dict.fromkeys(("block_scale_dequantize", "block_scale_quantize"), "PyTorch has no operation for it"),
+    "grouped_matmul_bwd_weights": "no peer calls PyTorch's, whose groups are on its GPUs",
     **dict.fromkeys(("fused_pointwise", "fused_reduction"), "the peer has none of these small programs"),
     **dict.fromkeys(("random_fill", "sdpa_dropout_mask"), "its random numbers are its own"),
     "lrn_bwd": "PyTorch's is autograd's of many operations; no peer calls it", "scale_tensor": "the peer multiplies by 1",

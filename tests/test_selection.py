@@ -133,15 +133,15 @@ def test_what_git_does_not_know_is_everything():
 
 
 def test_a_run_is_recorded_and_says_what_it_leaves_out(tmp_path):
-    """A run of two tests in a process of its own."""
+    """A run of a quick file in a process of its own."""
     record = tmp_path / "record.json"
-    words = "-q -p no:cacheprovider tests/test_sources.py --select --since HEAD".split()
+    words = "-q -p no:cacheprovider tests/test_planted.py --select --since HEAD".split()
     run = subprocess.run([sys.executable, "-m", "pytest", *words, f"--record={record}"], cwd=ROOT, capture_output=True, text=True,
                          env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
     assert run.returncode == 0, run.stdout
     assert "left out" in run.stdout and "in all" in run.stdout
     costs = json.loads(record.read_text())
-    assert {name.split("::")[0] for name in costs} == {"tests/test_sources.py"} and max(costs.values()) > 0
+    assert {name.split("::")[0] for name in costs} == {"tests/test_planted.py"} and max(costs.values()) > 0
 
 
 def test_the_record_is_of_this_project():
