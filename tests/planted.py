@@ -51,7 +51,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("conv/winograd/stages.py", "and w + s < W else", "and w + s <= W else", "a pixel right of the image"),
     ("conv/halo_wgmma/kernel.py", "T - 1 - t, R - 1 - r", "t, R - 1 - r", "the filter is not flipped along depth"),
     ("conv/implicit_gemm_wgmma/made.py", "u32(0xFFFFFFFF) if inside else u32(0)", "u32(0xFFFFFFFF)", "padding is made by a prologue"),
-    ("conv/_filter_made.py", "if n < image.n else i32(-2 ** 30)", "", "pixels past the last image are made by a prologue"),
+    ("conv/_filter_made.py", "u32(0xFFFFFFFF) if inside else u32(0)", "u32(0xFFFFFFFF)", "padding is made by a prologue in a stage"),
     ("conv/depthwise/rows.py", "if column + k < width:", "if column + k <= width:", "a pixel past the end of a row is written"),
     ("conv/fft/tiles.py", "ok = ok and h < size.kept_h and p < size.p", "ok = ok and h < size.kept_h and p <= size.p",
      "a row past the output"),
