@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, u32
 from ..device.barrier import barrier_sync
-from ..device.index import divide_remainder
 from ..device.mbarrier import fence_async_shared
 from ..device.unroll import unrolled
 from ..device.vec import load_shared_4u32, store_shared_4u32
 from ..engine.hopper import REMAKING, ROW
 from ..engine.hopper_made import make_columns, make_word
-from ._filter_wgmma import PIXELS
+from ._filter_wgmma import PIXELS, make_corner, make_next_box
 
 PIECE = 8  # channels of 16 bytes
 
@@ -42,21 +41,15 @@ def make_remake(tile, width, dims, made, pairs):
     THREADS, ALONE = 128 * tile.sharing, tile.ping_pong
     BETWEEN = PIXELS // EACH  # pixels of a thread
     LINE, LOG = 2 * width, (width // PIECE).bit_length() - 1  # bytes of a pixel
+    corner, after = make_corner(dims), make_next_box(width)
     word, columns = make_word(made, pairs, False), make_columns(made.program, pairs)
 
     @device_function
     def locate(j, s):
         """Where pixel number j of the thread's is read from by a tap at (0, 0, 0); an image that is not there is far outside."""
         at, window, image, thread, corners = s
-        n, w = divide_remainder(at + (thread >> LOG) + j * BETWEEN, window.out_w)
-        corners[3 * j + 2] = w * window.strides[2] - window.padding[2]
-        if dims > 1:
-            n, h = divide_remainder(n, window.out_h)
-            corners[3 * j + 1] = h * window.strides[1] - window.padding[1]
-        if dims > 2:
-            n, d = divide_remainder(n, window.out_d)
-            corners[3 * j] = d * window.strides[0] - window.padding[0]
-        corners[3 * j + 2] = corners[3 * j + 2] if n < image.n else i32(-2 ** 30)
+        n, d, h, w = corner(at + (thread >> LOG) + j * BETWEEN, window)
+        corners[3 * j], corners[3 * j + 1], corners[3 * j + 2] = d, h, w if n < image.n else i32(-2 ** 30)
 
     @device_function
     def make(j, s):
@@ -83,7 +76,7 @@ def make_remake(tile, width, dims, made, pairs):
         barrier = u32(group + 1 if ALONE else REMAKING)
         if not ALONE:
             thread = group * 128 + thread
-        window, taps = tile.window, tile.window.taps
+        window = tile.window
         corners = cuda.local.array(3 * EACH, i32)
         locate_all(0, (k * PIXELS, window, image, thread, corners))
         c, offset_d, offset_h, offset_w = tile.channel, tile.offset_d, tile.offset_h, tile.offset_w
@@ -91,15 +84,7 @@ def make_remake(tile, width, dims, made, pairs):
             channel = min(c + (thread & ACROSS - 1) * PIECE, image.channels - PIECE)  # padded channels are not stored
             given = columns(channel, e), columns(channel + 2, e), columns(channel + 4, e), columns(channel + 6, e)
             make_all(0, (b + u32(box * BOX), channel, (offset_d, offset_h, offset_w), image, thread, corners, given, e))
-            c = c + width
-            if c == window.channels:
-                c, offset_w = 0, offset_w + taps.step_w
-                if offset_w == taps.end_w:
-                    offset_w, offset_h = taps.first_w, offset_h + taps.step_h
-                    if offset_h == taps.end_h:
-                        offset_h, offset_d = taps.first_h, offset_d + taps.step_d
-                        if offset_d == taps.end_d:
-                            offset_d = taps.first_d
+            c, offset_d, offset_h, offset_w = after(c, offset_d, offset_h, offset_w, window)
         fence_async_shared()
         barrier_sync(barrier, u32(THREADS))
     return remake

@@ -191,18 +191,12 @@ def make_filter_locate(tile, width):
 
 
 @functools.cache
-def make_filter_loader(tile, dtype, width, dims):
-    """`Loader` of 64 pixels per stage from a map of dy and an im2col map of x in `dims` dimensions, for a `FilterTile`."""
-    A_BOXES, B_BOXES, BOX = tile.bm // 64, tile.bn // width, width * ROW
-    copy, gather = make_tma_load(3), make_tma_load(dims + 2, im2col=True)
-
+def make_corner(dims):
+    """Device function ``corner(at, window)`` -> (image, d, h, w): what a tap at (0, 0, 0) reads for pixel number `at` of dy, in `dims`
+    spatial dimensions."""
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
-        first, c, offset_d, offset_h, offset_w = tile.group_channel, tile.channel, tile.offset_d, tile.offset_h, tile.offset_w
-        window, taps = tile.window, tile.window.taps
-        at = k * PIXELS
-        for box in range(A_BOXES):
-            copy(to_a + u32(box * GROUP), a_map, bar, tile.filter + box * 64, at, 0)
+    def corner(at, window):
+        d, h = 0, 0
         n, w = divide_remainder(at, window.out_w)
         w = w * window.strides[2] - window.padding[2]
         if dims > 1:
@@ -211,6 +205,45 @@ def make_filter_loader(tile, dtype, width, dims):
         if dims > 2:
             n, d = divide_remainder(n, window.out_d)
             d = d * window.strides[0] - window.padding[0]
+        return n, d, h, w
+    return corner
+
+
+@functools.cache
+def make_next_box(width):
+    """Device function ``after(c, offset_d, offset_h, offset_w, window)``: the same of the next box; past the last tap the first again, for
+    columns that are not stored."""
+    @device_function
+    def after(c, offset_d, offset_h, offset_w, window):
+        taps = window.taps
+        c = c + width
+        if c == window.channels:
+            c, offset_w = 0, offset_w + taps.step_w
+            if offset_w == taps.end_w:
+                offset_w, offset_h = taps.first_w, offset_h + taps.step_h
+                if offset_h == taps.end_h:
+                    offset_h, offset_d = taps.first_h, offset_d + taps.step_d
+                    if offset_d == taps.end_d:
+                        offset_d = taps.first_d
+        return c, offset_d, offset_h, offset_w
+    return after
+
+
+@functools.cache
+def make_filter_loader(tile, dtype, width, dims):
+    """`Loader` of 64 pixels per stage from a map of dy and an im2col map of x in `dims` dimensions, for a `FilterTile`."""
+    A_BOXES, B_BOXES, BOX = tile.bm // 64, tile.bn // width, width * ROW
+    copy, gather = make_tma_load(3), make_tma_load(dims + 2, im2col=True)
+    corner, after = make_corner(dims), make_next_box(width)
+
+    @device_function
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
+        first, c, offset_d, offset_h, offset_w = tile.group_channel, tile.channel, tile.offset_d, tile.offset_h, tile.offset_w
+        window = tile.window
+        at = k * PIXELS
+        for box in range(A_BOXES):
+            copy(to_a + u32(box * GROUP), a_map, bar, tile.filter + box * 64, at, 0)
+        n, d, h, w = corner(at, window)
         for box in range(B_BOXES):
             to = to_b + u32(box * BOX)
             if dims == 1:
@@ -219,13 +252,5 @@ def make_filter_loader(tile, dtype, width, dims):
                 gather(to, b_map, bar, first + c, w, h, n, offset_w, offset_h)
             else:
                 gather(to, b_map, bar, first + c, w, h, d, n, offset_w, offset_h, offset_d)
-            c = c + width  # the next box's channels; past the last tap the first again, for columns that are not stored
-            if c == window.channels:
-                c, offset_w = 0, offset_w + taps.step_w
-                if offset_w == taps.end_w:
-                    offset_w, offset_h = taps.first_w, offset_h + taps.step_h
-                    if offset_h == taps.end_h:
-                        offset_h, offset_d = taps.first_h, offset_d + taps.step_d
-                        if offset_d == taps.end_d:
-                            offset_d = taps.first_d
+            c, offset_d, offset_h, offset_w = after(c, offset_d, offset_h, offset_w, window)
     return Loader(load, "mn", "mn", dtype, dtype, (tile.bm + tile.bn) * ROW, b_width=width)

@@ -275,7 +275,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch, a block a tile of rows, after that of documents."""
+    """One launch, a block for each tile of rows, after that of documents."""
     p, t = problem, config.threads
     tiles = tiles_of(p, p.rows, t.height)
     bounds, scale, *others = number_arguments(p)
