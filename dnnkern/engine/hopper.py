@@ -209,40 +209,43 @@ def boxes_descriptor(width):
 
 
 @functools.cache
-def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
-    """`Loader` of two matrices through maps of rank three (batch, rows, columns), at `row`, `column`, `z_a` and `z_b` of a tile."""
-    BK, BM = ROW // ITEMSIZE[dtype], tile.bm
-    SHARE = tile.bn // tile.cluster
-    MASK = (1 << tile.cluster) - 1
-    A_BY_K, B_BY_K, MULTICAST = a_major == "k", b_major == "k", tile.cluster > 1
-    A_BOXES, B_BOXES = BM // 64, -(-SHARE // 64)
-    if MULTICAST and not B_BY_K and SHARE % 64:
-        raise ValueError(f"b contiguous along n is shared in boxes of 64 columns; {SHARE} are no multiple")
-    copy, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
+def make_matrix_copy(major, count, cluster=1):
+    """Device function ``load(to, map, bar, at, first, z)``: `count` rows of a or columns of b from number `first` on, in a stage's k from
+    element `at` on, for all blocks of a cluster."""
+    BY_K, BOXES, MULTICAST, MASK = major == "k", -(-count // 64), cluster > 1, (1 << cluster) - 1
+    one, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
 
     @device_function
-    def copy_b(to, b_map, bar, c0, c1, z):
+    def copy(to, map, bar, c0, c1, z):
         if MULTICAST:
-            multicast(to, b_map, bar, c0, c1, z, u32(MASK))
+            multicast(to, map, bar, c0, c1, z, u32(MASK))
         else:
-            copy(to, b_map, bar, c0, c1, z)
+            one(to, map, bar, c0, c1, z)
+
+    @device_function
+    def load(to, map, bar, at, first, z):
+        if BY_K:
+            copy(to, map, bar, at, first, z)
+        else:
+            for box in range(BOXES):
+                copy(to + u32(box * GROUP), map, bar, first + box * 64, at, z)
+    return load
+
+
+@functools.cache
+def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns), at `row`, `column`, `z_a` and `z_b` of a tile."""
+    BK, SHARE, B_BY_K = ROW // ITEMSIZE[dtype], tile.bn // tile.cluster, b_major == "k"
+    if tile.cluster > 1 and not B_BY_K and SHARE % 64:
+        raise ValueError(f"b contiguous along n is shared in boxes of 64 columns; {SHARE} are no multiple")
+    load_a, load_b = make_matrix_copy(a_major, tile.bm), make_matrix_copy(b_major, SHARE, tile.cluster)
 
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
-        row, at = tile.row, k * BK
-        if A_BY_K:
-            copy(to_a, a_map, bar, at, row, tile.z_a)
-        else:
-            for box in range(A_BOXES):
-                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, tile.z_a)
-        first = tile.column + rank * SHARE
-        share = to_b + u32(rank) * (SHARE * ROW)
-        if B_BY_K:
-            copy_b(share, b_map, bar, at, first, tile.z_b)
-        else:
-            for box in range(B_BOXES):
-                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, tile.z_b)
-    return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
+        at = k * BK
+        load_a(to_a, a_map, bar, at, tile.row, tile.z_a)
+        load_b(to_b + u32(rank) * (SHARE * ROW), b_map, bar, at, tile.column + rank * SHARE, tile.z_b)
+    return Loader(load, a_major, b_major, dtype, b_dtype, (tile.bm + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
 def promoted_fits(tile):

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..device import device_function, i32, u32
-from ..device.tma import make_tma_load
-from .hopper import GROUP, ITEMSIZE, ROW, Loader
+from .hopper import ITEMSIZE, ROW, Loader, make_matrix_copy
 from .hopper_plan import make_locate
 
 
@@ -49,41 +48,19 @@ def make_dual_locate(tile):
 def make_dual_loader(tile, dtype, b_dtype, a_major, b_major):
     """`hopper.Loader` of a matrix and two right ones, as `hopper.make_matrix_loader`'s, of `DualTile`s. The first half of a cluster's
     blocks loads the first operand's columns for all, the second half the second's."""
-    BK, HALF = ROW // ITEMSIZE[dtype], tile.cluster // 2
-    COUNT, MASK = b_rows(tile), (1 << tile.cluster) - 1
-    A_BY_K, B_BY_K, MULTICAST = a_major == "k", b_major == "k", tile.cluster > 1
-    A_BOXES, B_BOXES = tile.bm // 64, COUNT // 64
-    if not B_BY_K and COUNT % 64:
+    BK, HALF, COUNT, MULTICAST = ROW // ITEMSIZE[dtype], tile.cluster // 2, b_rows(tile), tile.cluster > 1
+    if b_major != "k" and COUNT % 64:
         raise ValueError(f"tile {tile}: operands contiguous along n come in boxes of 64 columns; a block loads {COUNT}")
-    copy, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
-
-    @device_function
-    def copy_b(to, b_map, bar, c0, c1, z):
-        if MULTICAST:
-            multicast(to, b_map, bar, c0, c1, z, u32(MASK))
-        else:
-            copy(to, b_map, bar, c0, c1, z)
-
-    @device_function
-    def load_columns(to, b_map, bar, at, column, z):
-        if B_BY_K:
-            copy_b(to, b_map, bar, at, column, z)
-        else:
-            for box in range(B_BOXES):
-                copy_b(to + u32(box * GROUP), b_map, bar, column + box * 64, at, z)
+    load_a, load_b = make_matrix_copy(a_major, tile.bm), make_matrix_copy(b_major, COUNT, tile.cluster)
 
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
         at = k * BK
-        if A_BY_K:
-            copy(to_a, a_map, bar, at, tile.row, tile.z_a)
-        else:
-            for box in range(A_BOXES):
-                copy(to_a + u32(box * GROUP), a_map, bar, tile.row + box * 64, at, tile.z_a)
+        load_a(to_a, a_map, bar, at, tile.row, tile.z_a)
         if MULTICAST:
             own = b_map if rank < HALF else tile.b_dual
-            load_columns(to_b + u32(rank) * (COUNT * ROW), own, bar, at, tile.column + (rank & (HALF - 1)) * COUNT, tile.z_b)
+            load_b(to_b + u32(rank) * (COUNT * ROW), own, bar, at, tile.column + (rank & (HALF - 1)) * COUNT, tile.z_b)
         else:
-            load_columns(to_b, b_map, bar, at, tile.column, tile.z_b)
-            load_columns(to_b + u32(COUNT * ROW), tile.b_dual, bar, at, tile.column, tile.z_b)
+            load_b(to_b, b_map, bar, at, tile.column, tile.z_b)
+            load_b(to_b + u32(COUNT * ROW), tile.b_dual, bar, at, tile.column, tile.z_b)
     return Loader(load, a_major, b_major, dtype, b_dtype, (tile.bm + tile.bn) * ROW)
