@@ -83,3 +83,24 @@ def make_group_store(spec, group, vector, apart=0):
                     word = u32(word | u32(byte << u32(8 * j)))
                 as_u32(advance(y, at))[0] = word
     return device_function(store)
+
+
+@functools.cache
+def make_run_store(spec, run, width, apart=0):
+    """The sink of `ampere.make_mma_product` for rows of y: ``sink(acc, e, row, column, (n, y, at, row_stride, column_stride, epilogue's))``
+    stores `run` columns from acc[e] on, `width` of them at a time, or single ones where that is 0. `apart`: see `make_epilogue_of`."""
+    GROUP = width or run
+    store = make_group_store(spec, GROUP, width > 1, apart)
+
+    @device_function
+    def store_group(g, s):
+        acc, e, row, column, n, y, at, column_stride, epilogue = s
+        c = column + g * GROUP
+        store(acc, e + g * GROUP, row, c, n, y, at + c * column_stride, column_stride, epilogue)
+    store_groups = unrolled(run // GROUP, store_group)
+
+    @device_function
+    def sink(acc, e, row, column, s):
+        n, y, at, row_stride, column_stride, epilogue = s
+        store_groups(0, (acc, e, row, column, n, y, at + row * row_stride, column_stride, epilogue))
+    return sink

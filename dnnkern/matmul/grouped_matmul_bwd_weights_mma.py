@@ -6,16 +6,15 @@ has to allow; float64 is exact. A group without rows has no stage, and stores ze
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, jit, u32
+from ..device import cuda, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueParams
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds
-from ..engine.stores import make_group_store
+from ..engine.stores import make_run_store
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
 from .grouped_matmul_bwd_weights_blocked import size_refusal
@@ -76,21 +75,7 @@ def kernel(config):
     tile = config.tile
     BM, BN = tile.bm, tile.bn
     left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
-    RUN = run_of(right)
-    GROUP = config.store or RUN
-    store = make_group_store(config.epilogue, GROUP, config.store > 1)
-
-    @device_function
-    def store_group(g, s):
-        acc, e, row, column, n, y, y_at, syn, epilogue = s
-        c = column + g * GROUP
-        store(acc, e + g * GROUP, row, c, n, y, y_at + c * syn, syn, epilogue)
-    store_groups = unrolled(RUN // GROUP, store_group)
-
-    @device_function
-    def sink(acc, e, row, column, s):
-        n, y, sym, syn, epilogue = s
-        store_groups(0, (acc, e, row, column, n, y, row * sym, syn, epilogue))
+    sink = make_run_store(config.epilogue, run_of(right), config.store)
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -102,7 +87,7 @@ def kernel(config):
         first, end = rows_of(group, offsets, offset_stride, rows)
         e = EpilogueParams(0, 0, y, 0, y, 0, 0, ())  # which reads nothing
         product((a, row, m - 1, sam, sak), (b, column, n - 1, sbn, sbk), first, end, m, row, column, shared_address(shared, 0),
-                (n, advance(y, group * y_group), sym, syn, e))
+                (n, advance(y, group * y_group), 0, sym, syn, e))
     return grouped_matmul_bwd_weights_mma
 
 

@@ -21,7 +21,6 @@ from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
-from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_needed, run_of, shared_bytes
@@ -36,7 +35,7 @@ from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
-from ..engine.stores import make_group_store
+from ..engine.stores import make_run_store
 from ..engine.tile_states import (Reducing, fragment_reductions, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   with_finish)
 from ..host.dtypes import ITEMSIZE as BYTES
@@ -275,22 +274,8 @@ def kernel(config):
                     column, shared_address(shared, 0), (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
-    GROUP = config.store or RUN
-    COUNT = RUN // GROUP
-    store = make_group_store(config.epilogue, GROUP, config.store > 1)
+    sink = make_run_store(config.epilogue, RUN, config.store)
     placed = make_placed(config.epilogue.program, config.batch_dims)
-
-    @device_function
-    def store_group(g, s):
-        acc, e, row, column, n, y, y_at, syn, epilogue = s
-        c = column + g * GROUP
-        store(acc, e + g * GROUP, row, c, n, y, y_at + c * syn, syn, epilogue)
-    store_groups = unrolled(COUNT, store_group)
-
-    @device_function
-    def sink(acc, e, row, column, s):
-        n, y, y_at, sym, syn, epilogue = s
-        store_groups(0, (acc, e, row, column, n, y, y_at + row * sym, syn, epilogue))
     REDUCES = reduces(config.epilogue)
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge, fragment_reductions(config.epilogue))
 

@@ -6,14 +6,13 @@ strides. Tiles and the left operand are `mma`'s; k is not split.
 import functools
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, jit, u32
+from ..device import cuda, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
-from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
@@ -26,7 +25,7 @@ from ..engine.roles import roles
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
-from ..engine.stores import make_group_store
+from ..engine.stores import make_run_store
 from ..host.launch import Argument, Launch
 from .matmul_mma import Operand, loader_of, mma_dtype, operand_of, store_of, tiles_of
 
@@ -127,21 +126,8 @@ def kernel(config):
     BM, BN, DEPENDENT = tile.bm, tile.bn // 2, config.dependent
     left, right, left_loader, right_loader = _stages_of(tile, config.dtype, config.a, config.b, config.edge)
     RUN = run_of(right)
-    GROUP = config.store or RUN
-    store = make_group_store(config.epilogue, GROUP, config.store > 1, RUN)
+    sink = make_run_store(config.epilogue, RUN, config.store, RUN)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
-
-    @device_function
-    def store_group(g, s):
-        acc, e, row, column, n, y, y_at, syn, epilogue = s
-        c = column + g * GROUP
-        store(acc, e + g * GROUP, row, c, n, y, y_at + c * syn, syn, epilogue)
-    store_groups = unrolled(RUN // GROUP, store_group)
-
-    @device_function
-    def sink(acc, e, row, column, s):
-        n, y, y_at, sym, syn, epilogue = s
-        store_groups(0, (acc, e, row, column, n, y, y_at + row * sym, syn, epilogue))
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge, dual=True)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
