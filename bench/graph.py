@@ -26,11 +26,13 @@ from . import graph_columns, graph_cuts, graph_rows, graph_swiglu
 from .graph_build import Making
 from .graph_genstats import genstats_cases
 from .graph_norm import norm_cases
+from .graph_quantized import quantized_cases
+from .graph_wgrad import wgrad_cases
 from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "genstats", "score_mod", "host", "build"
+PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "genstats", "wgrad", "quantized", "score_mod", "host", "build"
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -176,6 +178,10 @@ def cases(part, dtypes, small=False):
         return norm_cases(dtypes, small)
     if part == "genstats":
         return genstats_cases(dtypes, small)
+    if part == "wgrad":
+        return wgrad_cases(dtypes, small)
+    if part == "quantized":
+        return quantized_cases(dtypes, small)
     if part == "matmul":
         sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
         return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
@@ -244,7 +250,7 @@ class Bench:
         row.update({f"{name}_us": 1e6 * sample.median for name, sample in times.items()}, turns_us=[1e6 * t for t in times["graph"].times])
         row.update({f"of_{name}": sample.median / seconds for name, sample in times.items() if name != "graph"})
         if case.anchor not in PARTS and self.roofs.get("copy"):
-            row["of_copy"] = case.bytes / seconds / self.roofs["copy"]
+            row["of_copy"] = getattr(case, "moved", case.bytes) / seconds / self.roofs["copy"]
         return row
 
     def _call(self, graph, given, sets):
@@ -304,7 +310,10 @@ def _error(got, expected, dtype, magnitudes=None):
     and below is right; of several results the largest. An element's is beside itself and the size of all, or its own of `magnitudes`."""
     if isinstance(expected, tuple):
         return max(_error(*pair, dtype) for pair in zip(got, expected))
-    got, roundoff = got.float(), max(ROUNDOFF[dtype], 2.0 ** -20)
+    roundoff = max(ROUNDOFF[dtype], 2.0 ** -20)
+    if not expected.is_floating_point():  # a mask: the share of elements that rounding turns over
+        return float((got != expected).float().mean()) / roundoff
+    got = got.float()
     wrong, size = (got - expected).abs(), expected.pow(2).mean().sqrt()
     worst = (wrong / (expected.abs() + (size if magnitudes is None else magnitudes))).max() / (4 * roundoff)
     found = float(max(worst, wrong.pow(2).mean().sqrt() / size / (2 * roundoff)))

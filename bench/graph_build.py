@@ -45,6 +45,16 @@ class Making:
         t.set_output(True).set_data_type(array.dtype).set_dim(array.shape).set_stride(array.stride())
         self.given[t] = name
 
+    def apart(self, is_apart):
+        """(the graph, `given`), built by that of its plans with names that `is_apart` takes which is predicted to be the fastest."""
+        self.graph.build()
+        self.graph.create_execution_plans([self.cudnn.heur_mode.B])
+        for index in range(self.graph.get_execution_plan_count()):
+            if is_apart(self.graph.get_plan_name_at_index(index).split(" | ")):
+                self.graph.build_plan_at_index(index)
+                return self.graph, self.given
+        raise RuntimeError(f"bench graph: {self.graph.get_name()} has no plan of the parts apart")
+
     def built(self, cut=None):
         """(the graph, built, `given`); `cut`: the number of the one whose plan is built, if it is not the one that is chosen."""
         if _PLANNED_FOR:

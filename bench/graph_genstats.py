@@ -67,16 +67,7 @@ class GenstatsCase:
 
     def apart(self, arrays, handle=None):
         """The same by a plan that fuses the functions alone."""
-        making = self._made(arrays, handle)
-        graph = making.graph
-        graph.build()
-        graph.create_execution_plans([making.cudnn.heur_mode.B])
-        for index in range(graph.get_execution_plan_count()):
-            before, *others = graph.get_plan_name_at_index(index).split(" | ")
-            if before.startswith("fused_pointwise") and len(others) > 1:
-                graph.build_plan_at_index(index)
-                return graph, making.given
-        raise RuntimeError(f"bench graph: {self} has no plan with a kernel in front of the convolution and one after it")
+        return self._made(arrays, handle).apart(lambda steps: steps[0].startswith("fused_pointwise") and len(steps) > 2)
 
     def _made(self, arrays, handle, alone=False):
         making = Making(self, self.dtype, arrays, handle)

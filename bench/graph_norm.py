@@ -1,8 +1,8 @@
 """Normalizations with the pointwise nodes around them: ``python -m dnnkern bench graph --only norm``.
 
-Forward, batch normalization with an addition and ReLU, with ReLU's mask beside the result or without; its gradients behind that mask or
-behind ReLU's gradient, with the gradient of what was added beside DX; rows with an addition after layer or RMS normalization, and with a
-cast to fp8 by a scale. `plain` is the normalization, or its gradient, by itself.
+Forward, batch normalization with an addition and ReLU, with ReLU's mask beside the result or without; its gradients after that mask or
+ReLU's gradient, with the gradient of what was added beside DX; rows with an addition after layer or RMS normalization, a cast to fp8 by a
+scale, zero-centred weights, and adaptive layer normalization with GELU. `plain` is the normalization, or its gradient, by itself.
 """
 import functools
 import math
@@ -14,7 +14,7 @@ from .graph_build import Making
 
 EPSILON, SCALE = 1e-3, 16.0
 CHANNELS = "batchnorm add relu", "batchnorm add relu mask", "mul batchnorm_backward", "relu_backward batchnorm_backward"
-ROWS = "layernorm add", "rmsnorm add", "rmsnorm scale cast"
+ROWS = "layernorm add", "rmsnorm add", "rmsnorm scale cast", "layernorm 1+gamma", "adalayernorm gelu"
 
 
 def norm_cases(dtypes, small=False):
@@ -44,13 +44,16 @@ class NormCase:
 
     @property
     def dims(self):
-        """Of the graph's tensors."""
+        """Of the graph's tensors; adaptive normalization has eight samples."""
+        if self.form.startswith("ada"):
+            return 8, self.shape[0] // 8, self.shape[1]
         return self.shape if len(self.shape) == 4 else (*self.shape, 1, 1)
 
     @functools.cached_property
     def shapes(self):
         """{name: (dims, dtype)} of everything; the result is "y", what else is written has a name that begins with "y"."""
-        whole, weight = (self.dims, self.io), ((1, self.dims[1], 1, 1), "float32")
+        whole, of_weight = (self.dims, self.io), (8, 1, self.dims[2]) if self.form.startswith("ada") else (1, self.dims[1], 1, 1)
+        weight = of_weight, "float32"
         found = {"x": whole, "gamma": weight, "y": (self.dims, self.dtype)}
         if self.is_gradient:
             other = (self.dims, "bool") if self.form.startswith("mul") else whole
@@ -69,7 +72,21 @@ class NormCase:
     @property
     def bytes(self):
         """Read and written once each."""
-        return sum(math.prod(dims) * ITEMSIZE[dtype] for name, (dims, dtype) in self.shapes.items() if name != "y_plain")
+        return self._bytes_of(set(self.shapes) - {"y_plain"})
+
+    @property
+    def moved(self):
+        """What has to be: sums over a batch are complete before what they are of is read again."""
+        again = {"y_other", "x"} if self.is_gradient else {"x"} if self.form.startswith("batch") else ()
+        return self.bytes + self._bytes_of(again)
+
+    @property
+    def results(self):
+        """Names of what is compared."""
+        return ("y", "y_other", "y_gamma", "y_beta") if self.is_gradient else ("y", "y_mask") if self.form.endswith("mask") else ("y",)
+
+    def _bytes_of(self, names):
+        return sum(math.prod(dims) * ITEMSIZE[dtype] for name, (dims, dtype) in self.shapes.items() if name in names)
 
     def arrays(self, device):
         """{name: a new tensor}; images lie channels last."""
@@ -93,21 +110,28 @@ class NormCase:
             if form.endswith("backward"):
                 keep = t["other"] if form.startswith("mul") else t["other"] > 0
                 dz = t["dy"] * keep
-                return torch.ops.aten.native_batch_norm_backward(dz, x, gamma, None, None, t["mean"].flatten(), t["rstd"].flatten(), True,
-                                                                 EPSILON, [True, True, True])[0]
+                dx, *sums = torch.ops.aten.native_batch_norm_backward(dz, x, gamma, None, None, t["mean"].flatten(), t["rstd"].flatten(),
+                                                                      True, EPSILON, [True, True, True])
+                return dx, dz, *(total.reshape(t["gamma"].shape) for total in sums)
             if form.startswith("batch"):
-                y = F.batch_norm(x, None, None, gamma, t["beta"].flatten(), True, 0.0, EPSILON)
-                return (y + t["other"]).relu()
+                y = F.batch_norm(x, None, None, gamma, t["beta"].flatten(), True, 0.0, EPSILON) + t["other"]
+                return (y.relu(), y > 0) if form.endswith("mask") else (y.relu(),)
+            if form.startswith("ada"):
+                return (F.gelu(F.layer_norm(x, x.shape[2:], eps=EPSILON) * t["gamma"] + t["beta"]).to(x.dtype),)
             rows, gamma = x.reshape(shape), gamma.to(x.dtype)
+            if form.endswith("1+gamma"):
+                gamma = 1 + gamma
             if form.startswith("layer"):
                 y = F.layer_norm(rows, shape[1:], gamma, t["beta"].flatten().to(x.dtype), EPSILON)
             else:
                 y = F.rms_norm(rows, shape[1:], gamma, EPSILON)
             y = y.reshape(x.shape)
             if form.endswith("add"):
-                return y + t["other"]
-            y = y * SCALE
-            return y if y.dtype == torch.float32 else y.to(getattr(torch, self.dtype))
+                y = y + t["other"]
+            if form.endswith("cast"):
+                y = y * SCALE
+                y = y if y.dtype == torch.float32 else y.to(getattr(torch, self.dtype))
+            return (y,)
         return run
 
     def graph(self, arrays, handle=None, alone=False):
@@ -132,7 +156,11 @@ class NormCase:
         x, gamma, epsilon = tensor("x"), tensor("gamma"), number(EPSILON)
         if self.form.startswith("batch"):
             y, *_ = graph.batchnorm(x, gamma, tensor("beta"), epsilon=epsilon)
+        elif self.form.startswith("ada"):
+            y, *_ = graph.adalayernorm(inference, x, gamma, tensor("beta"), epsilon)
         elif self.form.startswith("layer"):
+            if self.form.endswith("1+gamma") and not alone:
+                gamma = graph.add(gamma, number(1.0))
             y, *_ = graph.layernorm(inference, x, gamma, tensor("beta"), epsilon)
         else:
             y, *_ = graph.rmsnorm(inference, x, gamma, epsilon=epsilon)
@@ -143,6 +171,8 @@ class NormCase:
             y = graph.add(y, tensor("other"))
         if "scale" in self.form:
             y = graph.mul(y, number(SCALE))
+        if "gelu" in self.form:
+            y = graph.gelu(y)
         if self.form.endswith("mask"):
             result(graph.cmp_gt(y, number(0.0)), "y_mask")
         result(graph.relu(y) if "relu" in self.form else y, "y")

@@ -88,7 +88,7 @@ def test_errors():
 
 def test_the_peers_compute_the_same():
     """Which is checked before they are timed: product, convolution and chain."""
-    for part in graph.PARTS[:3]:
+    for part in ("matmul", "conv", "pointwise"):
         for case in graph.cases(part, ["float32"], small=True):
             t = case.arrays("cpu")
             y, operands = None, iter(t[name] for name in t if name.startswith("o"))
@@ -132,6 +132,42 @@ def test_reductions_of_columns(case):
     for got in (graph._results(case, t), case.eager()(t)):
         assert len(got) == len(expected) == len(case.results) and graph._error(got, expected, case.dtype) <= 1
     assert graph._error((*expected[:-1], expected[-1] + expected[-1].abs().max()), expected, case.dtype) > 1
+
+
+@pytest.mark.parametrize("case", [case for part in ("wgrad", "quantized") for case in graph.cases(part, ["float16"], small=True)], ids=str)
+def test_what_is_made_and_scaled(case):
+    """Operands that a gradient or a product makes, results of 8 bits: one part, beside PyTorch's own functions in float32."""
+    t = case.arrays("cpu")
+    expected = case.eager()({name: v.float() for name, v in t.items()})
+    made, given = case.graph(t)
+    assert len(made._engines.steps) == 1
+    workspace = torch.empty(max(made.get_workspace_size(), 1), dtype=torch.uint8)
+    made.execute({tensor.get_uid(): t[name] for tensor, name in given.items()}, workspace)
+    assert graph._error(graph._results(case, t), expected, case.dtype) <= 1
+    assert len(case.graph(t, alone=True)[0]._engines.steps) == 1
+    if hasattr(case, "apart"):
+        apart, given = case.apart(t)
+        assert len(apart._candidate.name.split(" | ")) == 2
+        kept = t["y"].clone()
+        workspace = torch.empty(apart.get_workspace_size(), dtype=torch.uint8)
+        apart.execute({tensor.get_uid(): t[name] for tensor, name in given.items()}, workspace)
+        torch.testing.assert_close(t["y"], kept, rtol=1e-2, atol=1e-2)
+
+
+def test_bytes_of_two_passes():
+    """What batch normalization's sums are of is read again: the added gradient once, as it has been stored."""
+    forward, mask, _, backward, *_ = graph.cases("norm", ["float16"], small=True)
+    whole, weights = 2 * 16 * 5 * 6 * 2, 16 * 4
+    assert (forward.bytes, forward.moved) == (3 * whole + 2 * weights, 4 * whole + 2 * weights)
+    assert (backward.bytes, backward.moved) == (5 * whole + 5 * weights, 7 * whole + 5 * weights)
+    assert mask.bytes == forward.bytes + whole // 2
+
+
+def test_the_error_of_a_mask():
+    mask = torch.arange(1000) % 2 > 0
+    wrong = mask.clone()
+    wrong[0] = ~wrong[0]
+    assert graph._error(mask, mask, "float32") == 0 and graph._error(wrong, mask, "float32") > 1 > graph._error(wrong, mask, "bfloat16")
 
 
 def test_score_mods(tmp_path, monkeypatch):
