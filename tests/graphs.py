@@ -50,7 +50,8 @@ def execute(graph, pack, index=None):
 
 
 def whole(array):
-    """The memory from an array's first element to its last, flat."""
+    """The memory from an array's first element to its last, flat, as integers: `as_strided` knows no other types."""
+    array = array.view(f"u{array.itemsize}")
     size = 1 + sum((n - 1) * s // array.itemsize for n, s in zip(array.shape, array.strides)) if array.size else 0
     return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
 

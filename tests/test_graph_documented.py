@@ -276,14 +276,23 @@ def transpose_bias(b):
 
 def planned(name):
     """(the `Documented` of a name, planned for an H200's architecture; its launches)"""
-    graph = cudnn.pygraph(name, T.HALF, T.FLOAT, T.FLOAT, device_property=cudnn.create_device_properties("sm_90a"))
-    b = Documented(graph)
+    b = Documented(planning(name))
     GRAPHS[name][0](b)
+    return b, launches_of(b.graph)
+
+
+def planning(name):
+    """A new graph that is planned for an H200's architecture."""
+    return cudnn.pygraph(name, T.HALF, T.FLOAT, T.FLOAT, device_property=cudnn.create_device_properties("sm_90a"))
+
+
+def launches_of(graph):
+    """Plans a graph, and what the plan launches."""
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A])
     plan = graph._engines.first()
-    return b, [launch for step, a in zip(plan.steps, plan.algorithms) for launch in a.build(step.problem, plan.device, a.config)]
+    return [launch for step, a in zip(plan.steps, plan.algorithms) for launch in a.build(step.problem, plan.device, a.config)]
 
 
 @pytest.mark.parametrize("name", GRAPHS)

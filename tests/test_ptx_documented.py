@@ -1,4 +1,6 @@
 """What the documented fusions compile to at the sizes of networks (`test_graph_documented`): no stack, spill or call; registers."""
+import sys
+
 import pytest
 from sass import assembled
 
@@ -7,7 +9,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from test_graph_documented import GRAPHS, planned  # noqa: E402
+from test_graph_documented import GRAPHS, Documented, T, launches_of, planned, planning  # noqa: E402
 
 REGISTERS = {
     "conv_scale_bias_relu": (168,),
@@ -50,3 +52,18 @@ def test_kernels(name):
         assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL") and not code.calls, code.report
         found.append(code.registers)
     assert all(a <= b for a, b in zip(found, REGISTERS[name], strict=True)), found
+
+
+@pytest.mark.ptx
+def test_a_program_of_many_nodes():
+    """Numba infers the types of a node's functions within those of the node before it: more frames than an interpreter has at first."""
+    graph = planning("many")
+    b = Documented(graph)
+    bias, y = b.input((1, 1, 64), T.FLOAT), graph.matmul(*(b.input((1, 64, 64), T.FLOAT) for _ in range(2)))
+    for k in range(30):
+        y = graph.abs(y) if k % 2 else graph.add(y, bias)
+    b.output(y, T.FLOAT)
+    launch, = launches_of(graph)
+    assert len(graph.explain().parts) == 1
+    limit = sys.getrecursionlimit()
+    assert assembled(launch.kernel, launch.signature, "sm_90a").spilled == 0 and sys.getrecursionlimit() == limit

@@ -1,6 +1,7 @@
 """Kernel parameter types, tensor maps by value, and compilation to LTO-IR and PTX without a driver."""
 import contextlib
 import re
+import sys
 import threading
 
 from ._numba import SCALARS, cuda  # before what follows: it makes NumPy and Numba fit each other
@@ -101,17 +102,22 @@ class _OfflineDevice:
 
 
 _patch_lock = threading.RLock()
+MOST_FRAMES = 10_000
+"""Of Python's stack while Numba compiles: it infers a device function's types within its caller's, 25 frames for each, and a node of an
+anchor's program is two functions, so that 20 nodes are past the 1,000 of an interpreter."""
 
 
 @contextlib.contextmanager
 def _as_device(capability):
     """Compile for `capability` whatever GPU is there, or none: Numba asks the current device when it compiles a device function."""
     with _patch_lock, no_collections():
-        saved = _dispatcher.get_current_device, _compiler.get_current_device
+        saved, frames = (_dispatcher.get_current_device, _compiler.get_current_device), sys.getrecursionlimit()
         _dispatcher.get_current_device = _compiler.get_current_device = lambda: _OfflineDevice(capability)
+        sys.setrecursionlimit(max(frames, MOST_FRAMES))
         try:
             yield
         finally:
+            sys.setrecursionlimit(frames)
             _dispatcher.get_current_device, _compiler.get_current_device = saved
 
 

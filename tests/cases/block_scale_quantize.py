@@ -90,7 +90,7 @@ class Blocks(Case):
 
     def values(self, mode):
         """Floats of many magnitudes, a block of zeros and, where their type has them, ones that are too large; all quantized values."""
-        rng, found = np.random.default_rng(list(self.id.encode())), {}
+        rng, found, largest = np.random.default_rng(list(self.id.encode())), {}, LARGEST[self.narrow]
         place = self.place("x")
         if self.op == "block_scale_quantize":
             by_block = np.repeat(2.0 ** rng.integers(0, 8, self.place("scale").shape), self.block, self.axis)
@@ -105,7 +105,7 @@ class Blocks(Case):
             found["x"] = rng.integers(0, 256, place.shape).astype(float)
         else:
             found["x"] = rng.integers(-4, 5, place.shape).astype(float) if mode == "exact" else \
-                rounded(rng.standard_normal(place.shape) * 2.0 ** rng.uniform(-4, 7, place.shape), self.narrow)
+                rounded(np.clip(rng.standard_normal(place.shape) * 2.0 ** rng.uniform(-4, 7, place.shape), -largest, largest), self.narrow)
         small = mode == "exact"
         found["scale"] = 2.0 ** rng.integers(1 if small else -9, 4 if small else 3, self.place("scale").shape)
         if not small and self.scales != "float8_e8m0fnu":
