@@ -69,6 +69,8 @@ class Algorithm:
         "sm_70+", or an exact "sm_90a".
     programs : bool
         Whether it runs the program of a problem that has one, see `device.program`.
+    bits : tuple of str
+        "loads" and "stores", where it takes such of a program by bits.
     prologues : bool
         Whether it makes operands by programs as it loads them, see `engine.prologues`.
     reductions : bool
@@ -97,6 +99,7 @@ class Algorithm:
     math: str = "exact"
     arch: str = "sm_70+"
     programs: bool = False
+    bits: tuple = ()
     prologues: bool = False
     reductions: bool = False
     dual: bool = False
@@ -113,6 +116,9 @@ class Algorithm:
         """Why it cannot solve a problem on any device; None if it can."""
         if not self.programs and getattr(problem, "program", None) is not None:
             return f"{self.name} runs no program"
+        for what in getattr(getattr(problem, "program", None), "bits", ()):
+            if what not in self.bits:
+                return f"{self.name} has no {what} of bits"
         if not self.prologues and getattr(problem, "prologues", None):
             return f"{self.name} runs no prologue"
         if not self.reductions and getattr(getattr(problem, "program", None), "reductions", ()):

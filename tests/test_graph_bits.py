@@ -1,11 +1,16 @@
 """Masks of one bit per element: buffers of BOOLEAN tensors with an eighth of their bytes, and tensors whose dims say so; refusals."""
+import math
+
 import numpy as np
 import pytest
 from graphs import T, array_of, channels_last, close, execute, like, new_graph, run
 from graph_patterns import Both
+from test_graph_patterns_norm import _gradient
 
 import dnnkern.graph as cudnn
+from dnnkern import dispatch
 from dnnkern.device import HOST_MEMORY
+from dnnkern.graph._copies import Copying
 
 A = [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
 TRAINING = cudnn.norm_forward_phase.TRAINING
@@ -100,6 +105,76 @@ def test_batch_norm_addition_relu_and_its_mask():
     back.pack[given], back.values[given] = packed, kept.astype(float)
     back.output(back.binary("scale", dy, given), dtype=T.HALF)
     back.check()
+
+
+# ---- kernels that have bits of their own
+
+def in_middle(shape):
+    """Bytes of an image of bits, channels last, and the memory around them."""
+    n, c, *pixels = shape
+    memory, size = np.full(64 + n * math.prod(pixels) * c // 8, 0xAA, np.uint8), n * math.prod(pixels) * c // 8
+    first = 16 + -memory.ctypes.data % 16
+    around = memory[:first], memory[first + size:]
+    return around, np.moveaxis(memory[first:first + size].reshape(n, *pixels, c // 8), -1, 1)
+
+
+def steps_of(graph, mask):
+    """Those of the plan of calls in which the mask has bits, and what they have in the workspace beside the plan's own."""
+    plan = graph._engines.first()
+    made = Copying(plan, bits=[mask.get_uid()])
+    return [(a.op, a.name) for a in made.algorithms], made.workspace - plan.workspace
+
+
+def forward(shape, io=T.HALF, prefer="columns"):
+    """Batch normalization, an addition, ReLU and its mask of bits."""
+    with dispatch.prefer(prefer):
+        b = Both(io)
+        x, z = (b.input(shape, order=channels_last) for _ in range(2))
+        y, *_ = b.batchnorm(x, b.weight(shape[1], low=0.5), b.weight(shape[1]))
+        total = b.binary("add", y, z)
+        b.output(b.relu(total), dtype=io)
+        mask = b.graph.cmp_gt(total, b.number(0.0), name="mask").set_output(True).set_data_type(T.BOOLEAN)
+        around, b.pack[mask] = in_middle(shape)
+        b.check(factor=8)
+        want, found = b.values[total], np.unpackbits(b.pack[mask], axis=1, bitorder="little").astype(bool)
+        assert np.all((found == (want > 0)) | (np.abs(want) < 1e-3)) and all(np.all(part == 0xAA) for part in around)
+        return steps_of(b.graph, mask)
+
+
+def backward(shape, io=T.HALF, order=channels_last, prefer="columns", dtype=np.float16):
+    """The gradient by that mask, which is stored, and batch normalization's of it."""
+    with dispatch.prefer(prefer):
+        b = Both(io)
+        keep, dy = order(b.random.random(shape) < 0.5), b.input(shape, order=order)
+        given = like(b.graph, keep)
+        memory = keep if order is np.asarray else np.moveaxis(keep, 1, -1)
+        b.values[given], b.pack[given] = keep.astype(float), np.packbits(np.ascontiguousarray(memory).ravel(), bitorder="little")
+        b.pack[given] = b.pack[given].reshape(shape[0], shape[1] // 8, *shape[2:])
+        other = b.rounded(b.binary("mul", dy, given), dtype)
+        _gradient(b, other, b.input(shape, order=order), *(b.weight(shape[1], low=low) for low in (-1, -1, 0.5)))
+        b.output(other)
+        b.check(factor=8)
+        return steps_of(b.graph, given)
+
+
+@pytest.mark.parametrize("shape, io", [((4, 16, 6, 5), T.HALF), ((3, 24, 3, 5), T.BFLOAT16), ((2, 72, 7, 5), T.HALF)])
+def test_batch_norm_stores_bits(shape, io):
+    """8 channels of a thread are a byte: no step packs them, none of their bytes is in the workspace, nothing around them is written."""
+    assert forward(shape, io) == ([("batch_norm_train_fwd", "columns")], 0)
+
+
+def test_bits_that_are_of_two_threads_are_packed_by_a_step():
+    """A thread has 4 channels of float32."""
+    steps, more = forward((2, 8, 7, 3), T.FLOAT)
+    assert [op for op, _ in steps] == ["batch_norm_train_fwd", "fused_pointwise"] and more
+
+
+@pytest.mark.parametrize("shape, io, order, prefer, dtype", [
+    ((4, 16, 6, 5), T.HALF, channels_last, "columns", np.float16), ((3, 24, 3, 5), T.FLOAT, channels_last, "columns", np.float32),
+    ((2, 16, 3, 5), T.HALF, np.asarray, "planes", np.float16), ((2, 8, 3, 5), T.HALF, channels_last, "naive", np.float16)])
+def test_batch_norm_backward_reads_bits(shape, io, order, prefer, dtype):
+    """However many channels a thread has."""
+    assert backward(shape, io, order, prefer, dtype) == ([("batch_norm_bwd", prefer)], 0)
 
 
 def test_layer_norm_with_clipped_relu():

@@ -17,11 +17,13 @@ value     a number that is given at each launch               number
 row       pointer[m * stride]                                 pointer, stride
 column    pointer[n * stride]                                 pointer, stride
 matrix    pointer[m * row_stride + n * column_stride]         pointer, row_stride, column_stride
+bits      that bit of the memory at the pointer, bool         pointer, row_stride, column_stride, first
 index     m * row_stride + n * column_stride + first, int32   row_stride, column_stride, first
 a number  that number                                         none
 ========  ==================================================  ===========================================================
 
-Strides count elements, and are int64 where offsets are `wide`. Integers are loaded as int32, float64 as such, all else as float32; a
+An array of bits has the lowest bit of a byte first: element number k, ``m * row_stride + n * column_stride + first``, is bit k % 8 of byte
+k / 8. Strides count elements, and are int64 where offsets are `wide`. Integers are loaded as int32, float64 as such, all else as float32; a
 step takes its inputs to its own compute type, and a condition is 1 or 0 in that. ``round_to`` rounds a step's result to a dtype: the value
 goes on as what a load of it would be. Conversions to integers round to nearest and saturate.
 
@@ -29,9 +31,10 @@ Reductions are of a value over all ``rows`` (a result for each column), over all
 `Program.stores` and in no kernel's tuple: they are added up by tiles, see `reduce._tiles`. A kernel that does that computes each element
 once, or knows which are another's.
 
-Stores are of side outputs, ``matrix`` each. A program that has some is given the numbers of rows and of columns as the first members of
-the tuple, and any m and n: tiles compute elements beyond their matrix, which are not stored, and read what the last row or column does. An
-element may be computed twice, by the same arithmetic: a program stores, and never accumulates.
+Stores are of side outputs, ``matrix`` each, or ``bits`` where a kernel has all elements of a byte in a thread and makes the stores itself
+(`kept` of `make_program`). A program that has some is given the numbers of rows and of columns as the first members of the tuple, and any m
+and n: tiles compute elements beyond their matrix, which are not stored, and read what the last row or column does. An element may be
+computed twice, by the same arithmetic: a program stores, and never accumulates.
 """
 import functools
 import itertools
@@ -103,7 +106,7 @@ class Program:
     loads : tuple of (dtype, access)
         `access` is one of `MEMBERS`, or a number: a constant.
     steps : tuple of Step
-    stores : tuple of (value, dtype, "matrix")
+    stores : tuple of (value, dtype, "matrix" or "bits")
         Side outputs.
     result : int
         The number of the value that the kernel goes on with; the last by default.
@@ -131,6 +134,8 @@ class Program:
                 raise ValueError(f"program: a load by {access!r}; expected one of {', '.join(MEMBERS)}, or a number")
             if access == "index" and dtype != "int32":
                 raise TypeError(f"program: an index of {dtype}; expected int32")
+            if access == "bits" and dtype != "bool":
+                raise TypeError(f"program: a load of bits of {dtype}; expected bool")
         for step in self.steps:
             self._check(step.inputs, known, f"{step.function.mode} takes")
             known += 1
@@ -138,8 +143,10 @@ class Program:
             put("result", known - 1)
         for value, dtype, access in self.stores:
             _known("a store", dtype)
-            if access != "matrix":
-                raise ValueError(f"program: a store by {access!r}; expected 'matrix'")
+            if access not in ("matrix", "bits"):
+                raise ValueError(f"program: a store by {access!r}; expected 'matrix' or 'bits'")
+            if access == "bits" and dtype != "bool":
+                raise TypeError(f"program: a store of bits of {dtype}; expected bool")
             self._check((value,), known, "a store of")
         self._check((self.result,), known, "the result is")
         for value, mode, over, dtype in self.reductions:
@@ -188,6 +195,11 @@ class Program:
         """How many of the operands are read."""
         return len(self.operands) - len(self.stores)
 
+    @functools.cached_property
+    def bits(self) -> tuple:
+        """Which of "loads" and "stores" there are by bits."""
+        return tuple(name for name in ("loads", "stores") if any(of[-1] == "bits" for of in getattr(self, name)))
+
     def types(self, accumulator="float32") -> tuple:
         """The type of each value, the accumulators being of this one."""
         return ((accumulator,) * self.accumulators + tuple(loaded_type(dtype) for dtype, _ in self.loads)
@@ -233,32 +245,48 @@ def positions_of(program):
 # ---- the device function
 
 @functools.cache
-def make_program(program, accumulator="float32", short=None, given=(), first=0):
+def make_program(program, accumulator="float32", short=None, given=(), first=0, kept=()):
     """Device function ``run(acc, m, n, e)`` -> the result, of the type ``program.types(accumulator)[program.result]``.
 
     `acc` is the accumulator, or the tuple of several; `e` the tuple of the operands' members. `short`: what `convert.short_of` gives for
     the type that the result will be rounded to. `given`: what comes after the one or two accumulators, ``run((acc, value, ...), m, n, e)``;
-    operands whose numbers are among it are not loaded. `first`: the member of `e` that the operands begin with.
+    operands whose numbers are among it are not loaded. `first`: the member of `e` that the operands begin with. `kept`: numbers of stores
+    that the kernel makes itself, in all elements that it computes: the result is a tuple then, with the values of these after it, truth
+    values as 1 or 0, all else in the type that `element` computes in.
     """
     types, shift, positions = program.types(accumulator), not program.accumulators, (first + at for at in positions_of(program))
     values = _values_of(program, types, positions, short, given)
-    RESULT = program.result + shift
+    RESULT, KEPT = program.result + shift, bool(kept)
     if not program.stores:
         @device_function
         def run(acc, m, n, e):
             return values(acc, m, n, e)[RESULT]
         return run
-    store = None
-    for value, dtype, _ in program.stores:
-        store = _with_store(store, value + shift, make_narrow(types[value], dtype), next(positions))
+    store, picked = None, _with_picked(None, RESULT, device_function(_same))
+    for k, (value, dtype, _) in enumerate(program.stores):
+        at = next(positions)
+        if k in kept:
+            picked = _with_picked(picked, value + shift, _kept(types[value], dtype))
+        else:
+            store = _with_store(store, value + shift, make_narrow(types[value], dtype), at)
+    if store is None:
+        @device_function
+        def run_and_keep(acc, m, n, e):
+            return picked(values(acc, m, n, e))
+        return run_and_keep
 
     @device_function
     def run_and_store(acc, m, n, e):
         v = values(acc, min(m, e[0] - 1), min(n, e[1] - 1), e)
         if m < e[0] and n < e[1]:
             store(v, m, n, e)
-        return v[RESULT]
+        return picked(v) if KEPT else v[RESULT]
     return run_and_store
+
+
+def _kept(source, dtype):
+    """Device function: a value of type `source` as what stores it elsewhere takes it."""
+    return make_narrow(source, dtype) if dtype == "bool" else make_cast(source, element(dtype).compute)
 
 
 def _values_of(program, types, positions, short, given):
@@ -401,7 +429,7 @@ def _with_given(before, J):
 
 def _with_load(before, dtype, access, AT):
     """`before` with a value more, that is loaded."""
-    load, S, T = element_of(dtype).load, AT + 1, AT + 2
+    load, S, T, U = element_of("uint8" if access == "bits" else dtype).load, AT + 1, AT + 2, AT + 3
     if access == "scalar":
         def values(acc, m, n, e):
             return before(acc, m, n, e) + (load(e[AT], 0),)
@@ -417,6 +445,10 @@ def _with_load(before, dtype, access, AT):
     elif access == "matrix":
         def values(acc, m, n, e):
             return before(acc, m, n, e) + (load(e[AT], m * e[S] + n * e[T]),)
+    elif access == "bits":
+        def values(acc, m, n, e):
+            at = m * e[S] + n * e[T] + e[U]
+            return before(acc, m, n, e) + ((load(e[AT], at >> 3) >> i32(at & 7)) & i32(1),)
     else:
         def values(acc, m, n, e):
             return before(acc, m, n, e) + (i32(m * e[AT] + n * e[S] + e[T]),)

@@ -61,13 +61,16 @@ def _with_coordinate(outer, D):
 def _with_part(before, access, AT, dims):
     """The operands `before`, and one more, moved along the batch."""
     members = len(MEMBERS[access])
-    shift, S, T = _shift(AT + members, dims), AT + 1, AT + 2
+    shift, S, T, U = _shift(AT + members, dims), AT + 1, AT + 2, AT + 3
     if not has_strides(access):
         def part(e, c):
             return (e[AT],)
     elif access == "index":
         def part(e, c):
             return e[AT], e[S], e[T] + shift(e, c)
+    elif access == "bits":
+        def part(e, c):
+            return e[AT], e[S], e[T], e[U] + shift(e, c)
     elif members == 2:
         def part(e, c):
             return advance(e[AT], shift(e, c)), e[S]

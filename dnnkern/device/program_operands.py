@@ -7,7 +7,7 @@ from ._parameters import structure
 from .convert import INTEGERS
 
 MEMBERS = {"scalar": ("pointer",), "value": ("number",), "row": ("pointer", "stride"), "column": ("pointer", "stride"),
-           "matrix": ("pointer", "stride", "stride"), "index": ("stride",) * 3}
+           "matrix": ("pointer", "stride", "stride"), "bits": ("pointer",) + ("stride",) * 3, "index": ("stride",) * 3}
 """Access -> the members of its operand."""
 
 

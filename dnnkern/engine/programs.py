@@ -281,7 +281,8 @@ class WithRowProgram(WithProgram):
 
     @property
     def bytes(self):
-        return super().bytes + sum(t.nbytes for t in self.extra_tensors.values())
+        bits = _named(self.program, ("bits",)) + _named(self.program, ("bits",), True) if self.program else ()
+        return super().bytes + sum(-(-t.nbytes // 8) if name in bits else t.nbytes for name, t in self.extra_tensors.items())
 
     @functools.cached_property
     def extra_strides(self):
@@ -387,7 +388,8 @@ def members_argument(program, names, all_steps, wide, dims, bounds=(), more=()):
             members.append(Argument(loaded_type(dtype), name))
         elif access != "index":
             members.append(Argument(STORAGE[dtype] + "*", name))
-        values = {"row": steps[:1], "column": steps[1:2], "matrix": steps[:2], "index": (*steps[:2], 0)}.get(access, ())
+        values = {"row": steps[:1], "column": steps[1:2], "matrix": steps[:2], "bits": (*steps[:2], 0),
+                  "index": (*steps[:2], 0)}.get(access, ())
         batch = (steps.batch or (0,) * dims) if has_strides(access) else ()
         members += [Argument(stride, v) for v in (*values, *batch)]
     members += more

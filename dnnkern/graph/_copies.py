@@ -1,19 +1,24 @@
 """Plans for calls whose buffers are not as the steps take them: a result's overlaps an operand that is still needed, or a BOOLEAN tensor's
-has one bit per element. What the steps take instead lies in the workspace, and is copied there before them, or from there after."""
+has one bit per element. What the steps take instead lies in the workspace, and is copied there before them, or from there after; programs
+load and store bits themselves where their kernels have them."""
+import itertools
 from dataclasses import replace
 
 from .. import dispatch
 from ..device.pointwise import Function
 from ..device.program import Program
 from ..device.program import Step as Call
+from ..device.program_operands import MEMBERS
 from ..fused import FusedProblem
+from ..engine.programs import operand_names
 from ..host.tensor import Tensor
 from ._part import Step, known_alignment
-from ._plan import Plan, bytes_of, is_written, lines_of
+from ._plan import Plan, bytes_of, is_written, lines_of, names_of
 
 
 class Copying(Plan):
-    """A plan with steps before and after that copy tensors to the workspace, or from it; the others take these copies.
+    """A plan with steps before and after that copy tensors to the workspace, or from it; the others take these copies. Bits that all steps
+    with the tensor take as such are not copied.
 
     Copies follow what the plan itself has in the workspace: `workspace` is more by their bytes, whatever the others are.
 
@@ -27,13 +32,19 @@ class Copying(Plan):
     """
 
     def __init__(self, plan, copied=(), bits=()):
-        self.base, self.copied, self.bits = plan, tuple(sorted(copied)), frozenset(bits) | plan.bits
+        self.base, self.copied, self.bits, steps, made = plan, tuple(sorted(copied)), frozenset(bits) | plan.bits, plan.steps, set()
+        for uid in sorted(bits):
+            found = _with_bits(plan, steps, uid)
+            if found:
+                steps = found
+                made.add(uid)
+        bits = frozenset(bits) - made
         self._here, of = [("copy", uid) for uid in self.copied] + [("bytes", uid) for uid in sorted(bits)], plan.spec.tensor
         before = [_copy_of(of(uid)) for uid in self.copied] + [_unpacked(of(uid)) for uid in sorted(bits) if not _is_made(plan, uid)]
         after = [_packed(of(uid)) for uid in sorted(bits) if _is_made(plan, uid)]
         self._later = len(before)
         steps = [replace(step, buffers=tuple((name, (self._moved(buffer), offset)) for name, (buffer, offset) in step.buffers))
-                 for step in plan.steps]
+                 for step in steps]
         first, last = ([dispatch.get_algorithm(step.op, step.problem, device=plan.device) for step in some] for some in (before, after))
         super().__init__(plan.spec, (*before, *steps, *after), plan.temporaries, (*first, *plan.algorithms, *last), plan.device,
                          plan.engine, plan.kernels)
@@ -53,6 +64,36 @@ class Copying(Plan):
 
 def _is_made(plan, uid):
     return any(is_written(step, name) for step in plan.steps for name, (buffer, _) in step.buffers if buffer == ("tensor", uid))
+
+
+def _with_bits(plan, steps, uid):
+    """The steps where all that take a tensor's bytes take its bits, by the same algorithms in the same workspace; or None."""
+    found = []
+    for step, algorithm in zip(steps, plan.algorithms):
+        names = names_of(step, uid) if algorithm else ()
+        if names:
+            problem = _of_bits(step, names) if algorithm.bits else None
+            if problem is None or dispatch.refusal(algorithm, problem, plan.device) is not None:
+                return None
+            if len({algorithm.workspace(p, plan.device, algorithm.config) for p in (problem, step.problem)}) > 1:
+                return None
+            step = replace(step, problem=problem)
+        found.append(step)
+    return found
+
+
+def _of_bits(step, names):
+    """A step's problem with some arrays of its program by bits; None where it has them otherwise."""
+    program, at = getattr(step.problem, "program", None), {name: offset for name, (_, offset) in step.buffers}
+    own = [k for k, name in enumerate(operand_names(program)) if name in names]
+    if len(own) < len(names) or any(at[name] or k >= len(program.operands) or program.operands[k] != ("bool", "matrix")
+                                    for name, k in zip(names, own)):
+        return None
+    number, loads = itertools.count(), []
+    for dtype, access in program.loads:
+        loads.append((dtype, "bits" if access in MEMBERS and next(number) in own else access))
+    stores = [(value, dtype, "bits" if program.inputs + k in own else access) for k, (value, dtype, access) in enumerate(program.stores)]
+    return replace(step.problem, program=replace(program, loads=loads, stores=stores))
 
 
 def _copy_of(t):

@@ -381,4 +381,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             programs=op != "batch_norm_bwd_apply") for op in OPS)
+                             programs=op != "batch_norm_bwd_apply", bits=("loads",)) for op in OPS)

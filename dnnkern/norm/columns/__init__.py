@@ -16,7 +16,7 @@ from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, given_averages_launch, slabs_of, statistics_launch
 from .._channel_view import View, array_strides, program_arguments, statistic_strides, view_of
-from .._channel_vectors import vectors_of
+from .._channel_vectors import lacks_bits, vectors_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
@@ -39,7 +39,14 @@ def supports(problem):
             return f"channels are {channel} elements apart in {name}; expected them side by side"
     if view.values >= 2 ** 30:
         return f"{view.values} values of a channel and image; expected fewer than 2**30"
+    if lacks_bits(problem, view, _vector(problem, view)):
+        return f"the program stores bits; expected all elements of a byte among the {_vector(problem, view)} channels of a thread"
     return None
+
+
+def _vector(problem, view):
+    """Channels of a thread."""
+    return math.gcd(16 // problem.x.itemsize, view.channels)
 
 
 def _words(problem, view, vector, name):
@@ -50,8 +57,8 @@ def _words(problem, view, vector, name):
 
 def columns_of(problem, device):
     """The configuration: as wide as channels fill."""
-    view, itemsize = view_of(problem), problem.x.itemsize
-    vector = math.gcd(16 // itemsize, view.channels)
+    view = view_of(problem)
+    vector = _vector(problem, view)
     words = min(_words(problem, view, vector, name) for name in view.whole if not (problem.result and name == "y"))
     units = view.channels // vector
 
@@ -190,6 +197,6 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                             programs=op != APPLY)
+                             programs=op != APPLY, bits=("loads", "stores"))
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))

@@ -188,6 +188,6 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                             programs=op != APPLY)
+                             programs=op != APPLY, bits=("loads",))
                    for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd",
                               "group_norm_bwd"))
