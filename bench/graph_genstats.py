@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dnnkern.host.dtypes import ITEMSIZE
 
-from .graph_build import Making
+from .graph_build import IO, Making
 
 LAYERS = ((64, 64, 56, 56, 64, 3), (64, 64, 56, 56, 256, 1), (64, 256, 56, 56, 64, 1), (64, 128, 28, 28, 128, 3), (64, 128, 28, 28, 512, 1),
           (64, 512, 28, 28, 128, 1), (64, 256, 28, 28, 256, 3), (64, 256, 14, 14, 256, 3), (64, 1024, 14, 14, 256, 1))
@@ -74,7 +74,7 @@ class GenstatsCase:
         graph, tensor = making.graph, making.tensor
         x = tensor("x")
         if not alone:
-            x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias")))
+            x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias"))).set_data_type(making.cudnn.data_type[IO[self.dtype]])
         y = graph.conv_fprop(x, tensor("w"), padding=[self.sizes[5] // 2] * 2, stride=[1, 1], dilation=[1, 1])
         making.result(y)
         if not alone:

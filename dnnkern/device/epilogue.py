@@ -20,7 +20,8 @@ from . import device_function, f32, f64, i32, i64
 from .activation import Activation, activation_function
 from .convert import element, short_of
 from .fastmath import fma
-from .numeric import float_to_int32, floats_to_bfloat162, floats_to_half2
+from .numeric import float_to_int32, floats_to_bfloat162, floats_to_e4m3x2, floats_to_e5m2x2, floats_to_half2
+from .program_operands import handed_over
 
 if TYPE_CHECKING:
     from .program import Program
@@ -201,6 +202,11 @@ class EpilogueSpec:
         return tuple(types.items())
 
 
+_PAIRS = {"float16": floats_to_half2, "bfloat16": floats_to_bfloat162, "float8_e4m3fn": floats_to_e4m3x2,
+          "float8_e5m2": floats_to_e5m2x2}
+"""Of results that leave two in a word."""
+
+
 @functools.cache
 def make_epilogue(spec, result="storage", given=()):
     """Device function ``epilogue(acc, m, n, e)`` of `spec`; `e` are `EpilogueParams`, or those with more.
@@ -210,11 +216,13 @@ def make_epilogue(spec, result="storage", given=()):
     spec : EpilogueSpec
         Of one whose program has two accumulators, `acc` is a tuple of both.
     result : "storage", "compute", "packed" or "reduced"
-        The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
-        of columns n and n + 1; or the tuple of what the program's reductions are of, for m and n within the matrix, and nothing is stored.
+        The word to store; or the value before rounding; or, for outputs of 16 bits and 8-bit floats, ``epilogue(acc0, acc1, m, n, e)``
+        gives the word of columns n and n + 1; or the tuple of what the program's reductions are of, for m and n within the matrix, and
+        nothing is stored.
     given : tuple of "c", "residual", "bias", and numbers
         With "packed": addends, and the program's operands of these numbers, that are not loaded but handed over,
-        ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column.
+        ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column. Numbers of side outputs: those are stored
+        two columns at a time.
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
@@ -262,6 +270,7 @@ def make_epilogue(spec, result="storage", given=()):
     combine = device_function(lambda acc, m, n, e, others: (T(acc[0]), T(acc[1]))) if spec.is_dual else device_function(combine_parts)
     if result == "reduced":
         return _with_reduced(spec, combine)
+    loaded_combine = combine
     if spec.program:
         combine = _with_program(spec, combine, given)
 
@@ -272,12 +281,14 @@ def make_epilogue(spec, result="storage", given=()):
     if result == "compute":
         return transform
     if result == "packed":
-        if element(spec.output).per_word != 2:
-            raise ValueError(f"make_epilogue: packed results are for 16-bit outputs, not {spec.output}")
-        pack = floats_to_half2 if spec.output == "float16" else floats_to_bfloat162
+        if spec.output not in _PAIRS:
+            raise ValueError(f"make_epilogue: packed results are for outputs of 16 bits and 8-bit floats, not {spec.output}")
+        pack = _PAIRS[spec.output]
         if spec.program:
             from .program import make_cast
             pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
+            if spec.program.stores:
+                return _packed_and_stored(spec, loaded_combine, given, pack)
         if given:
             @device_function
             def packed_given(acc0, acc1, m, n, e, low, high):
@@ -325,6 +336,31 @@ def _with_program(spec, combine, given=()):
             return run(values(value) + others, m, n, e.extras)
         return run(value, m, n, e.extras)
     return combine_and_run
+
+
+def _packed_and_stored(spec, combine, given, pack):
+    """The "packed" epilogue of a program with side outputs."""
+    from .program_pairs import make_pair_program
+    run = make_pair_program(spec.program, spec.compute, spec.short, given)
+    values = device_function(_same) if spec.is_dual else device_function(lambda value: (value,))
+    GIVEN, T = bool(handed_over(spec.program, given)), {"float32": f32, "float64": f64}[spec.compute]
+
+    @device_function
+    def packed_given(acc0, acc1, m, n, e, low, high):
+        row, last = min(m, e.extras[0] - 1), e.extras[1] - 1
+        v, w = combine(acc0, row, min(n, last), e, low), combine(acc1, row, min(n + 1, last), e, high)
+        first, second = run(values(v) + low, values(w) + high, m, n, e.extras)
+        return pack(first, second)
+    if GIVEN:
+        return packed_given
+
+    @device_function
+    def packed(acc0, acc1, m, n, e):
+        row, last = min(m, e.extras[0] - 1), e.extras[1] - 1
+        v, w = combine(acc0, row, min(n, last), e, (T(0),)), combine(acc1, row, min(n + 1, last), e, (T(0),))
+        first, second = run(v, w, m, n, e.extras)
+        return pack(first, second)
+    return packed
 
 
 def _with_reduced(spec, combine):

@@ -32,6 +32,11 @@ def has_strides(access) -> bool:
     return "stride" in MEMBERS[access]
 
 
+def handed_over(program, given):
+    """Of what is `given` to an epilogue, what it does not load: all but side outputs."""
+    return tuple(name for name in given if program is None or isinstance(name, str) or name < program.inputs)
+
+
 def _bounds(program):
     """Members before those of the operands."""
     return 2 if program.stores else 0

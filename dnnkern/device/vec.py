@@ -188,6 +188,7 @@ def _shared(count, scalar):
 
 
 # ``load_shared_4u32(address) -> tuple`` and ``store_shared_4u32(address, a, b, c, d)`` at a `shared_address`
+load_shared_u16, store_shared_u16 = _shared(1, "uint16")
 load_shared_u32, store_shared_u32 = _shared(1, "uint32")
 load_shared_2u32, store_shared_2u32 = _shared(2, "uint32")
 load_shared_4u32, store_shared_4u32 = _shared(4, "uint32")

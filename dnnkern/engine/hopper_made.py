@@ -201,7 +201,7 @@ def _make_stage_columns(program, pairs):
     `hopper_columns.make_columns`. Host function."""
     def pointer(at):
         return device_function(lambda e: e[at])
-    return make_column_words([(pointer(positions_of(program)[k]), program.operands[k][0]) for k in pairs], ROW)
+    return make_column_words([(pointer(positions_of(program)[k]), program.operands[k][0], False) for k in pairs], ROW // 16)
 
 
 @functools.cache

@@ -232,21 +232,23 @@ def steps_of(k, itemsize):
     return ceil_div(k * itemsize, ROW)
 
 
-def rows_for_tma(y, strides, rows, columns):
-    """Whether TMA can write `rows` by `columns` elements of y, of 16 or 32 bits; `strides` are element strides along rows and columns.
+def rows_for_tma(y, strides, rows, columns, of_tile=0):
+    """Whether TMA can write `rows` by `columns` elements of y, of 16 or 32 bits, or floats of 8 where tiles are whole boxes: have a
+    multiple of 128 columns; `strides` are element strides along rows and columns.
 
     It writes 16 bytes at a time: a row that is no multiple of them would be followed by zeros, up to the next one.
     """
     row, column = strides
-    return (y.itemsize in (2, 4) and column == 1 and y.alignment % 16 == 0 and columns * y.itemsize % 16 == 0
+    fits = y.itemsize in (2, 4) or y.dtype in FP8 and of_tile and of_tile % ROW == 0
+    return (fits and column == 1 and y.alignment % 16 == 0 and columns * y.itemsize % 16 == 0
             and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0))
 
 
 @remembered
-def stored_by_tma(parts):
-    """Whether results leave through TMA."""
+def stored_by_tma(parts, columns=0):
+    """Whether results leave through TMA, of tiles with so many columns."""
     batch = parts.batch[0][1][3] if parts.batch else 0
-    return rows_for_tma(parts.y, parts.y_strides, parts.m, parts.n) and batch * parts.y.itemsize % 16 == 0 and batch >= 0
+    return rows_for_tma(parts.y, parts.y_strides, parts.m, parts.n, columns) and batch * parts.y.itemsize % 16 == 0 and batch >= 0
 
 
 def y_argument(parts):

@@ -17,10 +17,10 @@ from ..device.program import positions_of
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
-from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
+from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
 from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
-from .hopper_columns import make_columns
+from .hopper_columns import in_columns, make_columns, span_of
 from .stores import make_epilogue_of, make_group_store
 from .tile_states import WARP_ROWS, Reducing, reduces
 
@@ -33,7 +33,7 @@ def stores_aside(spec):
 @functools.cache
 def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source)``: 128 bytes of columns of a
-    fragment, from acc[j] on.
+    fragment, from acc[j] on. Results of 8 bits are floats.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
     rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in a box at `source` as
@@ -41,13 +41,14 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
     `pairs` for `span` bytes, from which its pair number `first` is the first. Of 16-bit results rows may be `width` = 64 bytes wide, in the
     swizzle of as many. `apart`: see `stores.make_epilogue_of`.
     """
-    halves = element(spec.output).storage.itemsize == 2
+    itemsize = element(spec.output).storage.itemsize
     given = (() if staged is None else (staged,)) + pairs
-    epilogue = make_epilogue_of(spec, "packed" if halves else "storage", given, apart)
-    bits, ADDEND, PAIRS, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, bool(pairs), width == ROW
-    CLAMPED = not stores_aside(spec)
+    epilogue = make_epilogue_of(spec, "packed" if itemsize < 4 else "storage", given, apart)
+    bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
+    PAIRS = bool(in_columns(spec, pairs))
+    CLAMPED, GIVEN = not stores_aside(spec), ADDEND or PAIRS
 
-    if given:
+    if GIVEN:
         values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, span or width)[2])
 
         @device_function
@@ -55,7 +56,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
             low, high = values(columns, j, addend)
             return epilogue(acc, k, row, column, e, low, high)
 
-    if halves:
+    if itemsize == 2:
         @device_function
         def fill_part(pair, s):
             acc, j, line, chunk0, r0, r1, column, last, e, columns, first, before = s
@@ -82,6 +83,26 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
             line = buffer + u32(warp * 16 + (lane & 15)) * width
             fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e, columns, first,
                          buffer - source))
+    elif itemsize == 1:
+        @device_function
+        def fill_part(block, s):
+            acc, j, line, row, r0, r1, column, last, e, columns, first = s
+            c = column + block * 8
+            if CLAMPED:
+                c = min(c, last)
+            at, k = line + u32((block >> 1) ^ row) * 16 + u32(block & 1) * 8, j + block * 4
+            if PAIRS:
+                low, high = word(acc, k, r0, c, e, columns, first + block, 0), word(acc, k + 2, r1, c, e, columns, first + block, 0)
+            else:
+                low, high = epilogue(acc, k, r0, c, e), epilogue(acc, k + 2, r1, c, e)
+            store_shared_u16(at, low)
+            store_shared_u16(at + 8 * ROW, high)
+        fill_all = unrolled(16, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source):
+            line = buffer + u32(warp * 16 + (lane >> 2)) * ROW + u32(lane & 3) * 2
+            fill_all(0, (acc, j, line, lane >> 2, r0, r1, column, n - 2, e, columns, first))
     else:
         @device_function
         def fill_part(block, s):
@@ -181,7 +202,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns,
     states, own])`` for 64 rows of results.
 
-    Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
+    Results of 8, 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
     rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
@@ -190,20 +211,19 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     `keeps`: see `make_reduced_store`. `apart`: see `stores.make_epilogue_of`; `tile` is then the tile of results.
     """
     itemsize = element(spec.output).storage.itemsize
-    halves, PER = itemsize == 2, 16 // itemsize
-    WIDTH = 64 if halves else 32
+    PER, WIDTH = 16 // itemsize, ROW // itemsize
     BLOCKS = WIDTH // 8
     BOXES = tile.bn // WIDTH
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill = make_fill(spec, staged, pairs=pairs, span=tile.boxes * ROW if ahead else ROW, apart=apart)
+    fill = make_fill(spec, staged, pairs=pairs, span=span_of(spec, tile.bn) if ahead else ROW, apart=apart)
     free, ADDS = make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
     STAGED, AHEAD, CLAMPED = staged is not None and not by_ring, BUFFERS > 1, not stores_aside(spec)
     arrive, leave = make_addend_box(tile) if by_ring else (None, None)
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
-    (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(pairs)
+    (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(in_columns(spec, pairs))
     after, reduced = make_reduced_store(spec, tile.bn, BLOCKS, keeps and 4 * tile.consumers)
 
     @device_function

@@ -4,6 +4,7 @@ import functools
 from ..device import device_function, i32, u32
 from ..device.convert import element
 from ..device.epilogue import make_epilogue
+from ..device.program_operands import handed_over
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, store2, store4
 
@@ -22,7 +23,7 @@ def make_epilogue_of(spec, result, given=(), apart=0):
         of = device_function(lambda acc, k: acc[k])
     if result != "packed":
         return device_function(lambda acc, k, m, n, e: epilogue(of(acc, k), m, n, e))
-    if given:
+    if handed_over(spec.program, given):
         return device_function(lambda acc, k, m, n, e, low, high: epilogue(of(acc, k), of(acc, k + 1), m, n, e, low, high))
     return device_function(lambda acc, k, m, n, e: epilogue(of(acc, k), of(acc, k + 1), m, n, e))
 

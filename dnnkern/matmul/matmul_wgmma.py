@@ -141,7 +141,7 @@ def build(problem, device, config):
     tile = config.tile
     parts = _parts_of(problem, device, tile)
     a, b = operands_of(parts, problem.math)
-    by_tma, keeps = stored_by_tma(parts), parts.row_tiles > 0
+    by_tma, keeps = stored_by_tma(parts, tile.bn), parts.row_tiles > 0
     tiles, place = locate_arguments(parts, tile, a, b, by_row=keeps)
     operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
                 "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}

@@ -100,7 +100,7 @@ def kernel(special):
 def _special(problem, tile):
     """What the kernel is compiled for."""
     parts, (a, b, _) = roles(problem), operands(problem)
-    by_tma, extras = stored_by_tma(parts), numbered_operands(problem, parts.operand_steps)
+    by_tma, extras = stored_by_tma(parts, tile.bn // 2), numbered_operands(problem, parts.operand_steps)
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
     pairs = paired_columns(parts.epilogue, extras) if by_tma else ()
     return Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,

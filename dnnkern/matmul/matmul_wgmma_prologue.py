@@ -136,7 +136,7 @@ def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     parts, tile = keeping(parts_of(problem), config.tile, slots_of(config.tile, device)), config.tile
     a, b = operands_of(parts)
-    by_tma, making, keeps = stored_by_tma(parts), parts.making[0], parts.row_tiles > 0
+    by_tma, making, keeps = stored_by_tma(parts, tile.bn), parts.making[0], parts.row_tiles > 0
     tiles, place = locate_arguments(parts, tile, a, b, by_row=keeps)
     special = Specialisation(tile, (making.made.dtype, b.tensor.dtype, a.major, b.major), parts.epilogue, by_tma,
                              not by_tma and store_width(parts, 2) == 2, keeps=keeps)

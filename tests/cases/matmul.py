@@ -426,6 +426,8 @@ def _cases():
     case("16x16x64-tn-b-e4m3", 16, 16, 64, e5m2, dtype_b=e4m3, ta=True)
     for out in ("float32", "float16", e4m3, e5m2):
         case(f"to-{SHORT[out]}-20x24x16", 20, 24, 16, e4m3, out_dtype=out)
+    case("to-e4m3-boxes-34x144x16-nt", 34, 144, 16, e4m3, out_dtype=e4m3, tb=True, alpha=0.5)  # 16 columns into the second of TMA
+    case("program-chain-to-e5m2-boxes-34x144x16-nt", 34, 144, 16, e4m3, out_dtype=e5m2, tb=True, program="chain")
     case("saturates", 12, 20, 16, e4m3, out_dtype=e4m3, alpha=300.0)
     case("saturates-to-e5m2", 12, 20, 16, e5m2, out_dtype=e5m2, alpha=30000.0, bias="column")
     case("scale-tensor-32x32x64-nt", 32, 32, 64, e4m3, tb=True, scale_a="tensor", scale_b="number")
