@@ -102,12 +102,20 @@ def conv_dgrad_drelu(b):
     b.output(b.graph.relu_backward(b.dgrad(), b.input(IMAGE)))
 
 
-@documented(launches=4, ops=3, scratch=0.1)
-def conv_dgrad_drelu_dbn_weight(b):
+def dbn_weight_of_dgrad(b, count):
     dz = b.output(b.graph.relu_backward(b.dgrad(), b.input(IMAGE)))
-    found = b.graph.dbn_weight(dz, b.input(IMAGE), b.weight(), b.weight(), b.weight())
-    for t in found[:2]:
+    for t in b.graph.dbn_weight(dz, b.input(IMAGE), b.weight(), b.weight(), b.weight())[:count]:
         b.output(t, T.FLOAT)
+
+
+@documented(launches=2, scratch=0.1)
+def conv_dgrad_drelu_dbn_weight(b):
+    dbn_weight_of_dgrad(b, 2)
+
+
+@documented(launches=3, ops=2, scratch=0.1)
+def conv_dgrad_drelu_dbn_weight_and_coefficients(b):
+    dbn_weight_of_dgrad(b, 5)
 
 
 @documented(launches=2, scratch=1.0)

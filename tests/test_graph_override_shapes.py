@@ -358,3 +358,34 @@ def test_what_is_inferred_of_the_same_shapes_is_the_same(seed):
     for t, new in zip(sorted(spec.tensors, key=lambda t: t.uid), sorted(made.tensors, key=lambda t: t.uid)):
         assert (t.uid, t.dim, t.dtype, t.virtual) == (new.uid, new.dim, new.dtype, new.virtual)
         assert t.virtual or t == new
+
+
+@pytest.mark.parametrize("serialized", [False, True])
+def test_a_node_that_is_spelled_out(serialized):
+    """`dbn_weight`, whose sums are the convolution's kernel's: its uids, other shapes, serialized or not."""
+    graph = graph_of()
+    dim = [2, 4, 3, 5]
+    stride = [60, 1, 20, 4]
+    x, z = graph.tensor(dim, stride, name="x"), graph.tensor(dim, stride, name="z")
+    w = graph.tensor([4, 4, 1, 1], [4, 1, 4, 4], name="w")
+    mean, rstd, scale = (graph.tensor([1, 4, 1, 1], [4, 1, 4, 4]) for _ in range(3))
+    results = graph.dbn_weight(graph.conv_fprop(x, w), z, mean, rstd, scale)
+    for t in results:
+        t.set_output(True)
+    graph.build(A)
+    assert [part.op for part in graph.explain().parts] == ["conv_fwd", "fused_pointwise"]
+    uids = [t.get_uid() for t in (x, w, z, mean, rstd, scale, *results)]
+    if serialized:
+        data, graph = graph.serialize(), graph_of()
+        graph.deserialize(data)
+    for n in (2, 3):
+        xs, zs = (channels_last(draw((n, 4, 3, 5), k)) for k in (1, 2))
+        ws, small = channels_last(draw((4, 4, 1, 1), 3)), [draw((1, 4, 1, 1), k) for k in (4, 5, 6)]
+        found = [np.full((1, 4, 1, 1), np.nan, np.float32) for _ in results]
+        run(graph, dict(zip(uids, (xs, ws, zs, *small, *found))), workspace=1 << 14)
+        (m, r, s), v = (a.astype(float) for a in small), zs.astype(float)
+        d = np.einsum("nchw,kc->nkhw", xs.astype(float), ws[:, :, 0, 0].astype(float))
+        dscale, dbias, count = (d * (v - m) * r).sum((0, 2, 3), keepdims=True), d.sum((0, 2, 3), keepdims=True), n * 15
+        eq_x = -s * r * dscale * r / count
+        for have, want in zip(found, (dscale, dbias, s * r, eq_x, -(s * r * dbias / count + eq_x * m)), strict=True):
+            close(have, want, factor=64, scale=32)

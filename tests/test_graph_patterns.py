@@ -88,15 +88,36 @@ def conv_dgrad_drelu(b):
     b.output(b.node("relu_backward", lambda d, v: d * (v > 0), dgrad(b), image(b)))
 
 
-@pattern("conv_bwd_data", "batch_norm_bwd", "fused_pointwise")
-def conv_dgrad_drelu_dbn_weight(b):
-    dz = b.rounded(b.node("relu_backward", lambda d, v: d * (v > 0), dgrad(b), image(b)))
+def dbn_weight_of(b, dz):
+    """All results of `dbn_weight`, of a gradient and another image."""
     x, mean, rstd, scale = image(b), b.weight(8), b.weight(8, low=0.5), b.weight(8)
-    found = b.graph.dbn_weight(dz, x, mean, rstd, scale)
-    d, v, m, r = (b.values[t] for t in (dz, x, mean, rstd))
-    b.known(found[:2], ((d * (v - m) * r).sum((0, 2, 3), keepdims=True), d.sum((0, 2, 3), keepdims=True)))
-    b.output(dz)
-    b.output(*found[:2])
+    found = b.graph.dbn_weight(dz, x, mean, rstd, scale, name="dbn")
+    d, v, m, r, s = (b.values[t] for t in (dz, x, mean, rstd, scale))
+    dscale, dbias, count = (d * (v - m) * r).sum((0, 2, 3), keepdims=True), d.sum((0, 2, 3), keepdims=True), d.size // d.shape[1]
+    eq_x = -s * r * dscale * r / count
+    return b.known(found, (dscale, dbias, s * r, eq_x, -(s * r * dbias / count + eq_x * m)))
+
+
+def drelu_of_dgrad(b):
+    return b.rounded(b.node("relu_backward", lambda d, v: d * (v > 0), dgrad(b), image(b)))
+
+
+@pattern("conv_bwd_data", launches=2)
+def conv_dgrad_drelu_dbn_weight(b):
+    """The sums are the convolution's kernel's, of what it stores."""
+    dz = drelu_of_dgrad(b)
+    b.output(dz, *dbn_weight_of(b, dz)[:2])
+
+
+@pattern("conv_bwd_data", "fused_pointwise", launches=3)
+def conv_dgrad_drelu_dbn_weight_and_what_follows_from_its_sums(b):
+    """One small kernel more; the gradient itself is nobody's."""
+    b.output(*dbn_weight_of(b, drelu_of_dgrad(b)))
+
+
+@pattern("conv_bwd_data", "fused_pointwise", launches=3)
+def conv_dgrad_dbn_weight_of_coefficients_alone(b):
+    b.output(*dbn_weight_of(b, b.rounded(dgrad(b)))[2:])
 
 
 @pattern("fused_pointwise", "conv_bwd_filter")

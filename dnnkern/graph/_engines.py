@@ -15,7 +15,7 @@ from ._enums import behavior_note, heur_mode, knob_type
 from ._errors import InvalidValue, cudnnGraphNotSupportedError
 from ._kernels import WORTH_COMPILING
 from ._lower import lower
-from ._partition import between, cuts
+from ._partition import between, cuts, spelled_cuts
 from ._plan import choose, library_notes
 from ._tune import known_plans
 from .ops import OPERATIONS
@@ -130,7 +130,8 @@ class Engines:
     kernels : KernelCache, optional
         That its plans share.
     cut : int, optional
-        Which of `cuts(spec)`, or after them of `between(spec)`; default: that of `cuts` with the least predicted time, and all others.
+        Which of `spelled_cuts(spec)`, `cuts(spec)` and `between(spec)`, one after the other; default: that of the first two with the least
+        predicted time, and all others.
     sm_count : int, optional
         Multiprocessors that plans are made for; default: all.
     device : Device, optional
@@ -140,11 +141,11 @@ class Engines:
     def __init__(self, spec, kernels=None, cut=None, sm_count=None, device=None):
         self.spec, self.device, self._first = spec, _with_so_many(device or device_of(current_device()), sm_count), None
         self.kernels = kernels = None if HOST_MEMORY and not self.device.is_here else kernels  # another process compiles them there
-        found = cuts(spec)
+        found = [*spelled_cuts(spec), *((spec, parts) for parts in cuts(spec))]
         self._between = len(found) if cut is None else None  # the number of the first of them
         if cut is not None and cut >= len(found):
-            found += between(spec)
-        made = [Cut(spec, k, parts, self.device, kernels) for k, parts in enumerate(found) if cut in (None, k)]
+            found += [(spec, parts) for parts in between(spec)]
+        made = [Cut(of, k, parts, self.device, kernels) for k, (of, parts) in enumerate(found) if cut in (None, k)]
         if not made:
             raise InvalidValue(f"cut {cut} of {len(found)}")
         best = made[0] if len(made) == 1 else min(made, key=lambda c: c.cost)

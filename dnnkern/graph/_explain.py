@@ -143,7 +143,8 @@ def _quoted(text):
 def explain(engines) -> Explanation:
     """That of the plan which the estimates choose."""
     from .. import dispatch
-    spec, plan = engines.spec, engines.first()
+    plan = engines.first()
+    spec = plan.spec
     parts = []
     for step, algorithm in zip(plan.steps, plan.algorithms):
         others = () if algorithm is None else tuple(

@@ -123,6 +123,11 @@ class GraphSpec:
     compute: str = "NOT_SET"
     name: str = ""
 
+    @property
+    def origin(self):
+        """The graph as the caller made it."""
+        return self
+
     def tensor(self, uid) -> TensorSpec:
         """The tensor of a uid."""
         try:

@@ -10,7 +10,7 @@ from ._errors import AttributeNotSet, InvalidValue, ShapeDeductionFailed
 from ._infer import GraphNode
 from ._inner import InnerNodes
 from ._ir import GraphSpec
-from ._partition import between, cuts
+from ._partition import between, cuts, spelled_cuts
 from ._tensor import sizes, tensor_of
 from .ops import OPERATIONS
 
@@ -32,13 +32,14 @@ def overridden(pygraph, plan, uids, shapes, strides):
     cudnnGraphNotSupportedError
         What no algorithm can do.
     """
-    spec = respecified(pygraph, plan.spec, _checked(plan.spec, uids, shapes, strides))
-    _check_groups(plan.spec, spec)
-    found = cuts(spec)
+    built = plan.spec.origin
+    spec = respecified(pygraph, built, _checked(built, uids, shapes, strides))
+    _check_groups(built, spec)
+    found = [*spelled_cuts(spec), *((spec, parts) for parts in cuts(spec))]
     if plan.cut >= len(found):
-        found += between(spec)
+        found += [(spec, parts) for parts in between(spec)]
     number = min(plan.cut, len(found) - 1)
-    cut, forced = Cut(spec, number, found[number], plan.device, plan.kernels), {}
+    cut, forced = Cut(found[number][0], number, found[number][1], plan.device, plan.kernels), {}
     if [step.op for step in cut.steps] == [step.op for step in plan.steps]:
         forced = {k: a for k, (a, step) in enumerate(zip(plan.algorithms, cut.steps)) if a is not None and _suits(a, step, plan.device)}
     made = cut.plan(plan.engine, forced=forced)

@@ -8,6 +8,7 @@ import itertools
 from ._ir import over_of, prologue
 from ._rows import has_rows, is_pointwise, is_reduction, refusal
 from ._rows import split as split_rows
+from ._spell import spelled
 from ._views import halved, views
 from .ops import OPERATIONS
 
@@ -28,6 +29,17 @@ def cuts(spec) -> list:
         if len(together) < len(found[0]):
             found.insert(0, together)
     return found
+
+
+def spelled_cuts(spec) -> list:
+    """[(graph, parts)] of what is tried before `cuts`: the first cut of the graph spelled out (`_spell`), if sums that are spelled out are
+    of an anchor's kernel there; else nothing."""
+    other = spelled(spec)
+    if other is None:
+        return []
+    known, first = set(map(id, spec.nodes)), cuts(other)[0]
+    of_anchors = any(is_reduction(n) and id(n) not in known and not has_rows(part) for part in first if len(part) > 1 for n in part)
+    return [(other, first)] * of_anchors
 
 
 def between(spec) -> list:

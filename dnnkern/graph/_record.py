@@ -10,7 +10,7 @@ def plan_of(engines, record) -> Plan:
     if len(known) != len(cut.steps):
         raise UnsupportedGraphFormat(f"deserialize: the plan has {len(known)} steps; the graph has {len(cut.steps)}")
     algorithms = tuple(_algorithm_of(step, one, engines.device) for step, one in zip(cut.steps, known))
-    return Plan(engines.spec, cut.steps, cut.temporaries, algorithms, engines.device, int(record["engine"]), engines.kernels,
+    return Plan(cut.spec, cut.steps, cut.temporaries, algorithms, engines.device, int(record["engine"]), engines.kernels,
                 cut=cut.number)
 
 

@@ -53,6 +53,8 @@ class Operation:
         Those of `makes` whose tensors are results as well, where something else reads them.
     callbacks : callable(node, arguments), optional
         Of an anchor that runs callables of the caller's: keeps with the node what they add to the graph (`_inner`).
+    spelled : callable(do), optional
+        Adds nodes that compute the same to a `_spell.Spelling`; False where there are none.
     alone : str, optional
         Of an anchor that runs no program: why nothing else runs in its kernel.
     takes : callable(spec, node, others, outside), optional
@@ -71,7 +73,7 @@ class Operation:
         self.signature = inspect.Signature([first, *parameters])
         self.own = frozenset(inspect.signature(function).parameters)
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
-        self.callbacks = self.alone = None
+        self.callbacks = self.alone = self.spelled = None
         self.makes = self.keeps = self.shares = ()
 
     def infer(self, function):
@@ -82,6 +84,11 @@ class Operation:
     def lower(self, function):
         """Decorate the lowering."""
         self.lower_node = function
+        return function
+
+    def spell(self, function):
+        """Decorate what spells the operation out as nodes."""
+        self.spelled = function
         return function
 
     def calls(self, function):

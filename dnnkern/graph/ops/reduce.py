@@ -195,12 +195,28 @@ def _(part):
                                                for name, port in (("mean", "MEAN"), ("rstd", "INV_VARIANCE"))}},
                  {"dx": None, "dgamma": squeezed(dscale, (1,)), "dbeta": squeezed(dbias, (1,))}, layout=layout)
     do = Arithmetic(part, compute, dscale.shape)
-    by_scale, by_bias, rstd, mean = do.load(dscale), do.load(dbias), do.of("INV_VARIANCE"), do.of("MEAN")
-    count = do.constant(math.prod(dim) // max(dim[1], 1))
+    store(part, do, _of_sums(do, do.load(dscale), do.load(dbias), dim))
+
+
+def _of_sums(do, by_scale, by_bias, dim):
+    """{port: value} of the weights' gradients and of the coefficients, by which an input of these dims gets its gradient."""
+    rstd, mean, count = do.of("INV_VARIANCE"), do.of("MEAN"), do.constant(math.prod(dim) // max(dim[1], 1))
     eq_dy = do("mul", do.of("SCALE"), rstd)
     eq_x = do("neg", do("mul", eq_dy, do("div", do("mul", by_scale, rstd), count)))  # of -eq_dy * dscale / n * (x - mean) * rstd
     eq_bias = do("neg", do("add", do("mul", eq_dy, do("div", by_bias, count)), do("mul", eq_x, mean)))
-    store(part, do, {"DSCALE": by_scale, "DBIAS": by_bias, "EQ_SCALE_DY": eq_dy, "EQ_SCALE_X": eq_x, "EQ_BIAS": eq_bias})
+    return {"DSCALE": by_scale, "DBIAS": by_bias, "EQ_SCALE_DY": eq_dy, "EQ_SCALE_X": eq_x, "EQ_BIAS": eq_bias}
+
+
+@dbn_weight.spell
+def _(do):
+    """The two sums of columns are those of a product or a convolution whose result DY is made of; the rest is a small kernel."""
+    types = {do.spec.tensor(do.of(port)).dtype for port in ("DY", "X")}
+    if do.node.compute != "FLOAT" or not types <= {"FLOAT", "HALF", "BFLOAT16"}:
+        return False
+    x, dy, mean = do.of("X"), do.of("DY"), do.of("MEAN")
+    normalized = do("mul", do("sub", x, mean), do.of("INV_VARIANCE"))
+    do.results(_of_sums(do, do.sum(do("mul", dy, normalized), do.of("SCALE")), do.sum(dy, do.of("SCALE")), do.dim(x)))
+    return True
 
 
 # ---- softmax
