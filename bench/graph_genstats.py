@@ -74,7 +74,8 @@ class GenstatsCase:
         graph, tensor = making.graph, making.tensor
         x = tensor("x")
         if not alone:
-            x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias"))).set_data_type(making.cudnn.data_type[IO[self.dtype]])
+            x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias")))
+            x.set_data_type(making.cudnn.data_type[IO[self.dtype]])
         y = graph.conv_fprop(x, tensor("w"), padding=[self.sizes[5] // 2] * 2, stride=[1, 1], dilation=[1, 1])
         making.result(y)
         if not alone:

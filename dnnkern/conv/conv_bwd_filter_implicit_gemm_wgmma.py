@@ -26,7 +26,7 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap, sm_issue_seconds
+from ..engine.cost import Cost, contend, overlap
 from ..engine.functions import steps_instructions
 from ..engine.hopper import ROW, Tile, make_product
 from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments,
@@ -39,7 +39,7 @@ from ..engine.split_k import sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
 from ._prologue import making_of_image, prologue_refusal
-from ._filter_wgmma import (PIXELS, WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
+from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
                             place_arguments, shape_of, spatial_dims, types_refusal)
 
 COST = constants("conv/filter_wgmma")
@@ -180,9 +180,9 @@ def estimate(problem, device, config):
     read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
     product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=narrow)
     if problem.prologue_a is not None:
-        instructions = COST.piece + 8 * COST.function * steps_instructions(problem.prologue_a.program)
-        stage = sm_issue_seconds(instructions * PIXELS * tile.bn / 8 * tile.blocks, device)
-        product = overlap(product, Cost(issue=stage * steps * ceil_div(tiles, device.sms * tile.blocks)))
+        box = COST.box + COST.function * steps_instructions(problem.prologue_a.program)
+        stage = (COST.stage + ceil_div(tile.bn, config.width) * box) * tile.blocks / device.clock_hz
+        product = contend(2, product, Cost(issue=stage * steps * ceil_div(tiles, device.sms * tile.blocks)))
     work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
     return work if _is_direct(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
 

@@ -131,9 +131,10 @@ row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     l2=56e3, deeper=1.1, partly=1.6)
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
-    "with copies of half the width, a guess; s of a launch; instructions of 8 elements that are made, and those of one for each that its "
-    "functions are counted with, as conv/halo's", ("narrow", "start", "piece", "function"),
-    l2=24.5, narrow=0.1, start=3e-6, piece=40, function=0.4)
+    "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
+    "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`)",
+    ("narrow", "start", "stage", "box", "function"),
+    l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
 row("conv/slabs", h200("h200-conv.md"),
     "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
     "each time that there are twice as many; share of bytes of sums", ("start",),
