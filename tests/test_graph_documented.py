@@ -275,6 +275,14 @@ def attention_with_a_soft_cap(b):
     b.output(o, T.BFLOAT16)
 
 
+@documented(launches=2, scratch=0.26)  # the first turns the values, into the workspace, and sets the largest magnitudes to zero
+def attention_of_fp8_with_its_largest_magnitudes(b):
+    factors = [b.input((1, 1, 1, 1), T.FLOAT) for _ in range(6)]
+    o, stats, *maxima = b.graph.sdpa_fp8(*(b.input(HEADS, T.FP8_E4M3) for _ in range(3)), *factors, attn_scale=0.1, generate_stats=True)
+    for t, dtype in ((o, T.FP8_E4M3), (stats, T.FLOAT), *((t, T.FLOAT) for t in maxima)):
+        b.output(t, dtype)
+
+
 # ---- memory bound
 
 def of_rows(b, t, mode):

@@ -81,7 +81,9 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most):
 
 @pytest.mark.parametrize("words, most", [("4x16x4096x128 e4m3 --lse --scales", 3), ("4x32x4096x64 e5m2 --causal", 3),
                                          ("4x16x2048x192 e4m3 --value-size 128 --kv-heads 4 --window=1000,0", 1),
-                                         ("4x16x2048x256 e4m3 --causal --lse", 2), ("2x8x1000x96 e4m3 --out-dtype f32", 2),
+                                         ("4x16x2048x256 e4m3 --causal --lse", 2), ("4x16x4096x128 e4m3 --lse --scales --quantized", 2),
+                                         ("4x16x4096x64 e5m2 --causal --quantized --out-dtype e5m2", 1),
+                                         ("2x8x1000x96 e4m3 --out-dtype f32", 2),
                                          ("2x4x512x64 e4m3 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 1)])
 def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most):
     """As with 16 bits, but four probabilities a word, rounded and put together by two instructions."""
@@ -98,6 +100,8 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most):
         assert not code.doubles and not code.divisions, variant
         assert code.count("UBLKCP") > 0 and code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]), variant
         assert code.count("ATOMG") == config.drawn, variant
+        # a warp's largest magnitudes, once: those of a tile's scores are there anyway, and each sum is compared once
+        assert code.count("REDG") == code.count("REDG.E.MAX") == 2 * config.quantized.amax_s, variant
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32 --lse", 9), ("4x16x2048x128 f32 --causal", 5),

@@ -38,6 +38,7 @@ REGISTERS = {
     "adaptive_layernorm_gelu": (56,),
     "causal_attention": (6, 168),
     "attention_with_a_soft_cap": (168,),
+    "attention_of_fp8_with_its_largest_magnitudes": (32, 168),
     "softmax_of_primitive_nodes": (79,),
     "amax_scale_cast": (71,),
     "comparisons_and": (42,),

@@ -9,6 +9,8 @@ BLOCK = 128
 """Queries, and keys, of a block of a block mask."""
 SCALES = ("scale_q", "scale_k", "scale_v")
 """Factors of 8-bit floating operands, forward."""
+FACTORS, AMAX = ("scale_s", "descale_s", "scale_o"), ("amax_s", "amax_o")
+"""Factors of their probabilities and of the result; results, largest magnitudes of these."""
 
 
 def expect(op, name, t, dtypes, shape):
@@ -111,10 +113,18 @@ def check_factors(problem, names):
             raise ValueError(f"{problem.op}: {name} has shape {t.shape}; expected one element")
 
 
+def check_quantization(problem):
+    """Raise unless factors of probabilities and of the result, and their largest magnitudes, are one float32 each, of 8-bit operands."""
+    check_factors(problem, ((name, problem.q) for name in (*FACTORS, *AMAX)))
+    for name in AMAX:
+        if getattr(problem, name) is not None and not problem.o.size:
+            raise ValueError(f"{problem.op}: {name} of a result of shape {problem.o.shape}; expected one with elements")
+
+
 def check_factor_values(problem, arrays):
     """ValueError where a factor is not positive; waits for the device."""
     from ..host.check import to_host
-    for name in SCALES:
+    for name in (*SCALES, *FACTORS):
         if arrays.get(name) is not None and not 0 < (value := to_host(arrays[name]).item()) < math.inf:
             raise ValueError(f"{problem.op}: {name} is {value}; expected a positive number")
 

@@ -29,15 +29,21 @@ quad_max, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_online_softmax(width, first, raised=0.0):
+def make_online_softmax(width, first, raised=0.0, exact=False):
     """Device function ``online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack)`` -> whether accumulators have to be
     scaled, by `rescale`.
 
     The scores of a tile of `width` keys become exponentials of score - ref_max. The reference maximum rises only where a score exceeds it
     by the slack, SLACK / scale. The maxima of the first `first` keys come first, then those of the others: exponentials of the first,
     which the special function units compute, are in flight meanwhile; lanes exchange nothing unless some reference rises. Exponentials
-    and row_sum are 2**raised times as large as ref_max says. `most` is scratch.
+    and row_sum are 2**raised times as large as ref_max says. `most` is scratch; `exact`: most[2] and most[3] become the
+    largest of the thread's scores so far.
     """
+    @device_function
+    def keep_largest(most):
+        for h in range(2):
+            most[2 + h] = fmax(most[2 + h], most[h])
+
     @device_function
     def raise_reference(row_max, ref_max, row_sum, rescale, most, scale):
         """To the maxima of the quads; `most` becomes what exponentials by the former references are multiplied by."""
@@ -85,12 +91,16 @@ def make_online_softmax(width, first, raised=0.0):
     def online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack):
         rescale[0], rescale[1], rescaled = f32(1), f32(1), False
         most[0], most[1] = largest_first(x, 0), largest_first(x, 1)
+        if exact:
+            keep_largest(most)
         if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
             raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
             rescaled = True
         first_exponentials(x, ref_max, row_sum, 0, scale)
         first_exponentials(x, ref_max, row_sum, 1, scale)
         most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
+        if exact:
+            keep_largest(most)
         if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
             raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
             scale_rows(x, EARLIER, most)

@@ -2,12 +2,13 @@
 ``64x32x8192x128 bf16 --kv-heads 8 --page 64``; rotary embeddings ``4x16x4096x128 bf16 --pairs 64``."""
 import argparse
 import functools
+from dataclasses import replace
 
 from ..host.products import default_output
 from ..host.tensor import Tensor
 from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
 from ..host.words import sizes_word
-from ._checks import SCALES
+from ._checks import AMAX, FACTORS, SCALES
 from ._calls import BACKWARD_MORE, FORWARD_MORE, make_backward, make_forward
 from ._layout import LAYOUTS
 from ._problem import SdpaGradientProblem, SdpaProblem
@@ -58,6 +59,7 @@ def add_arguments(op, parser):
         parser.add_argument("--lse", action="store_true", help="also return the log-sum-exp")
         parser.add_argument("--out-dtype", type=dtype_word, help="output dtype for fp8; default: bf16")
         parser.add_argument("--scales", action="store_true", help="fp8 scales of q, k and v")
+        parser.add_argument("--quantized", action="store_true", help="fp8 scales of probabilities and result, and their largest magnitudes")
 
 
 def of_scores(shape, full, dtype):
@@ -100,8 +102,9 @@ def make(op, arguments):
                keys if a.ragged or page else 0)
     if op == "sdpa_fwd":
         scales = [Tensor.packed((1,), "float32") if a.scales else None] * len(SCALES)
-        return make_forward((*given, *more, *scales, None, None, *map(last.get, FORWARD_MORE)), None, a.out_dtype, *options,
-                            with_lse=a.lse, with_stats=a.stats, aliases=frozenset())
+        found = make_forward((*given, *more, *scales, None, None, *map(last.get, FORWARD_MORE)), None, a.out_dtype, *options,
+                             with_lse=a.lse, with_stats=a.stats, aliases=frozenset())
+        return replace(found, **dict.fromkeys((*FACTORS, *AMAX), Tensor.packed((1,), "float32"))) if a.quantized else found
     forward = make_forward((*given, *more, *(None,) * 5, *map(last.get, FORWARD_MORE)), None, None, *options, with_lse=True,
                            aliases=frozenset())
     saved = forward.o, *given, forward.o, forward.lse
@@ -203,7 +206,7 @@ _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal
           "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths",
           "2x2x9x8 bf16 --mask pairs --causal", "2x2x9x8 f16 --ragged --causal", "2x2x9x8 f32 --dropout-mask pairs")
 _FORWARD = ("2x2x9x8 bf16 --page 4 --keys 14", "2x2x9x8 f32 --stats --lse", "1x1x140x8 bf16 --block-mask")
-_BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
+_BYTES = ("2x2x70x64 e4m3 --scales --causal --quantized", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
             "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse",

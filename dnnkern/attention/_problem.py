@@ -10,7 +10,8 @@ from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8, OUTPUTS
 from ..host.tensor import Tensor
-from ._checks import (SCALES, check_beside, check_bias, check_block_mask, check_broadcast, check_factors, check_number, check_sink, expect)
+from ._checks import (AMAX, FACTORS, SCALES, check_beside, check_bias, check_block_mask, check_broadcast, check_factors, check_number,
+                      check_quantization, check_sink, expect)
 from ._layout import LAYOUTS, PAGES, ROW_NUMBERS, Layout
 from ._score_mod import WithScoreMod
 
@@ -200,7 +201,7 @@ class _Attention(Layout, WithScoreMod):
 
     def operand_values(self, name):
         """Full lengths, offsets of equally long sequences, sums of exponentials as of normal scores, factors of 1."""
-        if name in SCALES:
+        if name in (*SCALES, *FACTORS):
             return 1.0
         if name in ("seq_len_q", "seq_len_kv"):
             return self.rows if name.endswith("q") else self.keys
@@ -227,7 +228,8 @@ class _Attention(Layout, WithScoreMod):
             t = getattr(self, name, None)
             if t is not None and not name.startswith("cu"):
                 found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
-        found += "".join(f" {name}" for name in (*SCALES, *self.ragged_names, *PAGES) if getattr(self, name, None) is not None)
+        names = *SCALES, *FACTORS, *AMAX, *self.ragged_names, *PAGES
+        found += "".join(f" {name}" for name in names if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
         found += f" score_mod {self.score_mod}" if self.score_mod is not None else ""
         return found + (f" dropout {self.dropout:g}" * (self.dropout > 0)) + seeds.in_words(self)
@@ -275,6 +277,10 @@ class SdpaProblem(_Attention):
     score_max, score_sum_exp : Tensor or None
         Results: the largest score of a row, and the sum of exponentials relative to it.
     ragged_score_max, ragged_score_sum_exp : Tensor or None
+    scale_s, descale_s, scale_o : Tensor or None
+        Factors of 8-bit probabilities, and of the result (see `_quantization`).
+    amax_s, amax_o : Tensor or None
+        Results: the largest probability, and the largest magnitude of the result before `scale_o`.
     score_mod : Program or None
         What scaled products become scores by, without a bias, ALiBi and a cap (see `_score_mod`).
     extras : tuple of Tensor
@@ -320,6 +326,11 @@ class SdpaProblem(_Attention):
     ragged_score_sum_exp: Tensor | None = None
     score_max: Tensor | None = None
     score_sum_exp: Tensor | None = None
+    scale_s: Tensor | None = None
+    descale_s: Tensor | None = None
+    scale_o: Tensor | None = None
+    amax_s: Tensor | None = None
+    amax_o: Tensor | None = None
     dropout_scale: float = 1.0
     score_mod: object = None
     extras: tuple = ()
@@ -328,12 +339,21 @@ class SdpaProblem(_Attention):
     def __post_init__(self):
         self._check()
         check_factors(self, zip(SCALES, (self.q, self.k, self.v)))
+        check_quantization(self)
         for name in ("score_max", "score_sum_exp"):
             self.expect_row_numbers(f"out ({name})", getattr(self, name), self.offsets(f"ragged_{name}") is not None, self.heads, self.rows)
 
     @property
     def _results(self):
-        return {"o": self.o, "lse": self.lse, "score_max": self.score_max, "score_sum_exp": self.score_sum_exp}
+        return {"o": self.o, "lse": self.lse, "score_max": self.score_max, "score_sum_exp": self.score_sum_exp,
+                "amax_s": self.amax_s, "amax_o": self.amax_o}
+
+    @functools.cached_property
+    def extra_names(self):
+        """With the operands and results of quantization, which the public function has not."""
+        operands, outputs, scalars = super().extra_names or ((), (), ())
+        return ((*operands, *(name for name in FACTORS if getattr(self, name) is not None)),
+                (*outputs, *(name for name in AMAX if getattr(self, name) is not None)), scalars)
 
     @property
     def outputs(self):

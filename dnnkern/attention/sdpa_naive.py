@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
-from ..device.fastmath import exp, log, maximum
+from ..device.fastmath import exp, fabs, log, maximum
 from ..device.index import ceil_div, divided
 from ..dispatch import Algorithm
 from ..engine.constants import constants
@@ -25,6 +25,7 @@ from ._checks import broadcast_strides
 from ._naive import CHUNK, THREADS, Dropout, Element, Pair, Scoring, Vector, chunks_of, make_dot, make_gradients
 from ._parameters import (Sequences, Strides, added_arguments, block_mask_arguments, dropout_mask_arguments, kind_of, number_arguments,
                           scale_arguments, scaled, sequence_arguments)
+from ._quantization import make_factors, quantization_argument, quantized, reset_launches
 from ._scores import LOG_BLOCK, NEG_INF, between, is_block_there, make_memory, make_terms
 from .backward._delta import RowStats
 from .backward._dsink import dsink_launches, dsink_seconds
@@ -95,20 +96,21 @@ def make_sequence_of(kind, of_keys=False):
 
 
 @functools.cache
-def forward_kernel(kind, out, with_lse, scaled, stats):
+def forward_kernel(kind, out, with_lse, scaled, stats, quantized):
     """`CHUNK` elements of a row of o per thread; the first one of a row also writes lse and, where `stats` says so, the largest score and
-    the sum of exponentials. `scaled`: which of q, k and v have a factor."""
+    the sum of exponentials. `scaled`: which of q, k and v have a factor; `quantized`: which of `_quantization` there are."""
     terms, sequence_of, T, memory = make_terms(kind), make_sequence_of(kind), kind.real, make_memory(kind.ragged, kind.paged)
     dot, load, store, RAGGED = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store, bool(kind.ragged)
     SCALED_Q, SCALED_K, SCALED_V = scaled
     load_sink, SINK, (WITH_MAX, WITH_SUM) = element(kind.sink or kind.dtype).load, bool(kind.sink), stats
     load_keep, KEEP, BLOCKS = element(kind.dropout_mask or kind.dtype).load, bool(kind.dropout_mask), kind.block_mask
+    factors, AMAX_S, AMAX_O, QUANTIZED = make_factors(quantized), quantized.amax_s, quantized.amax_o, any(quantized)
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
                        key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
                        threshold, factor, scale_q, scale_k, scale_v, block_mask, block_strides, keep, keep_strides, score_max,
-                       max_strides, score_sum, sum_strides):
+                       max_strides, score_sum, sum_strides, quantization):
         index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
@@ -119,6 +121,8 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
                 scale = T(scale * scale_k[0])
             if SCALED_V:
                 v_scale = T(scale_v[0])
+            if QUANTIZED:
+                v_scale = T(v_scale * factors.of_result(quantization))
             rest, chunk = divided(index, sizes.chunks)
             rest, t = divided(rest, sizes.rows)
             image, h = divided(rest, sizes.heads)
@@ -160,7 +164,7 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
             acc = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 acc[c] = T(0)
-            column = chunk * CHUNK
+            column, largest_p, largest_o = chunk * CHUNK, T(0), T(0)
             for j in range(begin, end):
                 permitted = terms.permits(mask, mask_at + j * mask_strides.column)
                 if BLOCKS:
@@ -174,6 +178,8 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
                     if KEEP:
                         p = T(p * T(factor * T(load_keep(keep, keep_at + j * keep_strides.column))))
+                    if AMAX_S:
+                        largest_p = maximum(largest_p, fabs(p))
                     value_at = v_at + memory.key_at(j, v_steps)
                     for c in range(CHUNK):
                         if column + c < sizes.dv:
@@ -187,6 +193,10 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
                     value = T(0)
                     if row_sum != T(0):
                         value = T(T(acc[c] / row_sum) * v_scale)
+                    if AMAX_O:
+                        largest_o = maximum(largest_o, fabs(value))
+                    if QUANTIZED:
+                        value = T(value * factors.of_output(quantization))
                     store(o, o_at + (column + c) * o_strides.column, value)
             if with_lse and chunk == 0 and (not RAGGED or t < memory.written(lse_strides, rows, sizes.rows)):
                 value = T(NEG_INF)
@@ -200,6 +210,12 @@ def forward_kernel(kind, out, with_lse, scaled, stats):
             if WITH_SUM:
                 if chunk == 0 and (not RAGGED or t < memory.written(sum_strides, rows, sizes.rows)):
                     score_sum[memory.rows_at(sum_strides, image, rows) + h * sum_strides.head + t * sum_strides.row] = row_sum
+            if AMAX_S:
+                if chunk == 0 and row_sum != T(0):
+                    factors.raise_to(quantization.amax_s, T(largest_p / row_sum))
+            if AMAX_O:
+                if written:
+                    factors.raise_to(quantization.amax_o, largest_o)
     return sdpa_fwd_naive
 
 
@@ -439,8 +455,9 @@ def build(problem, device, config):
         arguments = (*(Argument(pointer, name) for name in ("q", "k", "v")), Argument(element(p.o.dtype).pointer, "o"),
                      Argument(f"{p.compute}*", "lse" if p.lse else "o"), Argument("int64", threads), sizes_argument(p, chunks),
                      *stride_arguments(p, "q", "k", "v", "o"), *common, *scale_arguments(),
-                     *block_mask_arguments(p), *dropout_mask_arguments(p), *stats_arguments(p))
-        return (launch(forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p), stats_of(p)), threads, arguments),)
+                     *block_mask_arguments(p), *dropout_mask_arguments(p), *stats_arguments(p), quantization_argument(p))
+        made = forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p), stats_of(p), quantized(p))
+        return *reset_launches(p), launch(made, threads, arguments)
     common += dropout_mask_arguments(p)
     launches = (delta_launch(p),) if rows_of(p) else ()
     if p.dq.size:

@@ -1,4 +1,5 @@
-"""Sums that many blocks add to, in whatever order they come: ``red.global.add``, which gives nothing back, and ``atom.global.add``.
+"""Sums that many blocks add to, in whatever order they come: ``red.global.add``, which gives nothing back, and ``atom.global.add``; and
+the largest number of all, which no order changes: ``red.global.max``.
 
 >>> @cuda.jit(launch_bounds=256)                                           # doctest: +SKIP
 ... def histogram(x, counts):                                              # x: "int32*", counts: "float32*"
@@ -16,6 +17,11 @@ def _add(name):
 
 add_f32, add_f64 = _add("float32"), _add("float64")
 """``(pointer to global memory, value)``: the element grows by the value, in one step."""
+
+raise_u32 = instruction("red.relaxed.gpu.global.max.u32 [$0], $1;", (), ("uint64", "uint32"),
+                        twin=lambda p, value: cuda.atomic.max(p, 0, value) and None, memory=True)
+"""``(pointer, value)``: the element becomes the larger of the two. Floats that are not negative are in the order of their bits, a NaN
+after all others."""
 
 fetch_add_u32 = instruction("atom.relaxed.gpu.global.add.u32 $0, [$1], $2;", ("uint32",), ("uint64", "uint32"),
                             twin=lambda p, value: cuda.atomic.add(p, 0, value), memory=True)

@@ -12,6 +12,7 @@ from ._score_mods import SCORE_MODS
 
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 SCALES = ("scale_q", "scale_k", "scale_v")
+FACTORS, AMAX = ("scale_s", "descale_s", "scale_o"), ("amax_s", "amax_o")
 RAGGED = ("ragged_q", "ragged_k", "ragged_v", "ragged_o", "ragged_lse")
 PAGES = ("page_table_k", "page_table_v")
 OF_KEYS = ("k", "v", "dk", "dv")
@@ -52,7 +53,7 @@ class Sdpa(Case):
     are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory; `ragged` is the dtype of offsets of
     ragged arrays, all but the `dense` ones; `page` are the keys of a page, of which there are `pages`, and `table` in a row of a table;
     `blocks`: there is a block mask; `keep` is the shape of a dropout mask; `stats`: the largest score and the sum are results, too;
-    `modifier` is a name of `SCORE_MODS`."""
+    `modifier` is a name of `SCORE_MODS`; `quantized` are those of `FACTORS` and `AMAX` that 8-bit floats have."""
     id: str
     batch: int
     heads: int
@@ -96,6 +97,7 @@ class Sdpa(Case):
     keep_scale: float = 1.0
     stats: bool = False
     modifier: str = ""
+    quantized: tuple = ()
     exact = False
 
     @property
@@ -226,7 +228,7 @@ class Sdpa(Case):
             found["sink"] = self.place("sink", (self.heads,), self.sink)
         if self.mask is not None:
             found["mask"] = self.place("mask", self.mask, "bool")
-        found.update({name: self.place(name, (1,), "float32") for name in self.scales})
+        found.update({name: self.place(name, (1,), "float32") for name in (*self.scales, *self.quantized) if name not in AMAX})
         found.update({name: self.place(name, (1,), "int64") for name in self.read})
         if self.blocks:
             found["block_mask"] = self.place("block_mask", (self.batch, self.heads, -(-self.rows // 128), -(-self.keys // 1024)), "uint8")
@@ -241,16 +243,20 @@ class Sdpa(Case):
         """Of scores."""
         return dict(zip("bhij", (self.batch, self.heads, self.rows, self.keys)))
 
-    def with_score_mod(self, problem):
-        """The problem with the modifier."""
+    def with_more(self, problem):
+        """The problem with the modifier, factors and maxima, which no public function takes."""
+        if self.quantized:
+            tensors = self.tensors()
+            problem = dataclasses.replace(problem, **{name: tensors[name] for name in self.quantized})
         if not self.modifier:
             return problem
         parts = SCORE_MODS[self.modifier].parts(self.compute, self.sizes, self.tensors(), self.op == "sdpa_bwd")
         return dataclasses.replace(problem, **parts)
 
-    def call_with_score_mod(self, arrays, out, tail):
+    def call_with_more(self, arrays, out, tail):
         """A call of the problem, which is no public function's."""
-        return self.call_problem(arrays, out, (self.seed, self.offset, *SCORE_MODS[self.modifier].numbers(self.op == "sdpa_bwd")), tail)
+        numbers = SCORE_MODS[self.modifier].numbers(self.op == "sdpa_bwd") if self.modifier else ()
+        return self.call_problem(arrays, out, (self.seed, self.offset, *numbers), tail)
 
     def tensors(self):
         """Descriptors of operands and results by name."""
@@ -309,7 +315,7 @@ class Sdpa(Case):
                 found[name] = coherent(value, p)
                 continue
             value = self.large * rng.standard_normal(p.shape) + (0.25 if name == "v" else 0)
-            if name in SCALES:
+            if name in SCALES + FACTORS:
                 value = rng.uniform(0.5, 2, p.shape)
             found[name] = coherent(rounded(value, p.dtype), p)
         return found
@@ -370,13 +376,14 @@ class Sdpa(Case):
         return keeps(x.shape, b, self.dropout, self.seed, self.offset) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
 
     def forward(self, values, tensor_cores=False):
-        """((o, its bound), (lse, its bound)) in the shapes of the results; tensor cores have probabilities rounded to 16 bits, beside 8-bit
-        floats to e4m3, the largest as 2**7 at least, and add products of those with 13 bits."""
+        """((o, its bound), (lse, its bound), ...) in the shapes of the results; tensor cores have probabilities rounded to 16 bits, beside
+        8-bit floats to e4m3, the largest as 2**7 at least, and add products of those with 13 bits."""
         images = 1 if self.packed else self.batch
         o, o_error = np.zeros((2, images, self.heads, self.rows, self.e))
         lse, lse_error = np.full((images, self.heads, self.rows), -np.inf), np.zeros((images, self.heads, self.rows))
         tops, sums, top_error, sum_error = lse.copy(), *np.zeros((3, images, self.heads, self.rows))
         unit, half, least, eighth, cut = self.unit, 0, 0, 0, 0
+        largest, largest_error = np.zeros((2, 1))
         if tensor_cores and self.dtype in LARGEST:
             eighth, least, cut = ROUNDOFF["float8_e4m3fn"], 2.0 ** -17 / (1 - self.dropout), 2.0 ** -13
         if tensor_cores and self.dtype in ("float16", "bfloat16"):
@@ -398,6 +405,9 @@ class Sdpa(Case):
             used = p * self.kept(x, b, values)
             o[image, :, rows] = used @ v
             error = error + unit * (12 + 4 * np.where(np.isfinite(x), np.abs(x - level) + np.abs(x), 0))
+            bound = used * (error + (p * error).sum(2, keepdims=True) + unit * many)
+            largest = np.maximum(largest, np.abs(used).max(initial=0))
+            largest_error = np.maximum(largest_error, bound.max(initial=0))
             o_error[image, :, rows] = ((used * error) @ np.abs(v) + (p * error).sum(2)[..., None] * np.abs(used @ v)
                                        + (unit * many + half + 4 * cut) * (used @ np.abs(v)) + least * np.abs(v).sum(1, keepdims=True))
             if eighth:  # errors of random signs
@@ -412,7 +422,8 @@ class Sdpa(Case):
             sum_error[image, :, rows] = total * ((p * error).sum(2) + 2 * top_error[image, :, rows] + unit * (many + 4 * most))
             lse_error[image, :, rows] = (p * error).sum(2) + unit * (many + 4 * most + 4 * np.abs(np.where(seen, np.log(total + ~seen), 0)))
         return (tuple(self.together("o", y) for y in (o, o_error)),
-                *(tuple(map(self.of_rows_together, pair)) for pair in ((lse, lse_error), (tops, top_error), (sums, sum_error))))
+                *(tuple(map(self.of_rows_together, pair)) for pair in ((lse, lse_error), (tops, top_error), (sums, sum_error))),
+                (largest, largest_error))
 
 
 class Forward(Sdpa):
@@ -428,21 +439,22 @@ class Forward(Sdpa):
             found["lse"] = self.place("lse", self.shapes["lse"], self.compute)
         if self.stats:
             found.update({name: self.place(name, self.shapes["lse"], self.compute) for name in ("score_max", "score_sum_exp")})
+        found.update({name: self.place(name, (1,), "float32") for name in AMAX if name in self.quantized})
         return found
 
     def problem(self):
         from dnnkern.attention._calls import make_forward
         t = self.tensors()
-        out = tuple(t[name] for name in self.outputs())
+        out = tuple(t[name] for name in self.outputs() if name not in AMAX)
         more = *RAGGED, *PAGES, "block_mask", "dropout_mask", *("ragged_lse",) * 2 * self.stats
         given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset", *more))
-        return self.with_score_mod(make_forward(given, out if len(out) > 1 else out[0], self.out_dtype, *self.options, with_lse=self.wanted,
-                                                with_stats=self.stats, aliases=frozenset()))
+        return self.with_more(make_forward(given, out if len(out) > 1 else out[0], self.out_dtype, *self.options, with_lse=self.wanted,
+                                           with_stats=self.stats, aliases=frozenset()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
-        if self.modifier:
-            return self.call_with_score_mod(arrays, out, tail)
+        if self.modifier or self.quantized:
+            return self.call_with_more(arrays, out, tail)
         scales = {name: arrays[name] for name in self.scales}
         return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, return_stats=self.stats,
                         out_dtype=self.out_dtype, **scales, **self.keywords(arrays, out, tail))
@@ -451,7 +463,12 @@ class Forward(Sdpa):
         return in_mode(self.common_values(), mode)
 
     def reference(self, values, tensor_cores=False):
-        pairs = dict(zip(("o", "lse", "score_max", "score_sum_exp"), self.forward(values, tensor_cores)))
+        pairs = dict(zip(("o", "lse", "score_max", "score_sum_exp", "amax_s"), self.forward(values, tensor_cores)))
         found, bound = ({name: pair[k] for name, pair in pairs.items()} for k in range(2))
+        factor = values.get("scale_s", 1) * values.get("descale_s", 1)
+        found["o"], bound["o"] = found["o"] * factor, bound["o"] * factor
+        found["amax_o"], bound["amax_o"] = (np.abs(y["o"]).max(initial=0, keepdims=True).reshape(1) for y in (found, bound))
+        bound["o"] = values.get("scale_o", 1) * (bound["o"] + 4 * self.unit * np.abs(found["o"]))
+        found["o"] = values.get("scale_o", 1) * found["o"]
         bound["o"] = bound["o"] + rounding_error(found["o"], self.o_dtype)
         return ({name: y[name] for name in self.outputs()} for y in (found, bound))

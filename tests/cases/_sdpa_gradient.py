@@ -35,13 +35,13 @@ class Backward(Sdpa):
         t = self.tensors()
         more = *RAGGED, "ragged_o", "ragged_q", "ragged_k", "ragged_v", "dropout_mask"
         given = tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset", *more))
-        return self.with_score_mod(make_backward(given, tuple(t[name] for name in self.outputs()), *self.options,
-                                                 with_dbias=self.with_dbias, with_dsink=self.of_sink, aliases=frozenset()))
+        return self.with_more(make_backward(given, tuple(t[name] for name in self.outputs()), *self.options,
+                                            with_dbias=self.with_dbias, with_dsink=self.of_sink, aliases=frozenset()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_bwd
         if self.modifier:
-            return self.call_with_score_mod(arrays, out, tail)
+            return self.call_with_more(arrays, out, tail)
         more = {"bias_gradient": self.wanted} if self.bias is not None else {}
         if self.of_sink:
             more["sink_gradient"] = True

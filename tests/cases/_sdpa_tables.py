@@ -2,7 +2,7 @@
 from . import LARGEST
 from ._cross_entropy import SHORT
 from ._score_mods import SCORE_MODS
-from ._sdpa import NAMES, OPTIONAL, SCALES
+from ._sdpa import AMAX, FACTORS, NAMES, OPTIONAL, SCALES
 
 
 def table(kind):
@@ -147,6 +147,20 @@ def table(kind):
         case("bytes-dropped-read", 1, 2, 1, 9, 40, 16, dtype=e4m3, dropout=0.3, offset=3, read=("seed", "offset"))
         case("bytes-masked", 1, 2, 1, 9, 40, 16, dtype=e4m3, mask=(9, 40), scales=SCALES)
         case("bytes-saturated", 1, 2, 1, 5, 9, 7, 3, e4m3, scales=SCALES, out_dtype=e4m3)
+        # rows past the tile's last key and query have the largest probabilities and values where they take part
+        whole = FACTORS + AMAX
+        case("quantized", 1, 2, 1, 66, 40, 16, dtype=e4m3, scales=SCALES, quantized=whole, out_dtype=e4m3)
+        case("quantized-causal", 1, 2, 2, 66, 66, 32, 8, e5m2, causal=True, scales=SCALES, quantized=whole, out_dtype=e5m2)
+        case("quantized-padded", 2, 2, 1, 7, 70, 16, dtype=e4m3, of_rows=(7, 3), of_keys=(50, 33), causal=True, align="bottom_right",
+             quantized=whole[1:], sink="float32", wanted=False)
+        case("quantized-biased", 1, 2, 1, 9, 40, 16, dtype=e4m3, bias=(9, 40), bias_dtype="bfloat16", softcap=3.0,
+             quantized=whole[:1] + AMAX)
+        case("quantized-dropped", 1, 2, 1, 9, 40, 16, dtype=e4m3, dropout=0.3, quantized=whole, out_dtype="float16")
+        case("quantized-dropout-mask", 1, 2, 1, 9, 20, 16, dtype=e5m2, keep=(9, 20), keep_scale=1.5, bias_dtype="float32",
+             quantized=AMAX[:1])
+        case("quantized-ragged", 2, 2, 1, 6, 9, 8, dtype=e4m3, of_rows=(6, 2), of_keys=(9, 4), order="THD", ragged="int64", scales=SCALES,
+             quantized=whole, out_dtype=e4m3)
+        case("quantized-paged", 1, 2, 1, 5, 12, 16, dtype=e4m3, of_keys=(10,), page=4, pages=4, table=3, quantized=AMAX[1:])
         case("bytes-strided", 1, 1, 1, 5, 9, 9, 6, e5m2, out_dtype="float32", layout={"q": {"step": 2}, "v": {"flip": (2,)}})
         case("one-key-for-all", 3, 2, 1, 4, 6, 4, layout={"k": {"expand": (0,)}, "v": {"expand": (0,)}})
     return found

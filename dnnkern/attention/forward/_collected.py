@@ -6,126 +6,31 @@ Tensor cores may accumulate more coarsely than float32: products of 8-bit floats
 that each addition to a large sum takes up to a unit from it, always toward zero. In a tile that is a few additions, over all keys hundreds.
 """
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.fastmath import fma, rcp
+from ...device.fastmath import ex2, fabs, fma, maximum, rcp
 from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
-from ...device.registers import check_register_budget, make_register_claim, make_register_release
+from ...device.registers import make_register_claim, make_register_release
 from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
 from ...device.vec import address, advance, pin, shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
-from ...engine.hopper import GROUP, ROW, SHARED_LIMIT
+from ...engine.hopper import GROUP, ROW
 from ...host.launch import Argument, Launch
-from .._fragments import make_normalize_rows, make_online_softmax, stored_in_pairs
-from .._modifiers import is_adjusted, make_adjust, make_apply_dropout, make_apply_mask
-from .._parameters import (Kind, RowStrides, Sequences, Strides, added_arguments, kind_of, number_arguments, scale_arguments, scaled,
-                           sequence_arguments)
+from .._fragments import make_normalize_rows, make_online_softmax, quad_max
+from .._modifiers import make_adjust, make_apply_dropout, make_apply_mask
+from .._parameters import RowStrides, Sequences, Strides, added_arguments, number_arguments, scale_arguments, sequence_arguments
+from .._quantization import make_factors, quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
-from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, order_argument, tile_count
+from .._wgmma import ALIGNMENT, order_argument, tile_count
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
-
-
-@dataclass(frozen=True)
-class Config:
-    """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed, one after the
-    other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
-    blocks take their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor.
-
-    An algorithm's own says:
-
-    algorithm : str
-    pieces : int
-        Planes of q and k, which follow one another as images do; of v too, unless it is transposed.
-    transposed : bool
-        Whether tiles of v are one piece of memory each.
-    raised, slack : float
-        As `_fragments.make_online_softmax` has them.
-    begins : int
-        Tiles of keys begin with a multiple of it.
-    of_bias : int
-        Registers of a thread that a bias takes.
-    box_columns : int
-        Elements of a box's row.
-    columns, words : int
-        Of the sums: e in whole groups; registers of a thread that its probabilities take.
-    boxes, q_bytes, stage : tuple, int, tuple
-        Boxes of a row of q and k and of one of v; bytes of a tile of q, of one of k and one of v.
-    of_values, part_bytes : int
-        Descriptor of a tile of v without its address, what one part of the columns adds to that.
-    make_products() : (multiply_k, multiply_v)
-        ``multiply(sums, left, right)``, left operands being a descriptor and words, from zero.
-    make_pack(), make_store()
-        As in `_fragments`.
-    """
-    kind: Kind
-    out: str
-    d: int
-    e: int
-    shape: Shape
-    parts: int
-    left: bool
-    right: bool
-    adjusted: bool
-    lse: bool
-    drawn: bool
-    pairs: bool
-    scaled: tuple
-
-    def __post_init__(self):
-        s = self.shape
-        check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
-        if self.live > s.registers[1]:
-            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
-        if self.stages < 2:
-            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: {SHARED_LIMIT} bytes of shared memory hold {self.stages} "
-                             "stages; the least is 2")
-
-    @property
-    def live(self):
-        """About how many registers a thread needs."""
-        sums = self.columns // 2 + self.columns // 2 // self.parts
-        more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
-        return self.shape.width // 2 + self.words + sums + 32 + more
-
-    @property
-    def places(self):
-        """Bytes before the ring of k, that of v, and the barriers."""
-        v = self.q_bytes + self.stages * self.stage[0]
-        return self.q_bytes, v, v + self.stages * self.stage[1]
-
-    @property
-    def stages(self):
-        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - self.q_bytes) // sum(self.stage), MOST_STAGES)
-
-    @property
-    def shared(self):
-        """Dynamic shared memory, bytes."""
-        return self.places[2] + BARRIERS + ALIGNMENT
-
-    def __str__(self):
-        return str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + " drawn" * self.drawn
-
-
-def fitting(config, shapes, problem, device):
-    """Configurations of a class, of (shape, parts), whose fragments fit registers and whose rings fit shared memory."""
-    p, found = problem, []
-    for shape, parts in shapes:
-        drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
-        try:
-            found.append(config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
-                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p)))
-        except ValueError:
-            continue
-    return found
 
 
 class Maps(NamedTuple):
@@ -138,11 +43,13 @@ class Maps(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """What products are multiplied by, o, and the sink's logit."""
+    """What products are multiplied by, the result, and it once more where its type has few bits; the sink's logit."""
     scoring: Scoring
     o: f32
+    output: f32
     sink: object
     sink_step: i64
+    quantization: object
 
 
 @functools.cache
@@ -231,7 +138,7 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised)
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
 
     @device_function
     def start_scores(scores, of_q, shared, state):
@@ -299,23 +206,50 @@ def kernel(config):
 
     load_sink, normalize_rows, store = element(kind.sink or kind.dtype).load, make_normalize_rows(bool(kind.sink)), config.make_store()
     SINK, LIMITED, WITH_LSE, RAISED = bool(kind.sink), kind.limits_rows, config.lse, config.raised
+    _, _, RESCALED, AMAX_S, AMAX_O = config.quantized
+    factors = make_factors(config.quantized)
 
     @device_function
-    def finish_softmax(state, h, scales):
-        """`rescale` becomes what accumulators are multiplied by, `row_sum` lse."""
+    def finish_softmax(state, h, scales, softmax_scale):
+        """`rescale` becomes what accumulators are multiplied by, `row_sum` lse, and the exact maxima in `most` probabilities."""
         sink_logit = f32(0)
         if SINK:
             sink_logit = f32(load_sink(scales.sink, h * scales.sink_step))
         for r in range(2):
             state.ref_max[r] = state.ref_max[r] - RAISED
         normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
+        if AMAX_S:
+            for r in range(2):
+                state.most[2 + r] = ex2(fma(quad_max(state.most[2 + r]), softmax_scale, -state.ref_max[r])) * state.rescale[r]
 
     @device_function
-    def write_back(acc, state, outputs, query, span, h, image, scale, thread, work):
+    def magnitude(acc, r):
+        """The largest of one of the thread's rows."""
+        largest = f32(0)
+        for j in range(SUMS // 4):
+            largest = maximum(largest, maximum(fabs(acc[4 * j + 2 * r]), fabs(acc[4 * j + 2 * r + 1])))
+        return largest
+
+    @device_function
+    def raise_maxima(maxima, acc, state, query, span):
+        """By the thread's rows that exist."""
+        for r in range(2):
+            if query.row + 8 * r < span.rows and state.rescale[r] != 0:
+                if AMAX_S:
+                    maxima[0] = maximum(maxima[0], state.most[2 + r])
+                if AMAX_O:
+                    maxima[1] = maximum(maxima[1], magnitude(acc, r) * fabs(state.rescale[r]))
+
+    @device_function
+    def write_back(acc, state, maxima, outputs, query, span, h, image, scales, thread, work):
         """The rows, divided by their sums, and lse."""
         o_strides, lse_strides = outputs.o_strides, outputs.lse_strides
         for r in range(2):
-            state.rescale[r] = state.rescale[r] * scale
+            state.rescale[r] = state.rescale[r] * scales.o
+        raise_maxima(maxima, acc, state, query, span)
+        if RESCALED:
+            for r in range(2):
+                state.rescale[r] = state.rescale[r] * scales.output
         if LIMITED:  # rows past the sequence's last
             for r in range(2):
                 if query.row + 8 * r >= span.rows:
@@ -331,6 +265,7 @@ def kernel(config):
 
     # ---- consumers: the loop
 
+    MOST = 4 if AMAX_S else 2
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
     scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
 
@@ -342,7 +277,9 @@ def kernel(config):
         scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
         words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
-                          cuda.local.array(2, f32))
+                          cuda.local.array(MOST, f32))
+        maxima = cuda.local.array(2, f32)  # of all tiles
+        maxima[0], maxima[1] = f32(0), f32(0)
         of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = channel.pipe.consumer_start()
@@ -367,6 +304,8 @@ def kernel(config):
                 acc[i] = f32(0)
             for r in range(2):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
+                if AMAX_S:
+                    softmax.most[2 + r] = f32(NEG_INF)
             q_pipe.consumer_wait(shared.q, q_state)
 
             # scores of the last tile of keys: no values to add yet
@@ -396,16 +335,20 @@ def kernel(config):
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
             values = start_values(tile, words, shared, v_state)
-            finish_softmax(softmax, h, scales)
+            finish_softmax(softmax, h, scales, softmax_scale)
             v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
             collect(COUNT - 1, acc, before, tile)
-            write_back(acc, softmax, outputs, query, span, h, image, scales.o, thread, work)
+            write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
                 t = schedule.next(t, None)
+        if AMAX_S:
+            factors.raise_by_warp(scales.quantization.amax_s, maxima[0])
+        if AMAX_O:
+            factors.raise_by_warp(scales.quantization.amax_o, maxima[1])
 
     # ---- the kernel
 
-    SCALED_Q, SCALED_K, SCALED_V = config.scaled
+    (SCALED_Q, SCALED_K, SCALED_V), QUANTIZED = config.scaled, any(config.quantized)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     TILE_BARS = BARS + q_pipe.bytes
     K_BARS = TILE_BARS + channel.bytes
@@ -413,7 +356,7 @@ def kernel(config):
 
     def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
-                 factor, scale_q, scale_k, scale_v):
+                 factor, scale_q, scale_k, scale_v, quantization):
         memory = cuda.shared.array(0, u32)
         maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
@@ -451,12 +394,15 @@ def kernel(config):
                 scale = scale * scale_k[0]
             if SCALED_V:
                 o_scale = o_scale * scale_v[0]
+            if QUANTIZED:
+                o_scale = o_scale * factors.of_result(quantization)
             group, number = role - 1, tid & 127
             lane, warp = number & 31, number >> 5
             thread = Thread(group, number, warp, lane, group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2)
             # dropout's factor is in the scale of o
             consume(Outputs(u64(0), o, o_strides, lse, lse_strides), shared, work,
-                    Scales(Scoring(scale, softcap, bias, bias_strides), o_scale, sink, sink_step),
+                    Scales(Scoring(scale, softcap, bias, bias_strides), o_scale, factors.of_output(quantization), sink, sink_step,
+                           quantization),
                     Dropout(terms.seed_of(seed, offset), threshold, f32(1)), thread)
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
     return jit(launch_bounds=(s.threads, 1))(sdpa_fwd)
@@ -476,5 +422,5 @@ def main_launch(problem, config, device, maps, steps, counter):
                  Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides),
                  Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), order_argument(p, s.height),
                  Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p), bias, bias_strides, bounds, scale, *others,
-                 *scale_arguments())
+                 *scale_arguments(), quantization_argument(p))
     return Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)

@@ -19,6 +19,7 @@ from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
 from .._parameters import Sequences, Strides, kind_of, sequence_arguments
+from .._quantization import make_factors, quantization_argument, quantized
 from .._scores import make_terms
 
 BLOCK = 32      # keys: a step of wgmma
@@ -50,9 +51,9 @@ class Transposed:
 
 
 @functools.cache
-def kernel(kind, elements, words):
-    """Sixteen keys of four columns a thread; they are loaded as words, if `words`. Thread 0 sets the counter to zero."""
-    terms, WORDS = make_terms(kind), words
+def kernel(kind, elements, words, quantized):
+    """Sixteen keys of four columns a thread; they are loaded as words, if `words`. Thread 0 sets the counter, and maxima, to zero."""
+    terms, WORDS, reset_maxima, MAXIMA = make_terms(kind), words, make_factors(quantized).reset, quantized.amax_s or quantized.amax_o
 
     @device_function
     def fetch(row, column, step, there):
@@ -68,12 +69,14 @@ def kernel(kind, elements, words):
 
     @jit(launch_bounds=THREADS)
     def sdpa_transpose_values(v, transposed, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step,
-                              key_step):
+                              key_step, quantization):
         launch_dependent_grids()
         wait_for_previous_grid()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index == 0:
             counter[0] = u32(0)
+            if MAXIMA:
+                reset_maxima(quantization)
         if index < count:
             rest, group = divide_remainder(index, groups)
             line, half = divide_remainder(rest, halves)
@@ -108,5 +111,6 @@ def transpose_launch(transposed):
     arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=transposed.nbytes),
                  Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
                  Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
-                 Argument("int32", p.keys), *sequence_arguments(p))
-    return Launch(kernel(kind_of(p), p.dv, words), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)
+                 Argument("int32", p.keys), *sequence_arguments(p), quantization_argument(p))
+    made = kernel(kind_of(p), p.dv, words, quantized(p))
+    return Launch(made, (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

@@ -29,8 +29,9 @@ from ...engine.hopper import ROW
 from .._fragments import SLACK, make_single_store, make_split
 from .._pieces import PIECES, PRODUCTS, TYPE, countable, moved_bytes, split_launch, splits_of
 from .._wgmma import COLUMNS, Shape, read_seconds, refusal, tile_seconds
-from . import _collected
-from ._collected import fitting, main_launch
+from . import _collected_config
+from ._collected import main_launch
+from ._collected_config import fitting
 
 COST, WGMMA = constants("attention/bf16x6"), constants("attention/wgmma")
 
@@ -41,8 +42,8 @@ WIDEST = 128
 
 
 @dataclass(frozen=True)
-class Config(_collected.Config):
-    """Of `_collected`, for planes of bfloat16."""
+class Config(_collected_config.Config):
+    """Of `_collected_config`, for planes of bfloat16."""
     algorithm, pieces, transposed, raised, slack = "flash_wgmma_bf16x6", PIECES, False, 0.0, SLACK
     begins, box_columns = 8, COLUMNS
 
@@ -95,7 +96,7 @@ class Config(_collected.Config):
         return self.shape.width * ROW
 
     def make_products(self):
-        """`_collected.Config`: a step for each 16 elements of each product of two pieces."""
+        """`_collected_config.Config`: a step for each 16 elements of each product of two pieces."""
         s, q_box, k_box = self.shape, self.shape.height * ROW // 16, self.shape.width * ROW // 16
         inner, outer = range(self.steps), range(s.width // 16)
         of_q, of_k = (tuple((pair[side] * self.boxes[0] + step // 4) * box + step % 4 * 2 for pair in PRODUCTS for step in inner)
@@ -106,11 +107,11 @@ class Config(_collected.Config):
                            b_step=tuple(right * self.boxes[1] * k_box + step * 128 for _, right in PRODUCTS for step in outer), fresh=True))
 
     def make_pack(self):
-        """`_collected.Config`."""
+        """`_collected_config.Config`."""
         return make_split(self.shape.width // 4)
 
     def make_store(self):
-        """`_collected.Config`."""
+        """`_collected_config.Config`."""
         return make_single_store(self.out, self.columns, self.e, self.pairs)
 
 

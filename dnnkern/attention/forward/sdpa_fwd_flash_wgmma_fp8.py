@@ -29,8 +29,9 @@ from ...host.products import FP8
 from .._flash import WIDEST
 from .._fragments import make_pack_bytes, make_single_store, make_store
 from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
-from . import _collected
-from ._collected import fitting, main_launch
+from . import _collected_config
+from ._collected import main_launch
+from ._collected_config import fitting
 from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
@@ -45,8 +46,8 @@ anyway."""
 
 
 @dataclass(frozen=True)
-class Config(_collected.Config):
-    """Of `_collected`, for q and k of bytes and values that are transposed."""
+class Config(_collected_config.Config):
+    """Of `_collected_config`, for q and k of bytes and values that are transposed."""
     algorithm, pieces, transposed, raised, slack = "flash_wgmma_fp8", 1, True, RAISED, SLACK
     begins, of_bias, box_columns = BLOCK, 80, ROW
 
@@ -95,7 +96,7 @@ class Config(_collected.Config):
         return 16 * self.columns // self.parts
 
     def make_products(self):
-        """`_collected.Config`."""
+        """`_collected_config.Config`."""
         s, dtype = self.shape, self.kind.dtype
         q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
                             for rows in (s.height, s.width))
@@ -113,11 +114,11 @@ class Config(_collected.Config):
         return multiply_k, multiply_v
 
     def make_pack(self):
-        """`_collected.Config`."""
+        """`_collected_config.Config`."""
         return make_pack_bytes(PROBABILITIES, self.words)
 
     def make_store(self):
-        """`_collected.Config`."""
+        """`_collected_config.Config`."""
         return (make_store if self.out in HALVES else make_single_store)(self.out, self.columns, self.e, self.pairs)
 
 
@@ -127,6 +128,8 @@ def supports(problem):
     reason = refusal(p, FP8, ("q", "k"))
     if reason:
         return reason
+    if p.amax_s is not None and p.dropout:
+        return f"amax_s with dropout {p.dropout:g}: the largest score may be dropped"
     units = Transposed(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
     return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
 

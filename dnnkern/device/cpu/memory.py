@@ -98,6 +98,12 @@ def reduce_global(body, at, value, order, kind):
     _add(body, body.pointer(at), value)
 
 
+@form("red.relaxed.gpu.global.max.u32 [$0], $1;")
+def raise_global(body, at, value):
+    body.invoke("cpu.progress", VOID)
+    body.atomic_rmw("umax", body.pointer(at), value, "acq_rel")
+
+
 @form("atom.<order>.gpu.global.add.<kind:f32|f64|u32> $0, [$1], $2;")
 def fetch_add(body, at, value, order, kind):
     return _add(body, body.pointer(at), value)

@@ -3,7 +3,7 @@ import math
 from types import SimpleNamespace
 
 from ...engine.dropout_bits import drawn
-from ...host.products import FLOATS
+from ...host.products import FLOATS, FP8, OUTPUTS
 from .._enums import attention_implementation, data_type, diagonal_alignment, member
 from .._errors import InvalidValue
 from .._infer import ordered_like, row_major
@@ -66,6 +66,16 @@ def _options(function, a):
     return ports, attributes
 
 
+def forward_node(function, a, more):
+    """What the function of a forward operation returns for its arguments; `more` are input ports of its own."""
+    ports, attributes = _options(function, a)
+    tables = dict(zip(TABLES.values(), (a.paged_attention_k_table, a.paged_attention_v_table)))
+    attributes["max_seq_len_kv"] = int(a.paged_attention_max_seq_len_kv or 0)
+    wanted = a.generate_stats if a.generate_stats is not None else not a.is_inference
+    made = {"Max": a.score_max, "Sum_exp": a.score_sum_exp, "RNG_DUMP": a.rng_dump}
+    return {"Q": a.q, "K": a.k, "V": a.v, **ports, **tables, **more}, attributes, made if wanted else {"Stats": None, **made}
+
+
 @operation(outputs="O Stats Max Sum_exp RNG_DUMP", given="Max Sum_exp RNG_DUMP", tag="SDPA_FWD")
 def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None, use_alibi_mask=False, use_padding_mask=False,
          seq_len_q=None, seq_len_kv=None, use_causal_mask=False, use_causal_mask_bottom_right=False, sliding_window_length=None,
@@ -115,14 +125,7 @@ def sdpa(q, k, v, is_inference=None, attn_scale=None, bias=None, block_mask=None
     list
         [O, Stats]; Stats (B, H, S, 1), FLOAT, is None without `generate_stats`.
     """
-    a = SimpleNamespace(**locals())
-    ports, attributes = _options("sdpa", a)
-    ports[TABLES["K"]], ports[TABLES["V"]] = paged_attention_k_table, paged_attention_v_table
-    ports["Block_mask"] = block_mask
-    attributes["max_seq_len_kv"] = int(paged_attention_max_seq_len_kv or 0)
-    wanted = generate_stats if generate_stats is not None else not is_inference
-    made = {"Max": score_max, "Sum_exp": score_sum_exp, "RNG_DUMP": rng_dump}
-    return {"Q": q, "K": k, "V": v, **ports}, attributes, made if wanted else {"Stats": None, **made}
+    return forward_node("sdpa", SimpleNamespace(**locals()), {"Block_mask": block_mask})
 
 
 @operation(outputs="dQ dK dV dBias dSINK_TOKEN RNG_DUMP", given="dBias dSINK_TOKEN RNG_DUMP", tag="SDPA_BWD")
@@ -244,7 +247,8 @@ sdpa_backward.calls(_callbacks)
 
 
 @sdpa.infer
-def _(node):
+def infer_forward(node):
+    """Of the forward operations."""
     q, v = _check(node)
     o = (*q[:3], v[3])
     node.result("O", o, ordered_like(o, node.stride("Q")))
@@ -391,15 +395,23 @@ class _Arrays:
 
 def _beside(part, port, dtype, compute):
     """A bias or a sink in a type that kernels take beside q's."""
-    r = part.input(port)
-    return r if r is None or r.dtype in (dtype, compute) else part.converted(r, compute)
+    r, allowed = part.input(port), OUTPUTS[dtype][:3] if dtype in FP8 else (dtype, compute)
+    return r if r is None or r.dtype in allowed else part.converted(r, compute)
 
 
 @sdpa.lower
 def _(part):
+    q, k, v, o = *(part.spec_of(port) for port in ("Q", "K", "V")), part.output("O")
+    types = {part.dtype(t) for t in (q, k, v)}
+    dtype = o.dtype if types == {o.dtype} else "float64" if "float64" in types else "float32"
+    lower_forward(part, dtype, dtype)
+
+
+def lower_forward(part, dtype, o_dtype, factors=(), maxima=()):
+    """The step of operands of a type, whose result is of another; 8-bit ones may have factors and maxima, {name in launches: Ref or
+    None}."""
     from ...attention import SdpaProblem
     (q, k, v), o, arrays = (part.input(port) for port in ("Q", "K", "V")), part.output("O"), _Arrays(part)
-    dtype = q.dtype if q.dtype == k.dtype == v.dtype == o.dtype else "float64" if "float64" in (q.dtype, k.dtype, v.dtype) else "float32"
     compute = "float64" if dtype == "float64" else "float32"
     q, k, v = (arrays.converted(port, r, dtype) for port, r in zip("QKV", (q, k, v)))
     fields, operands, scalars, bound, beside = _fields(part, q.shape[3], dtype, compute)
@@ -409,12 +421,12 @@ def _(part):
         if table is not None:
             operands[f"page_table_{name}"] = table.view(table.shape[0:4:2], table.tensor.strides[0:4:2])
             keys = part.attribute("max_seq_len_kv") or table.shape[2] * part.input(name.upper()).shape[2]
-    written, numbers = arrays.into("O", o, dtype), {port: part.output(port, always=False) for port in ("Stats", "Max", "Sum_exp")}
+    written, numbers = arrays.into("O", o, o_dtype), {port: part.output(port, always=False) for port in ("Stats", "Max", "Sum_exp")}
     kept = {port: arrays.into(port, r, compute) for port, r in numbers.items()}
     given = {name: arrays.rows(port, r) for name, port, r in zip("qkv", "QKV", (q, k, v))}
-    part.problem(SdpaProblem, {**given, **operands, **arrays.offsets},
-                 {"o": arrays.rows("O", written), **{RAGGED[port]: arrays.numbers(port, r) for port, r in kept.items()}}, scalars,
-                 bound=bound, beside=beside, layout=arrays.layout, **arrays.most(keys), **fields)
+    part.problem(SdpaProblem, {**given, **operands, **arrays.offsets, **dict(factors)},
+                 {"o": arrays.rows("O", written), **{RAGGED[port]: arrays.numbers(port, r) for port, r in kept.items()}, **dict(maxima)},
+                 scalars, bound=bound, beside=beside, layout=arrays.layout, **arrays.most(keys), **fields)
     part.done(written, o)
     for port, r in numbers.items():
         part.done(kept[port], r)
