@@ -47,7 +47,7 @@ class Case:
     sizes : tuple of int
         m, n, k; n, c, h, w, k, r of a convolution with a square filter and as much padding as keeps the image; of a chain its shape.
     chain : str
-        Functions, one after the other, as on the command line: "add@4096 gelu mul@0.5".
+        Functions, one after the other, as on the command line: "add@4096 gelu mul@0.5"; "keep": what there is then is a result, too.
     dtype : str
     """
     anchor: str
@@ -90,7 +90,14 @@ class Case:
             if isinstance(name, str):
                 dims = tuple(map(int, word.partition("@")[2].split("x")))
                 found[name] = (1,) * (rank - len(dims)) + dims
+        if self.keeps:
+            found["kept"] = found["y"]
         return found
+
+    @property
+    def keeps(self):
+        """Whether a value on the way is a result."""
+        return "keep" in self.chain.split()
 
     @property
     def bytes(self):
@@ -126,10 +133,14 @@ class Case:
                 y = F.conv2d(t["x"], t["w"], padding=padding)
             else:
                 y = t["x"]
+            kept = ()
             for mode, operand in left:
+                if mode == "keep":
+                    kept = (y,)
+                    continue
                 other = () if operand is None else (t[operand] if isinstance(operand, str) else operand,)
                 y = (known.get(mode) or getattr(torch, mode))(y, *other)
-            return y
+            return (y, *kept) if kept else y
         return run
 
     def graph(self, arrays, handle=None, alone=False, cache=None, takes_shapes=False):
@@ -143,6 +154,9 @@ class Case:
         else:
             y = tensor("x")
         for mode, operand in () if alone else self.steps:
+            if mode == "keep":
+                making.result(y, "kept")
+                continue
             method = getattr(graph, _METHODS.get(mode, mode))
             if operand is None:
                 y = method(y)
@@ -183,8 +197,9 @@ def cases(part, dtypes, small=False):
     if part == "quantized":
         return quantized_cases(dtypes, small)
     if part == "matmul":
-        sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (32, 12288, 4096)]
-        return [Case("matmul", s, f"add@{s[1]} gelu", dtype) for dtype in dtypes for s in sizes]
+        sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (8192, 4096, 1024), (32, 12288, 4096)]
+        return [Case("matmul", s, f"add@{s[1]}{keep} gelu", dtype) for dtype in dtypes for s in sizes
+                for keep in (("", " keep") if small or s[0] > 32 else ("",))]
     if part == "conv":
         sizes = [(2, 16, 8, 8, 16, 3)] if small else [(64, 64, 56, 56, 64, 3), (64, 256, 28, 28, 256, 3)]
         return [Case("conv", s, f"mul@{s[4]}x1x1 add@{s[4]}x1x1 relu add@{s[0]}x{s[4]}x{s[2]}x{s[3]}", dtype)
@@ -302,6 +317,8 @@ def _peers():
 
 def _results(case, arrays):
     """What the case has computed: of one result the tensor, of several the tuple that its `eager` returns."""
+    if getattr(case, "keeps", False):
+        return arrays["y"], arrays["kept"]
     return tuple(arrays[name] for name in case.results) if hasattr(case, "results") else arrays["y"]
 
 

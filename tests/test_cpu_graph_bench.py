@@ -19,7 +19,8 @@ def test_rows(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     assert run.main(["graph", "--only", "matmul,host", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
     *cases, by_uid, by_tensor, of_shapes, addresses = map(json.loads, file.read_text().splitlines())
-    assert [row["problem"] for row in cases] == ["matmul 64x48x40 add@48 gelu float32", "matmul 8x96x64 add@96 gelu float32"]
+    assert [row["problem"] for row in cases] == [f"matmul {chain} float32" for chain in (
+        "64x48x40 add@48 gelu", "64x48x40 add@48 keep gelu", "8x96x64 add@96 gelu", "8x96x64 add@96 keep gelu")]
     for row in cases:
         assert row["status"] == "ok" and row["plan"].startswith("matmul_") and "|" not in row["plan"]
         assert row["graph_us"] > 0 and row["of_plain"] == pytest.approx(row["plain_us"] / row["graph_us"])
@@ -99,9 +100,12 @@ def test_the_peers_compute_the_same():
             else:
                 y = t["x"]
             for mode, operand in case.steps:
+                if mode == "keep":
+                    kept = y
+                    continue
                 other = () if operand is None else (next(operands) if isinstance(operand, str) else operand,)
                 y = {"gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}.get(mode, getattr(torch, mode, None))(y, *other)
-            torch.testing.assert_close(case.eager()(t), y)
+            torch.testing.assert_close(case.eager()(t), (y, kept) if case.keeps else y)
 
 
 @pytest.mark.parametrize("case", graph.graph_rows.cases(["float32"], small=True)[:-1], ids=str)

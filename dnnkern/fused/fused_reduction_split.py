@@ -113,6 +113,7 @@ def kernel(config, level):
     inner, coordinates = make_coordinates(config.inner), make_coordinates(config.outer)
     start, end = make_start(staged, config.outer), make_end(staged, config.outer)
     STEPS, extents, DEEPEST = steps_of(config), make_extents(config), config.inner - 1
+    BACK = level % 2 == 1  # from where the launch before has ended: what it has read last is in the L2
 
     @jit(launch_bounds=(THREADS, 1))
     def fused_reduction_split(pointers, row_pointers, partial, rows, length, chunks, per, parts, splits, inner_sizes, firsts, row_firsts,
@@ -127,15 +128,19 @@ def kernel(config, level):
         of_row = known(of_row, partial, row * splits, splits, rows * splits, scratch, factor)
         begin(state)
         if FULL:
-            for c in range(part * per + t, min(part * per + per, chunks), SPAN):
-                here = inner(i32(c), inner_sizes)
-                arrays = pointers, at + here, strides, firsts, STEPS
-                extents(arrays, here[DEEPEST], length, shift, first, last)
-                load(words, arrays, shift, first, last)
-                if ENDS:
-                    final(words, arrays + (of_row,), shift, first, last)
-                else:
-                    walk(words, state, arrays + (of_row,), shift, first, last)
+            start_of_part, end_of_part = part * per, min(part * per + per, chunks)
+            steps = (end_of_part - start_of_part + (SPAN - 1)) // SPAN
+            for k in range(steps):
+                c = start_of_part + t + (steps - 1 - k if BACK else k) * SPAN
+                if c < end_of_part:
+                    here = inner(i32(c), inner_sizes)
+                    arrays = pointers, at + here, strides, firsts, STEPS
+                    extents(arrays, here[DEEPEST], length, shift, first, last)
+                    load(words, arrays, shift, first, last)
+                    if ENDS:
+                        final(words, arrays + (of_row,), shift, first, last)
+                    else:
+                        walk(words, state, arrays + (of_row,), shift, first, last)
         if ENDS:
             if part == 0 and t == 0:
                 end(of_row, row_pointers, row_firsts, row_strides, at)
