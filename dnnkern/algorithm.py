@@ -75,6 +75,8 @@ class Algorithm:
         Whether it makes operands by programs as it loads them, see `engine.prologues`.
     reductions : bool
         Whether it reduces values of its program, see `device.program`.
+    rows : bool
+        Whether its program may have steps that reduce each row of the result, see `device.program`.
     dual : bool
         Whether it multiplies by a second right operand, `b_dual`, where a problem has one.
     config : Config or None
@@ -102,6 +104,7 @@ class Algorithm:
     bits: tuple = ()
     prologues: bool = False
     reductions: bool = False
+    rows: bool = False
     dual: bool = False
     config: object = None
     idea: str = field(default="", compare=False)
@@ -123,6 +126,8 @@ class Algorithm:
             return f"{self.name} runs no prologue"
         if not self.reductions and getattr(getattr(problem, "program", None), "reductions", ()):
             return f"{self.name} runs no reductions"
+        if not self.rows and getattr(getattr(problem, "program", None), "row_steps", ()):
+            return f"{self.name} reduces no rows of its result"
         if not self.dual and getattr(problem, "b_dual", None) is not None:
             return f"{self.name} multiplies by one right operand"
         return self.supports(problem)

@@ -267,7 +267,7 @@ def test_what_is_no_program(make, error, message):
 
 def test_elements_of_all_dtypes():
     """A load and a store of each dtype that programs have."""
-    from dnnkern.device.program import DTYPES
+    from dnnkern.device.program_operands import DTYPES
     for dtype in DTYPES:
         x = np.array([[0, 1, 1, 0]], numpy_dtype(dtype))
         side = np.zeros_like(x)

@@ -60,7 +60,7 @@ def test_is_that_of_the_call(op, called_with):
     """Of all cases, which give strides, misaligned and missing operands, outputs in place, lists, and every parameter."""
     tried, addresses = 0, itertools.count(1 << 50, 1 << 20)
     for case in OPS[op].CASES:
-        if any(getattr(case, name, None) for name in ("fused", "made", "reductions", "modifier", "dual", "quantized")):
+        if any(getattr(case, name, None) for name in ("fused", "made", "reductions", "modifier", "dual", "quantized", "staged")):
             continue  # no function takes one
         shared = {i: o for o, i in case.in_place().items()}
         places = {**case.outputs(), **{name: p for name, p in case.inputs().items() if name not in shared}}

@@ -31,10 +31,13 @@ Reductions are of a value over all ``rows`` (a result for each column), over all
 `Program.stores` and in no kernel's tuple: they are added up by tiles, see `reduce._tiles`. A kernel that does that computes each element
 once, or knows which are another's.
 
-Stores are of side outputs, ``matrix`` each, or ``bits`` where a kernel has all elements of a byte in a thread and makes the stores itself
-(`kept` of `make_program`). A program that has some is given the numbers of rows and of columns as the first members of the tuple, and any m
-and n: tiles compute elements beyond their matrix, which are not stored, and read what the last row or column does. An element may be
-computed twice, by the same arithmetic: a program stores, and never accumulates.
+A step may be a `Reduction` of a value over each row, whose result later steps read. Kernels that run such a program have whole rows in a
+tile, see `engine.row_levels`; there is one accumulator, and `Program.reductions` are none.
+
+Stores are of side outputs, ``matrix`` each, or by ``row`` of what is one number for a row after a `Reduction`, or ``bits`` where a kernel
+has all elements of a byte in a thread and makes the stores itself (`kept` of `make_program`). A program that has some is given the numbers
+of rows and of columns as the first members of the tuple, and any m and n: tiles compute elements beyond their matrix, which are not stored,
+and read what the last row or column does. An element may be computed twice, alike: a program stores, and never accumulates.
 """
 import functools
 import itertools
@@ -46,10 +49,9 @@ from .activation import Activation
 from .convert import INTEGERS, element, short_of
 from .numeric import double_to_int32, float_to_int32
 from .pointwise import TYPES, Function, make_function
-from .program_operands import MEMBERS, _bounds, loaded_type
+from .program_operands import MEMBERS, _bounds, _known, loaded_type, loads_of_record
+from .program_reduction import Reduction
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
-"""What a program loads, stores and rounds to."""
 TRANSPOSED = {"row": "column", "column": "row", "rows": "columns", "columns": "rows"}
 OVER = ("rows", "columns", "all")
 REDUCTIONS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros", "sum_square")
@@ -79,22 +81,17 @@ class Step:
         if self.round_to is not None:
             _known("round_to", self.round_to)
 
+    def __str__(self):
+        return self.function.mode + ("_backward" if self.function.op == "activation_bwd" else "")
+
     @classmethod
     def of_record(cls, record):
-        """The step that `dataclasses.asdict` made into plain data."""
+        """The step that `dataclasses.asdict` made into plain data, or the `Reduction`."""
+        if "function" not in record:
+            return Reduction(**record)
         f = record["function"]
         activation = f["activation"] and Activation(f["activation"]["mode"], **{n: float(v) for n, v in f["activation"]["parameters"]})
         return cls(**{**record, "function": Function(f["op"], f["mode"], activation)})
-
-
-def loads_of_record(record):
-    """Loads of plain data, in which infinities are text."""
-    return [(dtype, float(access) if access in ("inf", "-inf", "nan") else access) for dtype, access in record]
-
-
-def _known(what, dtype):
-    if dtype not in DTYPES:
-        raise TypeError(f"program: {what} is {dtype!r}; expected one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +102,8 @@ class Program:
     ----------
     loads : tuple of (dtype, access)
         `access` is one of `MEMBERS`, or a number: a constant.
-    steps : tuple of Step
-    stores : tuple of (value, dtype, "matrix" or "bits")
+    steps : tuple of Step or Reduction
+    stores : tuple of (value, dtype, "matrix", "row" or "bits")
         Side outputs.
     result : int
         The number of the value that the kernel goes on with; the last by default.
@@ -137,18 +134,20 @@ class Program:
             if access == "bits" and dtype != "bool":
                 raise TypeError(f"program: a load of bits of {dtype}; expected bool")
         for step in self.steps:
-            self._check(step.inputs, known, f"{step.function.mode} takes")
+            self._check(step.inputs, known, f"{step} takes")
             known += 1
         if self.result is None:
             put("result", known - 1)
         for value, dtype, access in self.stores:
             _known("a store", dtype)
-            if access not in ("matrix", "bits"):
-                raise ValueError(f"program: a store by {access!r}; expected 'matrix' or 'bits'")
+            if access not in ("matrix", "bits") and not (access == "row" and self.row_steps):
+                raise ValueError(f"program: a store by {access!r}; expected 'matrix' or 'bits', or 'row' after a Reduction")
             if access == "bits" and dtype != "bool":
                 raise TypeError(f"program: a store of bits of {dtype}; expected bool")
             self._check((value,), known, "a store of")
         self._check((self.result,), known, "the result is")
+        if self.row_steps and (self.accumulators, self.reductions) != (1, ()):
+            raise ValueError(f"program: rows beside {self.accumulators} accumulators, {len(self.reductions)} reductions; expected 1, 0")
         for value, mode, over, dtype in self.reductions:
             self._check((value,), known, "a reduction of")
             for what, given, some in (("by", mode, REDUCTIONS), ("over", over, OVER), ("to", dtype, REDUCED)):
@@ -200,6 +199,11 @@ class Program:
         """Which of "loads" and "stores" there are by bits."""
         return tuple(name for name in ("loads", "stores") if any(of[-1] == "bits" for of in getattr(self, name)))
 
+    @functools.cached_property
+    def row_steps(self) -> tuple:
+        """Those of the steps that reduce each row."""
+        return tuple(step for step in self.steps if isinstance(step, Reduction))
+
     def types(self, accumulator="float32") -> tuple:
         """The type of each value, the accumulators being of this one."""
         return ((accumulator,) * self.accumulators + tuple(loaded_type(dtype) for dtype, _ in self.loads)
@@ -211,13 +215,15 @@ class Program:
         return "float64" if any(types[value] == "float64" for value, *_ in self.reductions) else "float32"
 
     def transposed(self):
-        """The same for a kernel whose rows are the columns."""
+        """The same for a kernel whose rows are the columns; of rows that are reduced there is none."""
+        if self.row_steps:
+            raise ValueError(f"program {self}: it reduces rows, which a transposed result does not have")
         loads = tuple((dtype, TRANSPOSED.get(access, access)) for dtype, access in self.loads)
         reductions = tuple((value, mode, TRANSPOSED.get(over, over), dtype) for value, mode, over, dtype in self.reductions)
         return Program(loads, self.steps, self.stores, self.result, self.accumulators, reductions)
 
     def __str__(self):
-        return "+".join(step.function.mode + ("_backward" if step.function.op == "activation_bwd" else "") for step in self.steps) or "copy"
+        return "+".join(map(str, self.steps)) or "copy"
 
 
 # ---- the tuple of operands

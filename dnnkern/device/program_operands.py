@@ -6,6 +6,8 @@ from . import device_function, i32
 from ._parameters import structure
 from .convert import INTEGERS
 
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "bool")
+"""What a program loads, stores and rounds to."""
 MEMBERS = {"scalar": ("pointer",), "value": ("number",), "row": ("pointer", "stride"), "column": ("pointer", "stride"),
            "matrix": ("pointer", "stride", "stride"), "bits": ("pointer",) + ("stride",) * 3, "index": ("stride",) * 3}
 """Access -> the members of its operand."""
@@ -20,6 +22,17 @@ class Position(NamedTuple):
     column: i32
     rows: i32
     columns: i32
+
+
+def _known(what, dtype):
+    """Raise unless a dtype is one that programs have."""
+    if dtype not in DTYPES:
+        raise TypeError(f"program: {what} is {dtype!r}; expected one of {', '.join(DTYPES)}")
+
+
+def loads_of_record(record):
+    """Loads of plain data, in which infinities are text."""
+    return [(dtype, float(access) if access in ("inf", "-inf", "nan") else access) for dtype, access in record]
 
 
 def loaded_type(dtype) -> str:

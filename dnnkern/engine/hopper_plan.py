@@ -25,7 +25,8 @@ from .roles import operand_strides
 from .scales import FP8, ScaleStrides
 from .simt import band_arguments
 from .simt_plan import addends_refusal
-from .tile_states import reduces
+from .row_tiles import make_row_levels, stored_spec, warpgroup_fragment
+from .tile_states import WARP_ROWS, reduces
 
 COST = constants("engine/hopper")
 MOST_SUMS = 96  # of a thread, where the epilogue stores aside: beside more the addresses of a program's matrices are spilled
@@ -57,7 +58,8 @@ class Config:
 @dataclass(frozen=True)
 class Specialisation:
     """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave, how an addend and
-    the operands of columns come, and whether blocks keep states of reductions from tile to tile (`tile_states.keeping`)."""
+    the operands of columns come, whether blocks keep states of reductions from tile to tile (`tile_states.keeping`), and whether tiles
+    have more columns than a result whose rows a program reduces."""
     tile: Tile
     operands: tuple
     epilogue: EpilogueSpec
@@ -69,6 +71,7 @@ class Specialisation:
     by_ring: bool = False
     ahead: bool = False
     keeps: bool = False
+    edge: bool = False
 
     @property
     def results(self):
@@ -321,16 +324,21 @@ def make_epilogue_params(spec):
 def make_sink(special):
     """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`, or of a
     program with reductions a `ReducedOutput`."""
-    tile, spec, by_tma, apart = special.results, special.epilogue, special.by_tma, special.apart
+    tile, spec, by_tma, apart, run_rows = special.results, stored_spec(special.epilogue), special.by_tma, special.apart, None
+    if spec is not special.epilogue:
+        run_rows = make_row_levels(special.epilogue, warpgroup_fragment(tile.bn, special.edge))
+    ROWS = run_rows is not None
     through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
                                    ahead=special.ahead, keeps=special.keeps, apart=apart) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector, special.keeps, apart)
-    epilogue_params, states_of = make_epilogue_params(spec), _states if reduces(spec) else _no_states
+    epilogue_params, states_of = make_epilogue_params(special.epilogue), _states if reduces(spec) else _no_states
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out, stages=None, group=0, columns=None, own=None):
         row, column, z = tile.row + offset, tile.column, tile.z
         e = epilogue_params(out, z)
+        if ROWS:
+            run_rows(acc, first, None, row + (thread >> 5) * WARP_ROWS, column, thread & 31, out.m, out.n, e)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row, stages, group,
                         columns, states_of(out), own)

@@ -141,8 +141,9 @@ class WithProgram:
                 raise ValueError(f"{op}: {name} is of a result of shape {shape}, which has no elements")
             t.check_addresses(op, name)
 
-    def check_program(self, op, shape):
-        """Raise unless the extras are what the program reads and stores beside a result of this shape."""
+    def check_program(self, op, shape, columns=()):
+        """Raise unless the extras are what the program reads and stores beside a result of this shape, whose axes `columns` its rows lie
+        along."""
         p = self.program
         if p is None:
             if self.extras:
@@ -151,19 +152,24 @@ class WithProgram:
         from ..device.program import Program
         if not isinstance(p, Program):
             raise TypeError(f"{op}: program: got {type(p).__name__}; expected a Program")
+        if p.row_steps and not columns:
+            raise ValueError(f"{op}: program {p} reduces rows of a result of shape {shape}; expected none but of a product")
         if p.accumulators != self.accumulators:
             raise ValueError(f"{op}: a program of {p.accumulators} accumulators; expected {self.accumulators}")
         if len(self.extras) != len(operand_names(p)):
             raise ValueError(f"{op}: {len(self.extras)} extras; the program has {len(operand_names(p))} operands")
         wanted = (*(dtype for dtype, _ in p.operands), *(dtype for *_, dtype in p.reductions))
+        of_row = tuple(1 if d in columns else n for d, n in enumerate(shape))
         for k, (name, dtype, t) in enumerate(zip(operand_names(p), wanted, self.extras)):
             if t.dtype != dtype:
                 raise TypeError(f"{op}: {name} is {t.dtype}; the program has {dtype}")
             if k >= len(p.operands):
                 continue  # see `check_reductions`
             if k >= p.inputs:
-                if t.shape != shape:
-                    raise ValueError(f"{op}: {name} has shape {t.shape}; expected the result's, {shape}")
+                by_row = p.operands[k][1] == "row"
+                if t.shape != (of_row if by_row else shape):
+                    whole = f"one element of each row, {of_row}" if by_row else f"the result's, {shape}"
+                    raise ValueError(f"{op}: {name} has shape {t.shape}; expected {whole}")
                 t.check_addresses(op, name)
             elif len(t.shape) > len(shape) or any(n not in (1, m) for n, m in zip(t.shape[::-1], shape[::-1])):
                 raise ValueError(f"{op}: {name} has shape {t.shape}, which does not broadcast to the result's {shape}")

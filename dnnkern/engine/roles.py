@@ -103,8 +103,14 @@ def roles(problem, swap=False) -> Roles:
 
 @remembered
 def stored_by_rows(problem) -> Roles:
-    """The parts in which y is contiguous along its columns, if it is along either."""
-    return roles(problem, problem.y_strides[1] != 1 and problem.y_strides[0] == 1 and problem.m > 1)
+    """The parts in which y is contiguous along its columns, if it is along either; a program that reduces rows has them as they are."""
+    by_columns = problem.y_strides[1] != 1 and problem.y_strides[0] == 1 and problem.m > 1
+    return roles(problem, by_columns and not has_row_steps(problem.epilogue))
+
+
+def has_row_steps(spec):
+    """Whether an `EpilogueSpec`'s program reduces each row."""
+    return spec.program is not None and bool(spec.program.row_steps)
 
 
 def widest(limit, tensor, contiguous, extents, strides):

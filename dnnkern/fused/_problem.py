@@ -2,7 +2,8 @@
 import functools
 from dataclasses import dataclass
 
-from ..device.program import DTYPES, Program, loaded_type
+from ..device.program import Program, loaded_type
+from ..device.program_operands import DTYPES
 from ..engine.form import Operand, canonical, spread
 from ..host.canonical import check_output
 from ..host.tensor import Tensor

@@ -17,33 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from ..device.pointwise import Function
-from ..device.program import Program, Step, _known, loaded_type, loads_of_record
-from ..reduce import MODES
+from ..device.program import Program, Step
+from ..device.program_operands import _known, loaded_type, loads_of_record
+from ..device.program_reduction import Reduction
 
 ACCESSES = "matrix", "row", "value", "index"
 DIV, MUL, RECIPROCAL = map(Function.of, ("div", "mul", "reciprocal"))
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """The reduction of a value over each row: a mode of `dnnkern.reduce`, the value's number, the dtype that the result is rounded to, and
-    the type that it is computed in."""
-    mode: str
-    value: int
-    round_to: str | None = None
-    compute: str = "float32"
-
-    def __post_init__(self):
-        if self.mode not in MODES:
-            raise ValueError(f"program: a reduction by {self.mode!r}; expected one of {', '.join(MODES)}")
-        if self.compute not in ("float32", "float64"):
-            raise TypeError(f"program: a reduction in {self.compute}; expected float32 or float64")
-        if self.round_to is not None:
-            _known("round_to", self.round_to)
-
-    @property
-    def inputs(self):
-        return (self.value,)
 
 
 class Stage(NamedTuple):
@@ -161,8 +140,7 @@ class StagedProgram:
     @classmethod
     def of_record(cls, record):
         """The program that `dataclasses.asdict` made into plain data, lists for tuples."""
-        steps = [(Step.of_record if "function" in s else lambda r: Reduction(**r))(s) for s in record["steps"]]
-        return cls(loads_of_record(record["loads"]), steps, record["stores"])
+        return cls(loads_of_record(record["loads"]), list(map(Step.of_record, record["steps"])), record["stores"])
 
     def record(self) -> dict:
         """As plain data."""

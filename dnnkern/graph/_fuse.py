@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from ..device.convert import INTEGERS
 from ..device.pointwise import LOGICAL, Function
-from ..device.program import DTYPES, Program, Step
+from ..device.program import Program, Step
+from ..device.program_operands import DTYPES
+from ..device.program_reduction import Reduction
 from ..engine.program_words import access_of
 from ..engine.programs import broadcast_strides, operand_names
 from ..engine.prologues import SOURCES
@@ -134,6 +136,9 @@ def chain_of(part, operations, anchor=None, accumulator="float32", allowed=(), a
         for k, uid in enumerate(anchors):
             value = ("accumulator", k) if first is None else first(values, ("accumulator", k))
             known[uid] = rounded(part, values, value, accumulator, part.spec.tensor(uid), nodes + reductions)
+        made = {uid for node in reductions for _, uid in node.outputs}
+        if any(uid in made for node in nodes + reductions for _, uid in node.inputs):
+            nodes, reductions = [node for node in part.nodes if any(node is n for n in nodes + reductions)], []  # steps among others
     else:
         reductions = []
     _compute_nodes(part, operations, values, known, nodes, reductions)
@@ -200,14 +205,34 @@ def made_of(part, operations, values, shape):
 
 def _compute_nodes(part, operations, values, known, nodes, readers=()):
     """Add the values of nodes to those that are known, {uid: value}; `readers` are other nodes that read some."""
-    shape, readers = part.spec.tensor((nodes or part.nodes)[0].outputs[0][1]).dim, [*nodes, *readers]
+    reductions, readers = [node for node in nodes if operations[node.op].reduces], [*nodes, *readers]
+    first = next((node for node in nodes if not operations[node.op].reduces), part.node)
+    shape = part.spec.tensor((part.node if reductions else first).outputs[0][1]).dim
 
     def load(uid):
-        known[uid] = loaded(part, values, uid, lambda ref: shape)
+        if uid not in known:
+            known[uid] = loaded(part, values, uid, lambda ref: shape)
         return known[uid]
 
     for node in nodes:
-        compute_node(part, operations, values, known, node, readers, load)
+        if operations[node.op].reduces:
+            reduce_node(part, operations, values, known, node, readers, load, reduced_type(part.spec, reductions))
+        else:
+            compute_node(part, operations, values, known, node, readers, load)
+
+
+def reduced_type(spec, reductions):
+    """The type that a part's reductions are computed in, as steps among others."""
+    kinds = {kind for node in reductions for kind in (node.compute, *(spec.tensor(uid).dtype for _, uid in (*node.inputs, *node.outputs)))}
+    return "float64" if "DOUBLE" in kinds else "float32"
+
+
+def reduce_node(part, operations, values, known, node, readers, load, compute):
+    """Add the values of a reduction of rows to those that are known; the other parameters are `compute_node`'s."""
+    for port, mode in operations[node.op].reduces(node):
+        out = part.spec.tensor(node.output(port))
+        value = values.step(mode, [load(node.input("X"))], None, compute)
+        known[out.uid] = rounded(part, values, value, compute, out, readers)
 
 
 def loaded(part, values, uid, shape_of):
@@ -279,12 +304,14 @@ def _finished(part, values, known, anchors, allowed, of_anchor, nodes, reduced):
         t = part.spec.tensor(anchors[0])
         results.append((known[t.uid], part.temporary(t.dim, part.dtype(t), t.stride)))
     if anchors:
-        able = [k for k, (_, ref) in enumerate(results) if ref.dtype in allowed]
+        whole = part.spec.tensor(anchors[0]).dim
+        able = [k for k, (_, ref) in enumerate(results) if ref.dtype in allowed and tuple(ref.shape) == tuple(whole)]
         if not able:
             raise cudnnGraphNotSupportedError(f"{part}: no result of its neighbours is one of {', '.join(allowed)}")
         main = results.pop(able[-1])
     loads, reads, numbers, axes = loads_of(values, of_anchor if anchors else None)
-    program = program_of(part, values, loads, [(value, ref.dtype) for value, ref in results], main and main[0],
+    stores = [(value, ref.dtype, "matrix" if not anchors or tuple(ref.shape) == tuple(whole) else "row") for value, ref in results]
+    program = program_of(part, values, loads, stores, main and main[0],
                          [(value, mode, over, ref.dtype) for value, mode, over, ref in reduced])
     return Chain(program, reads, tuple(ref for _, ref in results), numbers, axes, main and main[1], tuple(of[-1] for of in reduced))
 
@@ -310,15 +337,21 @@ def loads_of(values, of_anchor):
 
 
 def program_of(part, values, loads, stored, result, reduced=()):
-    """The `Program` of values; `stored` are (value, dtype), `reduced` (value, mode, over what, dtype)."""
+    """The `Program` of values; `stored` are (value, dtype, access), `reduced` (value, mode, over what, dtype)."""
     number = values.number
     try:
-        steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in values.steps]
-        return Program(loads, steps, [(number(value), dtype, "matrix") for value, dtype in stored],
+        return Program(loads, steps_of(values), [(number(value), *how) for value, *how in stored],
                        None if result is None else number(result), values.accumulators,
                        [(number(value), *how) for value, *how in reduced])
     except (TypeError, ValueError) as error:  # a dtype that no program has
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
+
+
+def steps_of(values):
+    """Their steps, of which those by a mode are reductions of rows."""
+    number = values.number
+    return [Reduction(f, number(of[0]), round_to, kind) if isinstance(f, str) else Step(f, tuple(map(number, of)), round_to, kind)
+            for f, of, round_to, kind in values.steps]
 
 
 def lower_pointwise(part, operations):
@@ -391,6 +424,6 @@ class Arithmetic:
         if not self.stores:
             return
         number = self.values.number
-        steps = [Step(f, tuple(map(number, inputs)), round_to, compute) for f, inputs, round_to, compute in self.values.steps]
+        steps = steps_of(self.values)
         stores = [(number(value), ref.dtype, "matrix") for value, ref in self.stores]
         _add(self.part, Program(self.values.loads, steps, stores, None, 0), self.inputs, [ref for _, ref in self.stores], self.numbers)

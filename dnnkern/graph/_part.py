@@ -250,6 +250,13 @@ class Part:
         self.steps.append(Step(problem, buffers, tuple((scalars or {}).items()), str(self), tuple((bound or {}).items()),
                                tuple(map(self.spec.label, self.nodes))))
 
+    def expect_an_algorithm(self):
+        """Refuse the part unless another algorithm than the naive one takes the problem that was added last."""
+        problem = self.steps[-1].problem
+        reasons = {a.name: a.reason(problem) for a in dispatch.algorithms(problem.op) if a.name != "naive"}
+        if not problem.is_empty and all(reasons.values()):
+            raise cudnnGraphNotSupportedError(f"{self}: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
     def fill(self, ref, value):
         """Write a number to every element."""
         as_bytes = {"bool": "uint8"}.get(ref.dtype, ref.dtype)

@@ -20,13 +20,17 @@ BETWEEN = 6
 
 def cuts(spec) -> list:
     """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
-    the next. First the one in which two products share a kernel and reductions are among pointwise nodes, then with the latter alone."""
+    the next. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of their own,
+    then with two products that share a kernel and reductions among pointwise nodes, then with the latter alone."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
-    for kinds in (*itertools.product((False, True), (False, True)), (True,) * 3, ALL):
+    for kinds in (*itertools.product((False, True), (False, True)), (True,) * 3, (True,) * 4, ALL):
         together = joined(spec, nodes, None, *kinds)
         if len(together) < len(found[0]):
+            apart = tuple(part for whole in together for part in (split(spec, whole) if has_levels(whole) else (whole,)))
+            if len(together) < len(apart) < len(found[0]):
+                found.insert(0, apart)
             found.insert(0, together)
     return found
 
@@ -64,17 +68,18 @@ def one_by_one(spec):
     return tuple(reversed(kept))
 
 
-ALL = (True,) * 4
+ALL = (True,) * 5
 """What `joined` may do."""
 
 
-def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False, duals=False):
+def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False, duals=False, levels=False):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
     it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
     an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of, with `rows`
-    pointwise nodes; with `duals` two products of one left operand are one part. The dict `why` is told the reason for each (node, node)
+    pointwise nodes; with `duals` two products of one left operand are one part; with `levels` pointwise nodes after an anchor read what is
+    reduced of its rows. The dict `why` is told the reason for each (node, node)
     that one reads of another and that are apart."""
-    graph = _Graph(spec, nodes, prologues, reductions, rows, duals)
+    graph = _Graph(spec, nodes, prologues, reductions, rows, duals, levels)
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -101,8 +106,9 @@ def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False,
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes, prologues, reductions, rows, duals):
+    def __init__(self, spec, nodes, prologues, reductions, rows, duals, levels):
         self.spec, self.nodes, self.prologues, self.reductions, self.rows, self.duals = spec, nodes, prologues, reductions, rows, duals
+        self.levels = levels
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
         free = views(spec)
         slices = halved(spec, free) if duals else {}
@@ -152,10 +158,15 @@ class _Graph:
                 return OPERATIONS[self.nodes[m].op].alone or f"{self.nodes[m].op} runs no program"
         if (len(anchors) > 1 or set(anchors) & set(self.halved)) and (reason := self._dual_refusal(anchors, merged)):
             return reason
+        whole = self.dims[anchors[0]] if anchors else None
+        levels = self.levels and whole is not None and OPERATIONS[self.nodes[anchors[0]].op].levels and has_levels(nodes)
         for m in merged:
-            if self._reduces(m) and (reason := self._reduction_refusal(m, anchors, merged)):
+            if self._reduces(m) and (reason := self._reduction_refusal(m, anchors, merged, levels)):
                 return reason
-        if self.dims[source] != self.dims[k] and is_pointwise(self.nodes[k]):
+        if levels:
+            if other := next((self.dims[m] for m in merged if m not in anchors and self.dims[m] not in (whole, (*whole[:-1], 1))), None):
+                return f"dims {whole} and {other}"
+        elif self.dims[source] != self.dims[k] and is_pointwise(self.nodes[k]):
             return f"dims {self.dims[source]} and {self.dims[k]}"
         for m in anchors:
             if self.reads[m] & set(merged) and (reason := self._prologue_refusal(m, merged)):
@@ -183,16 +194,19 @@ class _Graph:
         """Whether a node is a reduction, which may join an anchor."""
         return self.reductions and is_reduction(self.nodes[m])
 
-    def _reduction_refusal(self, m, anchors, merged):
-        """Why a reduction is none of a part with these anchors, or None."""
+    def _reduction_refusal(self, m, anchors, merged, levels):
+        """Why a reduction is none of a part with these anchors, or None; with `levels` others read it."""
         node = self.nodes[m]
-        if any(m in self.reads[j] for j in merged):
+        if not levels and any(m in self.reads[j] for j in merged):
             return "what is reduced is there when the kernel has ended"
         if not anchors or OPERATIONS[self.nodes[anchors[0]].op].axes is None:
             return f"{node.op} takes its operands from memory"
         x, y = self.spec.tensor(node.input("X")).dim, self.dims[m]
-        if x != self.dims[anchors[0]] or over_of(x, y, *OPERATIONS[self.nodes[anchors[0]].op].axes(len(x))) is None:
+        over = x == self.dims[anchors[0]] and over_of(x, y, *OPERATIONS[self.nodes[anchors[0]].op].axes(len(x)))
+        if not over:
             return f"{node.op} of dims {x} to {y}; kernels reduce rows, columns or both"
+        if levels and (over != "columns" or y[:-1] != x[:-1]):
+            return f"{node.op} of dims {x} to {y}, beside one of columns that others read"
         return None
 
     def _dual_refusal(self, anchors, merged):
@@ -248,6 +262,14 @@ class _Graph:
         return len(found | {uid for uid in inside if uid in outside or not self.spec.tensor(uid).virtual})
 
 
+def has_levels(nodes):
+    """Whether some of an anchor's nodes read what others reduce of its result."""
+    if has_rows(nodes):
+        return False
+    made = {uid for node in nodes if is_reduction(node) for _, uid in node.outputs}
+    return any(uid in made for node in nodes for _, uid in node.inputs)
+
+
 def _anchor_first(nodes):
     """The anchor, then the others in their order: what they read besides is there before the anchor starts."""
     if has_rows(nodes):
@@ -274,11 +296,12 @@ def _in_order(part, reads):
 
 
 def split(spec, nodes):
-    """A part that cannot run as one kernel, as several: without its reductions, and each of these; its prologue, and the others; the
-    anchor, and its neighbours; or half of the nodes and the others. Where the parts would wait for each other, every node is a part."""
+    """A part that cannot run as one kernel, as several: without its reductions, and each of these, unless others read them; its prologue,
+    and the others; the anchor, and its neighbours; or half of the nodes and the others. Where the parts would wait for each other, every
+    node is a part."""
     if has_rows(nodes):
         return split_rows(spec, nodes)
-    if reductions := tuple(n for n in nodes[1:] if is_reduction(n)):
+    if not has_levels(nodes) and (reductions := tuple(n for n in nodes[1:] if is_reduction(n))):
         return tuple(n for n in nodes if all(n is not r for r in reductions)), *((r,) for r in reductions)
     if is_pointwise(nodes[0]):
         return nodes[:len(nodes) // 2], nodes[len(nodes) // 2:]

@@ -4,13 +4,11 @@
 Nodes have one of two dims: those of what is reduced, or of its rows, 1 along the axes. A tensor that is made and read within the part is
 never in memory.
 """
-from .. import dispatch
-from ..device.program import Step
-from ..fused import FusedReductionProblem, Reduction, StagedProgram
+from ..fused import FusedReductionProblem, StagedProgram
 from ..host.products import FLOATS
 from ._enums import DTYPE
 from ._errors import cudnnGraphNotSupportedError
-from ._fuse import Values, compute_node, loaded, loads_of, rounded, stored
+from ._fuse import Values, compute_node, loaded, loads_of, reduce_node, reduced_type, steps_of, stored
 from .ops import OPERATIONS
 
 OF_FLOATS = tuple(t for t, dtype in DTYPE.items() if dtype in FLOATS)
@@ -78,9 +76,7 @@ def lower_rows(part, operations):
     """One step of the family `fused`, where another algorithm than the naive one takes it."""
     spec, values, known = part.spec, Values(0), {}
     dim, row, axes = reduced(spec, next(filter(is_reduction, part.nodes)))
-    reductions = [node for node in part.nodes if is_reduction(node)]
-    tensors = [spec.tensor(uid) for node in reductions for _, uid in (*node.inputs, *node.outputs)]
-    compute = "float64" if "DOUBLE" in {*(t.dtype for t in tensors), *(node.compute for node in reductions)} else "float32"
+    compute = reduced_type(spec, filter(is_reduction, part.nodes))
 
     def shape_of(ref):
         missing = len(dim) - len(ref.shape)
@@ -93,10 +89,7 @@ def lower_rows(part, operations):
 
     for node in part.nodes:
         if is_reduction(node):
-            for port, mode in operations[node.op].reduces(node):
-                out = spec.tensor(node.output(port))
-                value = values.step(mode, [load(node.input("X"))], None, compute)
-                known[out.uid] = rounded(part, values, value, compute, out, part.nodes)
+            reduce_node(part, operations, values, known, node, part.nodes, load, compute)
         else:
             compute_node(part, operations, values, known, node, part.nodes, load)
     loads, reads, numbers, index_axes = loads_of(values, None)
@@ -105,14 +98,11 @@ def lower_rows(part, operations):
     loads = [(dtype, "row" if ref is not None and ref.shape == row else access) for (dtype, access), ref in zip(loads, accesses)]
     inputs, results, number = [ref for ref in reads if ref is not None], stored(part, known, part.nodes), values.number
     try:
-        steps = [Reduction(f, number(of[0]), round_to, kind) if isinstance(f, str) else Step(f, tuple(map(number, of)), round_to, kind)
-                 for f, of, round_to, kind in values.steps]
+        steps = steps_of(values)
         stores = [(number(value), ref.dtype, "row" if ref.shape == row else "matrix") for value, ref in results]
         problem = FusedReductionProblem(StagedProgram(loads, steps, stores), [ref.tensor for ref in inputs],
                                         [ref.tensor for _, ref in results], dim, axes, index_axes)
     except (TypeError, ValueError) as error:
         raise cudnnGraphNotSupportedError(f"{part}: {error}") from None
-    able = [a for a in dispatch.algorithms(problem.op) if a.name != "naive"]
-    if not problem.is_empty and all(a.reason(problem) for a in able):
-        raise cudnnGraphNotSupportedError(f"{part}: " + "; ".join(f"{a.name}: {a.reason(problem)}" for a in able))
     part.add(problem, dict(zip(problem.names, (*inputs, *(ref for _, ref in results)))), dict(zip(problem.scalars, numbers)))
+    part.expect_an_algorithm()

@@ -118,7 +118,7 @@ class MatmulProblem(WithPrologues):
             raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
         self.scales  # validates them
         self._check_dual()
-        self.check_program("matmul", self.y.shape)
+        self.check_program("matmul", self.y.shape, self._matrix_axes[1])
         if self.program is not None:
             for name, (_, by), steps in zip(operand_names(self.program), self.program.operands, self.extra_steps):
                 check_access("matmul", name, by, steps)

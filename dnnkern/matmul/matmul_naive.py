@@ -22,7 +22,7 @@ from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
 from ..engine.programs import NOTHING, program_argument
-from ..engine.roles import roles
+from ..engine.roles import has_row_steps, roles
 from ..engine.scales import BLOCK, make_block_factor
 from ..engine.tile_states import reduces, single_states, states_seconds, states_argument, states_bytes, states_refusal, with_finish
 from ..host.launch import Argument, Launch
@@ -67,6 +67,11 @@ def estimate(problem, device, config):
     chain = problem.k * COST.chain / device.clock_hz  # dependent load latency, partly hidden by the other warps
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
     cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    if has_row_steps(problem.epilogue):  # a thread has a row, and computes each element in every walk
+        from ..engine.row_levels import walks_of
+        walks = len(walks_of(problem.epilogue.program, problem.epilogue.compute))
+        waves = -(-problem.batch_size * problem.m // (COST.resident * device.sms))
+        cost = Cost(launch=COST.start) + overlap(waits=waves * walks * problem.n * chain, l1=walks * traffic)
     states = workspace(problem, device, config)
     return cost + states_seconds(states, device)
 
@@ -204,6 +209,11 @@ def build(problem, device, config):
                  program_argument(problem, len(problem.batch)),
                  *(NOTHING if of is None else of.argument(len(problem.batch)) for of in making), _dual_argument(problem),
                  states_argument(parts, 1, 1))
+    if has_row_steps(problem.epilogue):
+        from ._naive_rows import row_kernel  # programs are imported where there is one
+        rows = problem.batch_size * problem.m
+        arguments = (*arguments[:6], Argument("int64", rows), *arguments[7:-2])
+        return (Launch(row_kernel(config, _dot_of(config)), (-(-rows // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
     return with_finish((Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),), parts, 1, 1)
 
 
@@ -217,4 +227,4 @@ def _dual_argument(problem):
 
 
 ALGORITHM = Algorithm(op="matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True,
-                      prologues=True, reductions=True, dual=True)
+                      prologues=True, reductions=True, rows=True, dual=True)

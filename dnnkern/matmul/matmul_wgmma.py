@@ -19,20 +19,24 @@ from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ..engine.hopper_plan import (Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
                                   make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
-                                  product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype,
-                                  y_argument)
+                                  product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for, waves_of,
+                                  wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
-from ..engine.roles import store_width, stored_by_rows
+from ..engine.roles import has_row_steps, store_width, stored_by_rows
+from ..engine.row_tiles import row_refusal, row_seconds
 from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   stored_first_refusal, with_finish)
 from ..host.launch import Argument, Launch
+
+WIDEST = 256  # columns of a tile
 
 
 def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
     parts = stored_by_rows(problem)
-    return stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
+    return (stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
+            or row_refusal(problem, parts, WIDEST))
 
 
 def _parts_of(problem, device, tile):
@@ -42,9 +46,12 @@ def _parts_of(problem, device, tile):
 
 
 def configs(problem, device):
-    """Every tile that reads b as it lies."""
+    """Every tile that reads b as it lies, and has all columns of its rows where a program reduces these."""
     parts = stored_by_rows(problem)
-    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, problem.program)
+    by_rows = has_row_steps(parts.epilogue)
+    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
+    if by_rows:
+        found = [tile for tile in found if tile.bn >= parts.n]
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
     return [Config(tile) for tile in found]
@@ -62,8 +69,10 @@ def estimate(problem, device, config):
     parts = _parts_of(problem, device, tile)
     columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts, problem.math)
     states = states_bytes(parts, WARP_ROWS, tile.bn)
-    return states_seconds(states, device) + pack_seconds(operands, device) + product_seconds(
-        problem, tile, device, tile_count(parts, tile) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
+    tiles = tile_count(parts, tile) * tile.cluster
+    rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
+    return states_seconds(states, device) + rows + pack_seconds(operands, device) + product_seconds(
+        problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 
 
@@ -146,13 +155,14 @@ def build(problem, device, config):
     operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
                 "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
-    staged = staged_addend(parts.epilogue, operands) if by_tma else None
-    pairs = paired_columns(parts.epilogue, operands) if by_tma else ()
+    by_rows = has_row_steps(parts.epilogue)  # what it reads beside the accumulators is loaded as the program runs over them
+    staged = staged_addend(parts.epilogue, operands) if by_tma and not by_rows else None
+    pairs = paired_columns(parts.epilogue, operands) if by_tma and not by_rows else ()
     by_ring = staged is not None and fits_ring(tile, *operands[staged])
     addend = addend_argument({"c": problem.addend_name}, staged, operands, (parts.batch_size, parts.m, parts.n)) if by_ring else NOTHING
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"), staged,
-                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps)
+                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, addend, Argument("int32", tiles), *place,
@@ -164,4 +174,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True, reductions=True)
+                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a", programs=True, reductions=True, rows=True)

@@ -459,7 +459,8 @@ def _cases():
     from ._matmul_dual import duals
     from ._matmul_prologues import prologues
     from ._matmul_reductions import reductions
-    return found + list(prologues()) + list(reductions()) + list(duals())
+    from ._matmul_rows import rows
+    return found + list(prologues()) + list(reductions()) + list(duals()) + list(rows())
 
 
 CASES = _cases()

@@ -49,6 +49,8 @@ class Operation:
         Of an anchor: the input ports that its kernel can make by a program as it loads them.
     shares : tuple of str
         Of an anchor two of which one kernel can run: the input ports at which both must have the same tensor.
+    levels : bool
+        Of an anchor: whether the pointwise nodes after it may read reductions of its result's rows.
     keeps : tuple of str
         Those of `makes` whose tensors are results as well, where something else reads them.
     callbacks : callable(node, arguments), optional
@@ -75,6 +77,7 @@ class Operation:
         self.infer_node = self.lower_node = self.formula = self.lower_fused = self.takes = self.axes = self.reduces = None
         self.callbacks = self.alone = self.spelled = None
         self.makes = self.keeps = self.shares = ()
+        self.levels = False
 
     def infer(self, function):
         """Decorate the inference."""
@@ -96,9 +99,10 @@ class Operation:
         self.callbacks = function
         return function
 
-    def fuse(self, function, takes=None, makes=(), axes=None, keeps=(), shares=()):
+    def fuse(self, function, takes=None, makes=(), axes=None, keeps=(), shares=(), levels=False):
         """Decorate the lowering with pointwise neighbours."""
         self.lower_fused, self.takes, self.makes, self.axes, self.keeps, self.shares = function, takes, makes, axes, keeps, shares
+        self.levels = levels
         return function
 
 

@@ -97,9 +97,11 @@ def _fuse_matmul(part):
     a, b = alike(part, part.input("A"), part.input("B"))
     chain = chain_of(part, OPERATIONS, part.node.output("C"), ACCUMULATOR.get(a.dtype, "float32"), OUTPUTS[a.dtype])
     part.call("matmul", (a, b), (chain.main,), *PLAIN, scalars=(1.0, 1.0), chain=chain)
+    if chain.program.row_steps:
+        part.expect_an_algorithm()
 
 
-matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)), shares=("A",))
+matmul.fuse(_fuse_matmul, makes=("A", "B"), axes=lambda rank: ((rank - 2,), (rank - 1,)), shares=("A",), levels=True)
 
 
 def _multiply_by_both(part, first, second, third):
@@ -138,6 +140,8 @@ def _make_operands(part):
     part.problem(MatmulProblem, refs, {"y": written}, {"alpha": 1.0, "beta": 1.0}, chain=chain, prologues=chains, dtype=dtype)
     if out is not None:
         part.done(written, out)
+    elif chain.program.row_steps:
+        part.expect_an_algorithm()
 
 
 MADE = ("float16", "bfloat16", "float32", "int8")
