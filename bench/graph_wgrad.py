@@ -19,6 +19,8 @@ class WgradCase:
     sizes: tuple
     dtype: str
     anchor = "conv"
+    slack = 2
+    """By how much its sums, of up to 200,000 products of rounded numbers, may be off by more than a result."""
 
     @functools.cached_property
     def shapes(self):

@@ -30,7 +30,7 @@ from .tile_states import WARP_ROWS, reduces
 
 COST = constants("engine/hopper")
 MOST_SUMS = 96  # of a thread, where the epilogue stores aside: beside more the addresses of a program's matrices are spilled
-MOST_REDUCED = 128  # where they are reduced, too
+MOST_REDUCED = 128  # where they are reduced, or one matrix is stored aside
 
 TILES = {
     Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
@@ -222,7 +222,10 @@ def most_sums(program):
     """Of a thread, beside a program's operands and reductions."""
     if program is None:
         return inf
-    return MOST_SUMS if program.stores and program.inputs else MOST_REDUCED if program.reductions else inf
+    matrices = sum(access == "matrix" for _, access in program.operands)
+    if program.stores and program.inputs and matrices > 1:
+        return MOST_SUMS
+    return MOST_REDUCED if program.reductions or program.stores else inf
 
 
 def even_ranges(steps, ranges):

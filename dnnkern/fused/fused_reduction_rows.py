@@ -194,6 +194,7 @@ def estimate(problem, device, config):
     work = overlap(memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight), issue=issue)
     work = work.slowed(tail=tail(grid, resident, device))
     wait = COST.alone + COST.level * passes + COST.element * elements + COST.block * (config.threads > 32) * config.threads
+    resident = max(resident, COST.threads // config.block)  # at least so many, as it has been measured
     return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * resident)))
 
 

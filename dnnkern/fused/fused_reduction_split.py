@@ -22,7 +22,7 @@ from ._levels import element_instructions, make_end, make_next, make_start, stat
 from .fused_reduction_rows import Config as OneRow
 from .fused_reduction_rows import arguments_of, chunks_of, indices_of, leader_of, make_extents, make_walks, refusal, steps_of
 
-COST = constants("fused/reduction_rows")
+COST = constants("fused/reduction_split")
 
 THREADS, LANES, MOST_WORDS = 256, (4, 2, 1), 32
 PER_MULTIPROCESSOR = (2, 8)  # blocks that are wanted
@@ -89,7 +89,7 @@ def estimate(problem, device, config):
     blocks = forms.count * config.splits
     rate = flight_rate(config.block * config.blocks * 4 * config.words, COST.in_flight) * occupied(blocks * THREADS, 512, device)
     issue = issue_seconds(forms.form.size, element_instructions(problem.program), device)
-    work = overlap(memory=memory_seconds(levels * read + full, device) / rate, issue=issue)
+    work = overlap(memory=memory_seconds(levels * read + full, device) / rate, issue=issue).slowed(slower=COST.slower)
     return (levels + 1) * (LAUNCH + Cost(launch=COST.alone)) + work
 
 

@@ -14,7 +14,7 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
-from ..engine.hopper import Factors, make_matrix_loader, make_product
+from ..engine.hopper import ROW, Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ..engine.hopper_plan import (Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
@@ -25,6 +25,7 @@ from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
+from ..engine.scales import FP8
 from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   stored_first_refusal, with_finish)
 from ..host.launch import Argument, Launch
@@ -52,6 +53,8 @@ def configs(problem, device):
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
     if by_rows:
         found = [tile for tile in found if tile.bn >= parts.n]
+    if parts.y.dtype in FP8 and stored_by_tma(parts, ROW):
+        found = [tile for tile in found if tile.bn % ROW == 0]  # whole boxes of results
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
     return [Config(tile) for tile in found]

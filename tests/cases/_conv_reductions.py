@@ -100,7 +100,9 @@ def reductions(op):
     yield case("gaps", (2, 16, 4, 5), 8, (3, 3), lay={"y": {"gap": 8}}, of=SEVERAL, residual=True)
     yield case("float64", (2, 5, 6, 7), 6, (3, 3), "float64", of=tuple((mode, over, "float64") for mode, over, _ in SEVERAL))
     yield case("int8", (2, 16, 5, 6), 24, (3, 3), "int8", padding=1, of=(("amax", "all", "float32"),), out_dtype="float32")
-    yield case("float8", (2, 16, 5, 6), 24, (3, 3), "float8_e4m3fn", padding=1, of=(("amax", "all", "float32"),), out_dtype="float8_e4m3fn")
+    for filters in (24, 144):  # of 144, whole boxes of 128 columns
+        yield case("float8", (2, 16, 5, 6), filters, (3, 3), "float8_e4m3fn", padding=1, of=(("amax", "all", "float32"),),
+                   out_dtype="float8_e4m3fn")
     yield case("odd", (1, 16, 4, 5), 10, (3, 3), "bfloat16", padding=1, of=SEVERAL)
     yield case("made", (1, 16, 9, 11), 24, (3, 3), padding=1, made="scale-bias-relu")
     yield case("made-several", (2, 64, 5, 6), 72, (1, 1), "bfloat16", made="scale-bias-relu", of=SEVERAL)

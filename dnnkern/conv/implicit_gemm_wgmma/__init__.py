@@ -146,7 +146,8 @@ def configs(problem, device):
     most = 64 if reads else 128
     if (making := making_of_image(problem)) is not None:
         found = [t for t in found if fits_made(t, making, kept_numbers(_states(problem, device, t), t.bn))]
-    return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
+    itemsize = problem.output.itemsize if _store_of(problem) == "tma" else max(problem.output.itemsize, 2)
+    return [Config(t) for t in found if t.bn * itemsize % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 
 def workspace(problem, device, config):
@@ -244,7 +245,8 @@ def _store_of(problem):
     y, strides = problem.output, problem.output_strides
     row = _row_stride(problem, parts, strides)
     same = problem.residual is None or problem.residual_strides == strides
-    if row is not None and rows_for_tma(y, (row, strides[1]), parts.pixels, parts.columns) and (
+    wide = ROW if parts.columns > 64 else 0  # of 8 bits whole boxes have 128 columns
+    if row is not None and rows_for_tma(y, (row, strides[1]), parts.pixels, parts.columns, wide) and (
             problem.residual is None or _row_stride(problem, parts, problem.residual_strides) is not None):
         return "tma"
     if row is not None and problem.program is not None:
