@@ -53,7 +53,7 @@ def configs(problem, device):
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
     if by_rows:
         found = [tile for tile in found if tile.bn >= parts.n]
-    if parts.y.dtype in FP8 and stored_by_tma(parts, ROW):
+    if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
         found = [tile for tile in found if tile.bn % ROW == 0]  # whole boxes of results
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
