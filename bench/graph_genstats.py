@@ -19,9 +19,11 @@ LAYERS = ((64, 64, 56, 56, 64, 3), (64, 64, 56, 56, 256, 1), (64, 256, 56, 56, 6
 
 @dataclass(frozen=True)
 class GenstatsCase:
-    """A layer as `graph.Case`; its results are the convolution, and the sums and sums of squares of what it stores."""
+    """A layer as `graph.Case`; its results are the convolution, of which there may be a scale and ReLU `after`, and the sums and sums of
+    squares of what is stored."""
     sizes: tuple
     dtype: str
+    after: bool = False
     anchor = "conv"
     results = "y", "sum", "squares"
 
@@ -29,8 +31,9 @@ class GenstatsCase:
     def shapes(self):
         """{name: dims}"""
         n, c, h, w, k, r = self.sizes
-        return {"x": (n, c, h, w), "scale": (1, c, 1, 1), "bias": (1, c, 1, 1), "w": (k, c, r, r), "y": (n, k, h, w),
-                "sum": (1, k, 1, 1), "squares": (1, k, 1, 1)}
+        found = {"x": (n, c, h, w), "scale": (1, c, 1, 1), "bias": (1, c, 1, 1), "w": (k, c, r, r), "y": (n, k, h, w),
+                 "sum": (1, k, 1, 1), "squares": (1, k, 1, 1)}
+        return {**found, "scale_after": (1, k, 1, 1)} if self.after else found
 
     @property
     def bytes(self):
@@ -53,11 +56,14 @@ class GenstatsCase:
     def eager(self):
         """A function that computes the results on {name: tensor} by PyTorch's own kernels."""
         import torch
-        padding, total = self.sizes[5] // 2, functools.partial(torch.sum, dim=(0, 2, 3), keepdim=True, dtype=torch.float32)
+        padding, after = self.sizes[5] // 2, self.after
+        total = functools.partial(torch.sum, dim=(0, 2, 3), keepdim=True, dtype=torch.float32)
 
         def run(t):
             x = torch.relu(t["x"] * t["scale"] + t["bias"]).to(t["w"].dtype)
             y = torch.nn.functional.conv2d(x, t["w"], padding=padding)
+            if after:
+                y = torch.relu(y * t["scale_after"]).to(y.dtype)
             return y, total(y), total(y.float().square())
         return run
 
@@ -77,6 +83,8 @@ class GenstatsCase:
             x = graph.relu(graph.bias(graph.scale(x, tensor("scale")), tensor("bias")))
             x.set_data_type(making.cudnn.data_type[IO[self.dtype]])
         y = graph.conv_fprop(x, tensor("w"), padding=[self.sizes[5] // 2] * 2, stride=[1, 1], dilation=[1, 1])
+        if self.after and not alone:
+            y = graph.relu(graph.scale(y, tensor("scale_after")))
         making.result(y)
         if not alone:
             for t, name in zip(graph.genstats(y), self.results[1:]):
@@ -85,9 +93,10 @@ class GenstatsCase:
 
     def __str__(self):
         n, c, h, w, k, r = self.sizes
-        return f"scale bias relu conv {n}x{c}x{h}x{w} k{k} {r}x{r} genstats {self.dtype}"
+        return f"scale bias relu conv {n}x{c}x{h}x{w} k{k} {r}x{r} {'scale relu ' * self.after}genstats {self.dtype}"
 
 
 def genstats_cases(dtypes, small=False):
-    """The layers in each of the types."""
-    return [GenstatsCase(sizes, dtype) for dtype in dtypes for sizes in (((2, 16, 8, 8, 24, 3), (2, 16, 6, 5, 32, 1)) if small else LAYERS)]
+    """The layers in each of the types; one with functions on both sides, whose cuts docs/graph.md has."""
+    layers, both = (((2, 16, 8, 8, 24, 3), (2, 16, 6, 5, 32, 1)), (2, 16, 6, 5, 32, 1)) if small else (LAYERS, (64, 512, 28, 28, 128, 1))
+    return [GenstatsCase(sizes, dtype) for dtype in dtypes for sizes in layers] + [GenstatsCase(both, dtype, True) for dtype in dtypes]
