@@ -47,8 +47,14 @@ MODE = DEVICE if DEVICE != "cuda" else "gpu" if driver_devices() else "compile"
 _HOST_ONLY = ("test_docs", "test_cases")
 
 
+def _range(text):
+    """"N", or "M:N"."""
+    first, _, last = text.rpartition(":")
+    return range(int(first or 0), int(last))
+
+
 def pytest_addoption(parser):
-    parser.addoption("--seeds", type=int, default=None, metavar="N", help="random graphs: of seeds 0 to N - 1, instead of a few")
+    parser.addoption("--seeds", type=_range, metavar="[M:]N", help="random graphs: of seeds 0, or M, to N - 1, instead of a few")
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
     parser.addoption("--select", action="store_true", help="what has changed, and a sample of the rest (see selection.py)")
     parser.addoption("--since", metavar="COMMIT", help="with --select: changed is what differs from here; default: where all tests passed")

@@ -159,7 +159,7 @@ class Random:
 def seeds(config, count, slow=0):
     """Parameters: `--seeds`, or `count` and so many slow ones."""
     asked = config.getoption("--seeds")
-    return range(asked) if asked is not None else [*range(count), *(pytest.param(k, marks=pytest.mark.slow) for k in range(count, slow))]
+    return asked if asked is not None else [*range(count), *(pytest.param(k, marks=pytest.mark.slow) for k in range(count, slow))]
 
 
 def pytest_generate_tests(metafunc):
