@@ -94,6 +94,14 @@ def test_fp8_rounding_of_architectures_without_the_instruction(name):
     np.testing.assert_array_equal(rounded, _narrowed(name, x))
 
 
+def test_pairs_of_e4m3_as_pairs_of_float16():
+    """Every number, in both places of a pair."""
+    low = np.arange(256, dtype=np.uint16)
+    words = low | (255 - low) << 8
+    halves = _map(numeric.e4m3x2_to_half2, words, np.uint32).view(np.float16)
+    np.testing.assert_array_equal(halves, words.view(np.uint8).view(HOST["e4m3"]).astype(np.float16))
+
+
 def test_e4m3_widening_of_architectures_without_the_instruction():
     words = _words("e4m3")
     np.testing.assert_array_equal(_map(numeric._e4m3_to_float_sm75, words, np.float32), words.view(HOST["e4m3"]).astype(np.float32))

@@ -9,7 +9,7 @@ from dnnkern import dispatch
 
 B, H, G, S, N, D, E = 1, 2, 1, 66, 72, 32, 16
 FACTORS = {"descale_q": 0.25, "descale_k": 0.5, "descale_v": 0.125, "descale_s": 1 / 256, "scale_s": 512.0, "scale_o": 64.0}
-ALGORITHMS = ["naive", "flash_wgmma_fp8"]
+ALGORITHMS = ["naive", "flash_mma", "flash_wgmma_fp8"]
 LARGEST = {T.FP8_E4M3: 448, T.FP8_E5M2: 57344}
 ROUNDING = {T.FP8_E4M3: 2 ** -4, T.FP8_E5M2: 2 ** -3, T.BFLOAT16: 2 ** -8, T.HALF: 2 ** -11, T.FLOAT: 2 ** -24}
 CAUSAL = np.arange(N) <= np.arange(S)[:, None]

@@ -162,6 +162,22 @@ def test_scores_never_leave_the_registers_of_mma(words):
     assert code.registers * launch.block[0] * config.threads.blocks <= 65536
 
 
+@pytest.mark.parametrize("words", ["4x16x4096x128 e4m3 --lse --scales --quantized", "4x16x2048x64 e5m2 --causal --ragged",
+                                   "4x16x2048x128 e4m3 --mask pairs --out-dtype e4m3 --quantized"])
+def test_bytes_become_float16_on_their_way_to_shared_memory(words):
+    """Eight bytes a load, two of them an instruction, sixteen bytes a store; the products are those of float16."""
+    variant, kernels = next(assembled("sdpa_fwd", words, "flash_mma"))
+    (_, code, launch), config = kernels[-1], variant.config
+    width, steps, columns, threads = config.threads.width, config.q.width // 16, config.v.width, config.threads.count
+    assert code.count("HMMA.16816.F32") == steps * width // 8 + width // 16 * columns // 8
+    loads = (config.threads.height * config.q.width + 2 * width * (config.k.width + config.v.width)) // (8 * threads)
+    assert accesses(code, "STS") == {128: loads} and accesses(code, "LDG")[64] >= loads
+    assert code.count("F2FP.F16.E4M3.UNPACK_B") == 4 * loads * ("e4m3" in words) and not code.count("LDGSTS")
+    assert code.count("REDG.E.MAX") == 2 * config.quantized.amax_s and len(kernels) == 1 + config.quantized.amax_s
+    assert not code.doubles and not code.divisions and code.count("BAR.SYNC") <= 3
+    assert code.registers * launch.block[0] * config.threads.blocks <= 65536
+
+
 @pytest.mark.parametrize("words", ["4x16x2048x64 f32 --causal", "4x16x2048x128 bf16 --kv-heads 4",
                                    "2x4x500x33 f16 --bias pairs --softcap 3 --dropout 0.1", "4x16x2048x64 f32 --mask pairs"])
 def test_gradients_stay_in_registers(words):

@@ -157,8 +157,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     whose scores are all -inf (in float32 also: all below -6.9e8, but by `naive`), has result 0 and lse -inf, even with a sink; so has a
     row that belongs to no sequence. Lengths past a tensor are clamped: nothing outside the arrays is read. Deterministic.
     Mirrors cuDNN's SDPA and
-    ``torch.nn.functional.scaled_dot_product_attention``. With 8-bit floats an algorithm on tensor cores (``Note.TENSOR_CORE``) rounds
-    probabilities to e4m3, whose smallest is 2**-16 of the largest, and adds up to 128 products at once with 13 bits.
+    ``torch.nn.functional.scaled_dot_product_attention``. With 8-bit floats an algorithm on tensor cores (``Note.TENSOR_CORE``) may round
+    probabilities to e4m3, whose smallest is 2**-16 of the largest, and add up to 128 products at once with 13 bits.
 
     Examples
     --------

@@ -12,11 +12,13 @@ scaled; `ref_max`, the reference maximum: that score scaled, 0 where there is no
 of score - ref_max. Exponentials are powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
+from typing import Callable, NamedTuple
 
-from ..device import device_function, f32, i64, u16, u32
+from ..device import cuda, device_function, f32, i64, u16, u32
+from ..device.atomic import raise_u32
 from ..device.convert import element
-from ..device.fastmath import ex2, fma, fmax, lg2, rcp
-from ..device.numeric import bfloat162_to_floats, floats_to_bfloat162
+from ..device.fastmath import ex2, fabs, fma, fmax, lg2, maximum, rcp
+from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162
 from ..device.vec import advance, as_u32, store2
 from ..device.warp import add, any_lane, make_reduce
 from ._scores import LN2, LOG2E, LOWEST, NEG_INF
@@ -295,3 +297,106 @@ def stored_in_pairs(problem, t):
     """Whether two neighbours of a result lie side by side, and aligned, in all rows."""
     *steps, step = problem.strides(t)
     return t.alignment % (2 * t.itemsize) == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, t.shape[-1]))
+
+
+# ---- factors of probabilities and of the result, and largest magnitudes (`_quantization`)
+
+class Factors(NamedTuple):
+    """Device functions.
+
+    of_result(quantization)
+        What P @ v is multiplied by to be O.
+    of_output(quantization)
+        What O is multiplied by.
+    raise_to(amax, value)
+        An element of memory becomes the larger of it and the magnitude of a number.
+    raise_by_warp(quantization, maxima)
+        Those that there are, by the two numbers of each lane of a warp, all of which call it.
+    reset(quantization)
+        The maxima become zero.
+    """
+    of_result: Callable
+    of_output: Callable
+    raise_to: Callable
+    raise_by_warp: Callable
+    reset: Callable
+
+
+@functools.cache
+def make_factors(there) -> Factors:
+    """The functions for the operands and results of a problem (`_quantization.Quantized`)."""
+    SCALE_S, DESCALE_S, SCALE_O, AMAX_S, AMAX_O = there
+    warp_maximum = make_reduce(maximum)
+
+    @device_function
+    def of_result(quantization):
+        factor = f32(1)
+        if SCALE_S:
+            factor = factor * quantization.scale_s[0]
+        if DESCALE_S:
+            factor = factor * quantization.descale_s[0]
+        return factor
+
+    @device_function
+    def of_output(quantization):
+        return quantization.scale_o[0] if SCALE_O else f32(1)
+
+    @device_function
+    def raise_to(amax, value):
+        raise_u32(amax, float_bits(fabs(value)))
+
+    @device_function
+    def raise_one(amax, value):
+        largest = warp_maximum(value)
+        if cuda.threadIdx.x & 31 == 0:
+            raise_to(amax, largest)
+
+    @device_function
+    def raise_by_warp(quantization, maxima):
+        if AMAX_S:
+            raise_one(quantization.amax_s, maxima[0])
+        if AMAX_O:
+            raise_one(quantization.amax_o, maxima[1])
+
+    @device_function
+    def reset(quantization):
+        if AMAX_S:
+            quantization.amax_s[0] = u32(0)
+        if AMAX_O:
+            quantization.amax_o[0] = u32(0)
+    return Factors(of_result, of_output, raise_to, raise_by_warp, reset)
+
+
+@functools.cache
+def make_row_maxima(there, sums):
+    """Device functions for a thread's two rows of a fragment, whose accumulators are `sums` numbers.
+
+    largest_probabilities(most, ref_max, factors, scale)
+        most[2] and most[3], the thread's largest scores, become the rows' largest probabilities.
+    raise_maxima(maxima, acc, most, factors, row, rows)
+        (P, O) of all tiles so far, by the rows below `rows`; `factors` are what accumulators are multiplied by.
+    """
+    AMAX_S, AMAX_O = there.amax_s, there.amax_o
+
+    @device_function
+    def largest_probabilities(most, ref_max, factors, scale):
+        if AMAX_S:
+            for r in range(2):
+                most[2 + r] = ex2(fma(quad_max(most[2 + r]), scale, -ref_max[r])) * factors[r]
+
+    @device_function
+    def magnitude(acc, r):
+        largest = f32(0)
+        for j in range(sums // 4):
+            largest = maximum(largest, maximum(fabs(acc[4 * j + 2 * r]), fabs(acc[4 * j + 2 * r + 1])))
+        return largest
+
+    @device_function
+    def raise_maxima(maxima, acc, most, factors, row, rows):
+        for r in range(2):
+            if row + 8 * r < rows and factors[r] != 0:
+                if AMAX_S:
+                    maxima[0] = maximum(maxima[0], most[2 + r])
+                if AMAX_O:
+                    maxima[1] = maximum(maxima[1], magnitude(acc, r) * fabs(factors[r]))
+    return largest_probabilities, raise_maxima

@@ -1,18 +1,22 @@
 """Tiles of 16-bit elements in shared memory, and the products of them by a warp (mma.sync): what attention on Ampere's tensor cores shares.
 
 A tile lies row by row, `pitch` bytes from one to the next, an odd number of 16: eight rows that a matrix load reads lie in different banks.
-Rows are whole steps of 16 elements; what is beyond the array is zero. A warp has 16 rows of a product, as fragments of `_fragments`.
+Rows are whole steps of 16 elements; what is beyond the array is zero. A warp has 16 rows of a product, as fragments of `_fragments`. 8-bit
+floats are float16 there, which has all of them.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i64, u32
+from ..device import device_function, f32, i64, u32
+from ..device.convert import element
 from ..device.cp_async import copy_async16
 from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
-from ..device.vec import address, store_shared_4u32
+from ..device.numeric import e4m3x2_to_half2, floats_to_half2, permute_bytes
+from ..device.vec import address, advance, as_u32, load2_nc_if, store_shared_4u32
 from ..engine.constants import constants
+from ..host.products import FP8
 from ._scores import stride_of_key
 
 COST = constants("attention/mma_rate")
@@ -22,11 +26,12 @@ CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
 
 @dataclass(frozen=True)
 class Source:
-    """How rows of `elements` come to shared memory: 16 bytes at a time, asynchronously, where they are `wide`, otherwise one by one; there
-    they have `least` columns at least."""
+    """How rows of `elements` come to shared memory: 8 at a time where they are `wide`, asynchronously, but those of a `small` dtype of 8
+    bits through registers; otherwise one by one. There they have `least` columns at least."""
     elements: int
     wide: bool
     least: int = STEP
+    small: str = ""
 
     @property
     def width(self):
@@ -41,8 +46,23 @@ class Source:
 
 def source_of(t, strides):
     """That of tiles of a tensor, whose last stride is that of a row's elements."""
-    wide = t.alignment % 16 == 0 and strides[-1] == 1 and all(s % CHUNK == 0 for s in strides[:-1])
+    wide = t.alignment % (CHUNK * t.itemsize) == 0 and strides[-1] == 1 and all(s % CHUNK == 0 for s in strides[:-1])
+    if t.dtype in FP8:
+        return Source(t.shape[-1], wide and t.shape[-1] % CHUNK == 0, small=t.dtype)
     return Source(t.shape[-1], wide)
+
+
+@functools.cache
+def make_widen(dtype):
+    """Device function ``widen(word)`` -> the four 8-bit floats of a word as two words of float16."""
+    E4M3 = dtype == FP8[0]
+
+    @device_function
+    def widen(word):
+        if E4M3:
+            return e4m3x2_to_half2(word & 0xFFFF), e4m3x2_to_half2(word >> 16)
+        return permute_bytes(word, 0, 0x1404), permute_bytes(word, 0, 0x3424)  # the upper byte of a float16
+    return widen
 
 
 def mma_rate(device):
@@ -56,13 +76,23 @@ def make_loader(source, height, threads, row_at=stride_of_key):
     """Device function ``load(to, p, first, left, steps, thread)``: rows first, ... of those at p to the shared address `to`; those from row
     `left` on are zeros. `steps` are the strides of rows and elements; ``row_at(row, steps)`` are the elements before a row that is there,
     where it is not its number times their stride."""
-    ELEMENTS, PITCH, WIDE, WIDTH = source.elements, source.pitch, source.wide, source.width
+    ELEMENTS, PITCH, WIDE, WIDTH = source.elements, source.pitch, source.wide and not source.small, source.width
+    SMALL, WORDS, widen, load_small = bool(source.small), source.wide, make_widen(source.small), element(source.small or "float16").load
     LOG_LANES = (WIDTH // CHUNK - 1).bit_length()  # threads of a row
     ROWS = threads >> LOG_LANES
     TURNS, PARTIAL, FOUND = ceil_div(height, ROWS), height % ROWS != 0, row_at is not stride_of_key
 
     @device_function
+    def small_word(p, at, column, step, there):
+        zero = f32(0)
+        low = load_small(p, at) if there and column < ELEMENTS else zero
+        high = load_small(p, at + step) if there and column + 1 < ELEMENTS else zero
+        return floats_to_half2(low, high)
+
+    @device_function
     def word(p, at, column, step, there):
+        if SMALL:
+            return small_word(p, at, column, step, there)
         low = u32(p[at]) if there and column < ELEMENTS else u32(0)
         high = u32(p[at + step]) if there and column + 1 < ELEMENTS else u32(0)
         return low | (high << 16)
@@ -82,6 +112,11 @@ def make_loader(source, height, threads, row_at=stride_of_key):
             if column < WIDTH and (not PARTIAL or row + turn * ROWS < height):
                 if WIDE:
                     copy_async16(target + u32(turn * ROWS * PITCH), address(p, at), i64(0), count if there else u32(0))
+                elif SMALL and WORDS:
+                    low, high = load2_nc_if(as_u32(advance(p, at)), 0, there)
+                    a, b = widen(low)
+                    c, d = widen(high)
+                    store_shared_4u32(target + u32(turn * ROWS * PITCH), a, b, c, d)
                 else:
                     two = 2 * steps[1]
                     store_shared_4u32(target + u32(turn * ROWS * PITCH), word(p, at, column, steps[1], there),

@@ -22,10 +22,11 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._addresses import row_strides_argument, stats_arguments, stats_of, strides_argument
 from ._checks import broadcast_strides
+from ._fragments import make_factors
 from ._naive import CHUNK, THREADS, Dropout, Element, Pair, Scoring, Vector, chunks_of, make_dot, make_gradients
 from ._parameters import (Sequences, Strides, added_arguments, block_mask_arguments, dropout_mask_arguments, kind_of, number_arguments,
                           scale_arguments, scaled, sequence_arguments)
-from ._quantization import make_factors, quantization_argument, quantized, reset_launches
+from ._quantization import quantization_argument, quantized, reset_launches
 from ._scores import LOG_BLOCK, NEG_INF, between, is_block_there, make_memory, make_terms
 from .backward._delta import RowStats
 from .backward._dsink import dsink_launches, dsink_seconds

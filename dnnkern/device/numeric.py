@@ -230,6 +230,19 @@ def e4m3x2_to_floats(pair):
     return _e4m3_to_float_sm75(pair & u32(0xFF)), _e4m3_to_float_sm75((u32(pair) >> 8) & 0xFF)
 
 
+_e4m3x2_to_half2 = instruction("cvt.rn.f16x2.e4m3x2 $0, $1;", ("uint32",), ("uint16",), pure=True,
+                               twin=lambda pair: _pair(_float_to_half_twin)(*_fp8_twin(_E4M3)(pair)))
+
+
+@device_function
+def e4m3x2_to_half2(pair):
+    """A 16-bit pair of e4m3 as two float16, exactly."""
+    if target_arch() >= 890:
+        return _e4m3x2_to_half2(u16(pair))
+    low, high = e4m3x2_to_floats(u16(pair))
+    return floats_to_half2(low, high)
+
+
 @device_function
 def floats_to_e4m3x2(lo, hi):
     """Two float32 rounded to e4m3 and saturated at 448, as a 16-bit pair."""

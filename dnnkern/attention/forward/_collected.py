@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ...device.fastmath import ex2, fabs, fma, maximum, rcp
+from ...device.fastmath import fma, rcp
 from ...device.index import divide_remainder, divisor
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
@@ -24,10 +24,10 @@ from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW
 from ...host.launch import Argument, Launch
-from .._fragments import make_normalize_rows, make_online_softmax, quad_max
+from .._fragments import make_factors, make_normalize_rows, make_online_softmax, make_row_maxima
 from .._modifiers import make_adjust, make_apply_dropout, make_apply_mask
 from .._parameters import RowStrides, Sequences, Strides, added_arguments, number_arguments, scale_arguments, sequence_arguments
-from .._quantization import make_factors, quantization_argument
+from .._quantization import quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, order_argument, tile_count
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
@@ -206,8 +206,8 @@ def kernel(config):
 
     load_sink, normalize_rows, store = element(kind.sink or kind.dtype).load, make_normalize_rows(bool(kind.sink)), config.make_store()
     SINK, LIMITED, WITH_LSE, RAISED = bool(kind.sink), kind.limits_rows, config.lse, config.raised
-    _, _, RESCALED, AMAX_S, AMAX_O = config.quantized
-    factors = make_factors(config.quantized)
+    RESCALED, AMAX_S, factors = config.quantized.scale_o, config.quantized.amax_s, make_factors(config.quantized)
+    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, SUMS)
 
     @device_function
     def finish_softmax(state, h, scales, softmax_scale):
@@ -218,27 +218,7 @@ def kernel(config):
         for r in range(2):
             state.ref_max[r] = state.ref_max[r] - RAISED
         normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
-        if AMAX_S:
-            for r in range(2):
-                state.most[2 + r] = ex2(fma(quad_max(state.most[2 + r]), softmax_scale, -state.ref_max[r])) * state.rescale[r]
-
-    @device_function
-    def magnitude(acc, r):
-        """The largest of one of the thread's rows."""
-        largest = f32(0)
-        for j in range(SUMS // 4):
-            largest = maximum(largest, maximum(fabs(acc[4 * j + 2 * r]), fabs(acc[4 * j + 2 * r + 1])))
-        return largest
-
-    @device_function
-    def raise_maxima(maxima, acc, state, query, span):
-        """By the thread's rows that exist."""
-        for r in range(2):
-            if query.row + 8 * r < span.rows and state.rescale[r] != 0:
-                if AMAX_S:
-                    maxima[0] = maximum(maxima[0], state.most[2 + r])
-                if AMAX_O:
-                    maxima[1] = maximum(maxima[1], magnitude(acc, r) * fabs(state.rescale[r]))
+        largest_probabilities(state.most, state.ref_max, state.rescale, softmax_scale)
 
     @device_function
     def write_back(acc, state, maxima, outputs, query, span, h, image, scales, thread, work):
@@ -246,7 +226,7 @@ def kernel(config):
         o_strides, lse_strides = outputs.o_strides, outputs.lse_strides
         for r in range(2):
             state.rescale[r] = state.rescale[r] * scales.o
-        raise_maxima(maxima, acc, state, query, span)
+        raise_maxima(maxima, acc, state.most, state.rescale, query.row, span.rows)
         if RESCALED:
             for r in range(2):
                 state.rescale[r] = state.rescale[r] * scales.output
@@ -341,10 +321,7 @@ def kernel(config):
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
                 t = schedule.next(t, None)
-        if AMAX_S:
-            factors.raise_by_warp(scales.quantization.amax_s, maxima[0])
-        if AMAX_O:
-            factors.raise_by_warp(scales.quantization.amax_o, maxima[1])
+        factors.raise_by_warp(scales.quantization, maxima)
 
     # ---- the kernel
 

@@ -18,8 +18,9 @@ from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
 from ...host.launch import Argument, Launch
+from .._fragments import make_factors
 from .._parameters import Sequences, Strides, kind_of, sequence_arguments
-from .._quantization import make_factors, quantization_argument, quantized
+from .._quantization import quantization_argument, quantized
 from .._scores import make_terms
 
 BLOCK = 32      # keys: a step of wgmma

@@ -9,7 +9,8 @@
 - Tiles of keys that no row of the block sees are left out, and masks are applied where some row sees a part. Blocks with the most keys come
   first.
 
-Every option, packed sequences too; rows of 16 bytes are copied asynchronously, any others element by element.
+Every option, packed sequences too; rows of 16 bytes are copied asynchronously, any others element by element. 8-bit floats become float16
+on their way to shared memory, exactly, and so do probabilities.
 """
 import functools
 from dataclasses import dataclass
@@ -24,12 +25,16 @@ from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ...host.launch import Argument, Launch
+from ...host.products import FP8
 from .._addresses import row_strides_argument, strides_argument
 from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
-from .._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_store, scale_rows, stored_in_pairs
+from .._fragments import (SLACK, make_factors, make_normalize_rows, make_online_softmax, make_pack, make_row_maxima, make_single_store,
+                          make_store, scale_rows, stored_in_pairs)
 from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
-from .._parameters import Kind, Sequences, added_arguments, block_mask_arguments, kind_of, number_arguments, sequence_arguments
+from .._parameters import (Kind, Sequences, added_arguments, block_mask_arguments, kind_of, number_arguments, scale_arguments, scaled,
+                           sequence_arguments)
+from .._quantization import Quantized, quantization_argument, quantized, reset_launches
 from .._score_mod import document_bytes, document_launches
 from .._scores import LOG2E, LOG_BLOCK, NEG_INF, is_block_there, make_memory, make_next_tile, make_terms
 from ._parts import Outputs, Softmax
@@ -37,7 +42,7 @@ from ._tiles import Grid, make_locate
 
 COST = constants("attention/mma")
 
-DTYPES = "float16", "bfloat16"
+DTYPES = "float16", "bfloat16", *FP8
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ SHAPES = (Threads(8, 64, 1), Threads(4, 64, 2), Threads(4, 64, 3), Threads(4, 32
 @dataclass(frozen=True)
 class Config:
     """The options, how arrays are read and written, and a shape; whether the window has a left and a right bound, and whether scores are
-    more than scaled products."""
+    more than scaled products; o's dtype, which of q, k and v have a factor, and which factors and maxima of `_quantization` there are."""
     kind: Kind
     q: Source
     k: Source
@@ -73,6 +78,9 @@ class Config:
     adjusted: bool
     lse: bool
     pairs: bool
+    out: str
+    scaled: tuple
+    quantized: Quantized
 
     @property
     def shared(self):
@@ -91,9 +99,11 @@ class Config:
 
 
 def supports(problem):
-    """16-bit heads of up to 256 elements."""
+    """16-bit and 8-bit heads of up to 256 elements."""
     if problem.dtype not in DTYPES:
-        return f"dtype {problem.dtype}; expected float16 or bfloat16"
+        return f"dtype {problem.dtype}; expected one of {', '.join(DTYPES)}"
+    if problem.amax_s is not None and problem.dropout:
+        return f"amax_s with dropout {problem.dropout:g}: the largest score may be dropped"
     return refusal(problem, "block_mask") or fits(problem, 64)
 
 
@@ -102,7 +112,8 @@ def configs(problem, device):
     p, found = problem, []
     sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v)]
     for t in SHAPES:
-        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, stored_in_pairs(p, p.o))
+        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, stored_in_pairs(p, p.o),
+                        p.o.dtype, scaled(p), quantized(p))
         if (config.shared <= device.shared_per_block and t.blocks * (config.shared + 1024) <= device.shared_per_sm
                 and config.registers <= min(65536 // (t.blocks * t.count), 255)):
             found.append(config)
@@ -130,7 +141,7 @@ def estimate(problem, device, config):
     issues = (COST.score + COST.read * (bool(config.kind.bias) + config.kind.mask) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
               + COST.dropout * (p.dropout > 0) + p.score_instructions)  # of a score
     work = t.height * keys * ((config.q.width + config.v.width) / COST.fwd + rate * issue_seconds(issues, 1, device))
-    slow = sum(COST.slow * s.width for s in (config.k, config.v) if not s.wide)
+    slow = sum((COST.slow if not s.wide else COST.small if s.small else 0) * s.width for s in (config.k, config.v))
     math = blocks_seconds(blocks, work + keys * slow, t, config.shared, config.registers, rate, device)
     return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
@@ -148,12 +159,17 @@ def kernel(config):
     SINK, WITH_LSE, ADJUSTED, DROPOUT = bool(kind.sink), config.lse, config.adjusted, kind.dropout
     memory_of, load_q = make_memory(kind.ragged, kind.paged), make_loader(config.q, HEIGHT, THREADS)
     load_k, load_v = (make_loader(s, WIDTH, THREADS, memory_of.key_at) for s in (config.k, config.v))
-    multiply, weigh = make_gemm(kind.dtype, STEPS, WIDTH, Q_PITCH), make_gemm_rs(kind.dtype, WIDTH // 16, E, V_PITCH)
-    online_softmax, normalize_rows = make_online_softmax(WIDTH, WIDTH // 2), make_normalize_rows(SINK)
+    PRODUCT = "float16" if kind.dtype in FP8 else kind.dtype
+    multiply, weigh = make_gemm(PRODUCT, STEPS, WIDTH, Q_PITCH), make_gemm_rs(PRODUCT, WIDTH // 16, E, V_PITCH)
+    online_softmax = make_online_softmax(WIDTH, WIDTH // 2, exact=config.quantized.amax_s)
+    normalize_rows, factors, MOST = make_normalize_rows(SINK), make_factors(config.quantized), 4 if config.quantized.amax_s else 2
+    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, SUMS)
+    (SCALED_Q, SCALED_K, SCALED_V), QUANTIZED = config.scaled, any(config.quantized)
     apply_mask = make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
     apply_boolean_mask, MASK = make_apply_boolean_mask(WIDTH), kind.mask
-    pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
+    pack = make_pack(PRODUCT, WORDS)
+    store = (make_store if config.out in ("float16", "bfloat16") else make_single_store)(config.out, E, config.v.elements, config.pairs)
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
     BLOCKS, next_tile = kind.block_mask, make_next_tile(kind.block_mask)
 
@@ -165,12 +181,22 @@ def kernel(config):
         return key
 
     @device_function
-    def finish(acc, softmax, row, column, outputs, tile, sink, sink_at):
+    def finish(acc, softmax, row, column, outputs, tile, sink, sink_at, scale, o_scale, quantization):
         """The thread's rows are divided by their sums and stored."""
         sink_logit = f32(0)
         if SINK:
             sink_logit = f32(load_sink(sink, sink_at))
         normalize_rows(softmax.ref_max, softmax.row_sum, softmax.rescale, sink_logit)
+        if SCALED_V or QUANTIZED:
+            maxima = cuda.local.array(2, f32)
+            maxima[0], maxima[1] = f32(0), f32(0)
+            largest_probabilities(softmax.most, softmax.ref_max, softmax.rescale, scale)
+            for h in range(2):
+                softmax.rescale[h] = softmax.rescale[h] * o_scale
+            raise_maxima(maxima, acc, softmax.most, softmax.rescale, row, tile.rows)
+            factors.raise_by_warp(quantization, maxima)
+            for h in range(2):
+                softmax.rescale[h] = softmax.rescale[h] * factors.of_output(quantization)
         for h in range(2):
             if row + 8 * h >= tile.rows:
                 softmax.rescale[h], softmax.row_sum[h] = f32(0), f32(NEG_INF)
@@ -186,7 +212,8 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
-                           bounds, scale, softcap, seed, offset, threshold, factor, block_mask, block_strides):
+                           bounds, scale, softcap, seed, offset, threshold, factor, block_mask, block_strides, scale_q, scale_k, scale_v,
+                           quantization):
         memory = cuda.shared.array(0, u32)
         base = shared_address(memory, 0)
         thread = cuda.threadIdx.x
@@ -209,17 +236,28 @@ def kernel(config):
             v_at = base + V_AT + right_offset_transposed(lane, V_PITCH)
             row, column = tile.i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
             position = row + tile.shift
+            o_scale = f32(1)
+            if SCALED_Q:
+                scale = scale * scale_q[0]
+            if SCALED_K:
+                scale = scale * scale_k[0]
+            if SCALED_V:
+                o_scale = scale_v[0]
+            if QUANTIZED:
+                o_scale = o_scale * factors.of_result(quantization)
             softmax_scale = f32(LOG2E) if ADJUSTED else scale
             slack = SLACK * rcp(softmax_scale)
 
             x, acc, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
             left, right = cuda.local.array(4, u32), cuda.local.array(4, u32)
             softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
-                              cuda.local.array(2, f32))
+                              cuda.local.array(MOST, f32))
             for c in range(SUMS):
                 acc[c] = f32(0)
             for r in range(2):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r] = f32(NEG_INF), f32(0), f32(0)
+                if MOST > 2:
+                    softmax.most[2 + r] = f32(NEG_INF)
             blocks_at = tile.image * block_strides.batch + tile.h * block_strides.head + (tile.i0 >> LOG_BLOCK) * block_strides.row
             first = next_tile(span.begin, span.end, block_mask, blocks_at, block_strides)
             if terms.skips():
@@ -270,7 +308,8 @@ def kernel(config):
                 if following < span.end:
                     load_v(base + V_AT, of_v, following, keys, v_steps, thread)
                 commit_copies()
-            finish(acc, softmax, row, column, Outputs(u64(0), o, o_strides, lse, lse_strides), tile, sink, tile.h * sink_step)
+            finish(acc, softmax, row, column, Outputs(u64(0), o, o_strides, lse, lse_strides), tile, sink, tile.h * sink_step,
+                   softmax_scale, o_scale, quantization)
     return sdpa_fwd_flash_mma
 
 
@@ -281,13 +320,14 @@ def build(problem, device, config):
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
-    arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
-                 Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
-                 Argument(Divisor, divisor(p.group)), *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
+    arguments = (*(Argument(element(getattr(p, name).dtype).pointer, name) for name in ("q", "k", "v", "o")),
+                 Argument("float32*", "lse" if p.lse else "o"), Argument("int32x3", (p.batch, p.rows, p.keys)),
+                 *lines_arguments(p, p.heads, tiles), Argument(Divisor, divisor(p.group)),
+                 *(strides_argument(p, name) for name in ("q", "k", "v", "o")),
                  row_strides_argument(p), *sequence_arguments(p), *added_arguments(p, 0), bounds, scale, *others,
-                 *block_mask_arguments(p))
+                 *block_mask_arguments(p), *scale_arguments(), quantization_argument(p))
     main = Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
-    return *document_launches(p, 0), main
+    return *reset_launches(p), *document_launches(p, 0), main
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

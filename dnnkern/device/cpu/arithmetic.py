@@ -248,6 +248,11 @@ def bytes_to_floats(body, pair, kind="e5m2"):
     return [BYTES[kind].widen(body, byte) for byte in (body.and_(pair, I16(0xFF)), body.lshr(pair, I16(8)))]
 
 
+@form("cvt.rn.f16x2.<kind:e4m3>x2 $0, $1;")
+def bytes_to_half2(body, pair, kind):
+    return floats_to_half2(body, *bytes_to_floats(body, pair, kind))
+
+
 @form("cvt.rni.sat.<sign:s|u>8.f32 $0, $1;")
 def float_to_byte(body, x, sign):
     value = body.llvm(f"fpto{sign}i.sat", body.llvm("rint", x), result=I8, suffix="i8.f32")
