@@ -22,7 +22,7 @@ from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF
 from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
-from . import graph_columns, graph_cuts, graph_rows, graph_swiglu
+from . import graph_columns, graph_cuts, graph_product_rows, graph_rows, graph_swiglu
 from .graph_build import Making
 from .graph_genstats import genstats_cases
 from .graph_norm import norm_cases
@@ -32,7 +32,8 @@ from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = "matmul", "swiglu", "conv", "pointwise", "reduction", "norm", "genstats", "wgrad", "quantized", "score_mod", "host", "build"
+PARTS = ("matmul", "swiglu", "product_rows", "conv", "pointwise", "reduction", "norm", "genstats", "wgrad", "quantized", "score_mod",
+         "host", "build")
 MOST_SETS = 16
 _METHODS = {"max": "max", "scale": "mul"}
 
@@ -188,6 +189,8 @@ def cases(part, dtypes, small=False):
         return graph_rows.cases(dtypes, small) + graph_columns.cases(dtypes, small)
     if part == "swiglu":
         return graph_swiglu.cases(dtypes, small)
+    if part == "product_rows":
+        return graph_product_rows.cases(dtypes, small)
     if part == "norm":
         return norm_cases(dtypes, small)
     if part == "genstats":

@@ -82,7 +82,7 @@ class _Torch:
         return value
 
 
-class _Graph:
+class OfGraph:
     """The same, of tensors of a graph."""
 
     def __init__(self, graph, rows):
@@ -150,7 +150,7 @@ class Case:
         """(the graph, built, {tensor: name of its array}); `alone`: of the family's own operation."""
         making = Making(self, self.io, arrays, handle)
         operands, graph = [making.tensor(name) for name in arrays if name != "y"], making.graph
-        making.result(self._own(graph, making.cudnn, *operands) if alone else FORMULAS[self.name](_Graph(graph, self.rows), *operands))
+        making.result(self._own(graph, making.cudnn, *operands) if alone else FORMULAS[self.name](OfGraph(graph, self.rows), *operands))
         return making.built()
 
     def _own(self, graph, cudnn, x, *weights):

@@ -39,6 +39,16 @@ def test_rows_of_swiglu(tmp_path):
         assert 0 < row["error"] <= 1 and row["of_plain"] > 0 and row["of_apart"] == pytest.approx(row["apart_us"] / row["graph_us"])
 
 
+def test_rows_behind_a_product(tmp_path):
+    """Beside the product alone, and the product and a kernel of the rows."""
+    file = tmp_path / "rows.jsonl"
+    assert graph.main(["--only", "product_rows", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
+    rows = list(map(json.loads, file.read_text().splitlines()))
+    assert [row["problem"] for row in rows] == [f"product {what} 64x40x48 float32" for what in ("softmax", "layer_norm", "rms_norm")]
+    for row in rows:
+        assert 0 < row["error"] <= 1 and row["of_plain"] > 0 and row["of_apart"] == pytest.approx(row["apart_us"] / row["graph_us"])
+
+
 def test_regret(tmp_path, capsys, monkeypatch):
     file, made = tmp_path / "rows.jsonl", graph.cases
     monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[:1])

@@ -285,8 +285,8 @@ def attention_of_fp8_with_its_largest_magnitudes(b):
 
 # ---- memory bound
 
-def of_rows(b, t, mode):
-    return b.graph.reduction(t, mode).set_dim([1, 8192, 1]).set_stride([8192, 1, 1])
+def of_rows(b, t, mode, rows=ROWS[1]):
+    return b.graph.reduction(t, mode).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
 
 
 @documented(launches=1)
@@ -294,6 +294,40 @@ def softmax_of_primitive_nodes(b):
     x = b.input(ROWS, T.BFLOAT16)
     e = b.graph.exp(b.graph.sub(x, of_rows(b, x, cudnn.reduction_mode.MAX)))
     b.output(b.graph.div(e, of_rows(b, e, cudnn.reduction_mode.ADD)), T.BFLOAT16)
+
+
+def scores(b, m, n, k):
+    return b.graph.matmul(b.input((1, m, k), T.BFLOAT16), b.input((1, k, n), T.BFLOAT16).set_stride([k * n, 1, k]))
+
+
+@documented(launches=1)
+def matmul_softmax(b):
+    """A row is in one tile."""
+    x = scores(b, 16384, 256, 1024)
+    e = b.graph.exp(b.graph.sub(x, of_rows(b, x, cudnn.reduction_mode.MAX, 16384)))
+    b.output(b.graph.div(e, of_rows(b, e, cudnn.reduction_mode.ADD, 16384)), T.BFLOAT16)
+
+
+@documented(launches=1)
+def matmul_layernorm(b):
+    """With a bias and a residual in front, and the statistics for the gradient."""
+    m, n = 65536, 128
+    x = b.graph.add(b.graph.add(scores(b, m, n, 512), b.input((1, 1, n), T.BFLOAT16)), b.input((1, m, n), T.BFLOAT16))
+    mean = of_rows(b, x, cudnn.reduction_mode.AVG, m)
+    d = b.graph.sub(x, mean)
+    variance = of_rows(b, b.graph.mul(d, d), cudnn.reduction_mode.AVG, m)
+    rstd = b.graph.rsqrt(b.graph.add(variance, b.number()))
+    weighted = b.graph.mul(b.graph.mul(d, rstd), b.input((1, 1, n), T.FLOAT))
+    b.output(b.graph.add(weighted, b.input((1, 1, n), T.FLOAT)), T.BFLOAT16)
+    b.output(mean, T.FLOAT)
+    b.output(rstd, T.FLOAT)
+
+
+@documented(launches=1)
+def matmul_rmsnorm(b):
+    x = scores(b, 16384, 256, 1024)
+    rstd = b.graph.rsqrt(b.graph.add(of_rows(b, b.graph.mul(x, x), cudnn.reduction_mode.AVG, 16384), b.number()))
+    b.output(b.graph.mul(b.graph.mul(x, rstd), b.input((1, 1, 256), T.FLOAT)), T.BFLOAT16)
 
 
 @documented(launches=1)

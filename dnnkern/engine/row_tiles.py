@@ -50,18 +50,28 @@ def make_row_levels(spec, fragment):
     return make_levels(spec, fragment)
 
 
-def row_refusal(problem, parts, bn):
-    """Why tiles of at most `bn` columns cannot run a problem's program that reduces rows, or None; None as well without one."""
+def row_refusal(parts, widths):
+    """Why tiles of these numbers of columns cannot run a program that reduces rows, or None; None as well without one."""
     spec = parts.epilogue
     if not has_row_steps(spec):
         return None
-    if parts.n > bn:
-        return f"rows of {parts.n} columns that a program reduces; a tile has {bn} at most"
+    if parts.n > widths[-1]:
+        return f"rows of {parts.n} columns that a program reduces; a tile has {widths[-1]} at most"
+    if parts.n > widths[-2] and not _is_light(parts, widths[-1]):
+        return (f"rows of {parts.n} columns and a program that reads arrays; beside the accumulators of {widths[-1]} columns registers are "
+                f"left for arrays of {widths[-1]} columns alone")
     types = spec.program.types(spec.compute)
     kinds = {spec.compute, types[spec.program.result], *(step.compute for step in spec.program.row_steps)}
     if len(kinds) > 1 or spec.accumulator == "int32":
         return f"a program that reduces rows, of values of {' and '.join(sorted(kinds))}; expected the accumulators' type alone"
     return None
+
+
+def _is_light(parts, bn):
+    """Whether a program reads no array, or columns that a tile of `bn` has exactly, so that no index is clamped."""
+    program = parts.epilogue.program
+    read = {access for _, access in program.operands[:program.inputs]} - {"value", "scalar", "row"}
+    return not read or read == {"column"} and parts.n == bn
 
 
 def row_bytes(spec, fragment):

@@ -20,8 +20,8 @@ BETWEEN = 6
 
 def cuts(spec) -> list:
     """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
-    the next. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of their own,
-    then with two products that share a kernel and reductions among pointwise nodes, then with the latter alone."""
+    the next, or as many. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of
+    their own, then with two products that share a kernel and reductions among pointwise nodes, then with the latter alone."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
@@ -29,7 +29,7 @@ def cuts(spec) -> list:
         together = joined(spec, nodes, None, *kinds)
         if len(together) < len(found[0]):
             apart = tuple(part for whole in together for part in (split(spec, whole) if has_levels(whole) else (whole,)))
-            if len(together) < len(apart) < len(found[0]):
+            if len(together) < len(apart) <= len(found[0]) and apart != found[0]:
                 found.insert(0, apart)
             found.insert(0, together)
     return found

@@ -17,10 +17,10 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds, locate_arguments,
-                                  make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
-                                  product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for, waves_of,
-                                  wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds,
+                                  locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments,
+                                  pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for,
+                                  waves_of, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import staged_addend
 from ..engine.programs import NOTHING, numbered_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
@@ -30,14 +30,14 @@ from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states
                                   stored_first_refusal, with_finish)
 from ..host.launch import Argument, Launch
 
-WIDEST = 256  # columns of a tile
+WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
 
 
 def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
     parts = stored_by_rows(problem)
     return (stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
-            or row_refusal(problem, parts, WIDEST))
+            or row_refusal(parts, WIDTHS))
 
 
 def _parts_of(problem, device, tile):
@@ -51,10 +51,11 @@ def configs(problem, device):
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
-    if by_rows:
-        found = [tile for tile in found if tile.bn >= parts.n]
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
         found = [tile for tile in found if tile.bn % ROW == 0]  # whole boxes of results
+    if by_rows:
+        found = [tile for tile in found if tile.bn >= parts.n and tile.sums <= MOST_REDUCED]
+        found = [tile for tile in found if tile.bn == min(other.bn for other in found)]
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
     return [Config(tile) for tile in found]
