@@ -110,16 +110,17 @@ def make_loader(source, height, threads, row_at=stride_of_key):
                 if there:
                     at = at + row_at(first + row + turn * ROWS, steps)
             if column < WIDTH and (not PARTIAL or row + turn * ROWS < height):
+                line = target + u32(turn * ROWS * PITCH)
                 if WIDE:
-                    copy_async16(target + u32(turn * ROWS * PITCH), address(p, at), i64(0), count if there else u32(0))
+                    copy_async16(line, address(p, at), i64(0), count if there else u32(0))
                 elif SMALL and WORDS:
                     low, high = load2_nc_if(as_u32(advance(p, at)), 0, there)
                     a, b = widen(low)
                     c, d = widen(high)
-                    store_shared_4u32(target + u32(turn * ROWS * PITCH), a, b, c, d)
+                    store_shared_4u32(line, a, b, c, d)
                 else:
                     two = 2 * steps[1]
-                    store_shared_4u32(target + u32(turn * ROWS * PITCH), word(p, at, column, steps[1], there),
+                    store_shared_4u32(line, word(p, at, column, steps[1], there),
                                       word(p, at + two, column + 2, steps[1], there),
                                       word(p, at + 2 * two, column + 4, steps[1], there),
                                       word(p, at + 3 * two, column + 6, steps[1], there))
