@@ -208,7 +208,7 @@ _PAIRS = {"float16": floats_to_half2, "bfloat16": floats_to_bfloat162, "float8_e
 
 
 @functools.cache
-def make_epilogue(spec, result="storage", given=()):
+def make_epilogue(spec, result="storage", given=(), boxed=None, aside=False):
     """Device function ``epilogue(acc, m, n, e)`` of `spec`; `e` are `EpilogueParams`, or those with more.
 
     Parameters
@@ -223,6 +223,8 @@ def make_epilogue(spec, result="storage", given=()):
         With "packed": addends, and the program's operands of these numbers, that are not loaded but handed over,
         ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column. Numbers of side outputs: those are stored
         two columns at a time.
+    boxed, aside
+        With "packed": the number of a side output that the epilogue does not store; `aside`, that is the result, and nothing is stored.
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
@@ -288,7 +290,7 @@ def make_epilogue(spec, result="storage", given=()):
             from .program import make_cast
             pack = _with_casts(pack, make_cast(spec.program.types(spec.compute)[spec.program.result], "float32"))
             if spec.program.stores:
-                return _packed_and_stored(spec, loaded_combine, given, pack)
+                return _packed_and_stored(spec, loaded_combine, given, pack, boxed, aside)
         if given:
             @device_function
             def packed_given(acc0, acc1, m, n, e, low, high):
@@ -338,10 +340,14 @@ def _with_program(spec, combine, given=()):
     return combine_and_run
 
 
-def _packed_and_stored(spec, combine, given, pack):
+def _packed_and_stored(spec, combine, given, pack, boxed, aside):
     """The "packed" epilogue of a program with side outputs."""
+    from .program import make_cast
     from .program_pairs import make_pair_program
-    run = make_pair_program(spec.program, spec.compute, spec.short, given)
+    run = make_pair_program(spec.program, spec.compute, spec.short, given, boxed, aside)
+    if aside:
+        value, dtype, _ = spec.program.stores[boxed - spec.program.inputs]
+        pack = _with_casts(_PAIRS[dtype], make_cast(spec.program.types(spec.compute)[value], "float32"))
     values = device_function(_same) if spec.is_dual else device_function(lambda value: (value,))
     GIVEN, T = bool(handed_over(spec.program, given)), {"float32": f32, "float64": f64}[spec.compute]
 

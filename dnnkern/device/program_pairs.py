@@ -9,22 +9,27 @@ from .vec import advance, as_u16, as_u32, store2
 
 
 @functools.cache
-def make_pair_program(program, accumulator="float32", short=None, given=()):
+def make_pair_program(program, accumulator="float32", short=None, given=(), boxed=None, aside=False):
     """Device function ``run(first, second, m, n, e)`` -> the results of columns n and n + 1, as `program.make_program`'s of ``first, m, n``
     and ``second, m, n + 1``. Numbers of stores that are `given` have both columns in one word: rows and columns beyond the matrix are not
-    stored, and it has an even number of columns."""
+    stored, and it has an even number of columns. The store number `boxed` is somebody else's; `aside`, its values are what `run` gives, and
+    nothing is stored."""
     types, shift, inputs = program.types(accumulator), not program.accumulators, program.inputs
     values = _values_of(program, types, iter(positions_of(program)), short, handed_over(program, given))
-    RESULT, store = program.result + shift, None
+    RESULT, store = program.stores[boxed - inputs][0] + shift if aside else program.result + shift, None
     for number, (value, dtype, _) in enumerate(program.stores, inputs):
+        if aside or number == boxed:
+            continue
         make = _with_word if number in given else _with_both
         store = make(store, value + shift, types[value], dtype, positions_of(program)[number])
+
+    STORES = store is not None
 
     @device_function
     def run(first, second, m, n, e):
         row = min(m, e[0] - 1)
         v, w = values(first, row, min(n, e[1] - 1), e), values(second, row, min(n + 1, e[1] - 1), e)
-        if m < e[0] and n < e[1]:
+        if STORES and m < e[0] and n < e[1]:
             store(v, w, m, n, e)
         return v[RESULT], w[RESULT]
     return run

@@ -71,6 +71,7 @@ class Specialisation:
     by_ring: bool = False
     ahead: bool = False
     keeps: bool = False
+    boxed: int | None = None  # the side output that leaves as the result does
     edge: bool = False
 
     @property
@@ -270,11 +271,12 @@ def store_argument(name, dtype, shape, strides):
 
 
 def addend_argument(names, number, operands, shape):
-    """The tensor map of an array that comes through the ring, `operands[number]` as `staged_addend` has it; `names` are the plan's."""
+    """The tensor map of an array that comes through the ring, `operands[number]` as `staged_addend` has it, or that leaves as results do;
+    `names` are the plan's."""
     tensor, (row, _, *batch) = operands[number]
     per = 16 // tensor.itemsize
     strides = (*(batch or (per,)), row if shape[1] > 1 else per, 1)
-    return store_argument(f"x{number}" if isinstance(number, int) else names.get(number, number), tensor.dtype, shape, strides)
+    return store_argument(names.get(number) or (f"x{number}" if isinstance(number, int) else number), tensor.dtype, shape, strides)
 
 
 def output_arguments(parts):
@@ -332,7 +334,7 @@ def make_sink(special):
         run_rows = make_row_levels(special.epilogue, warpgroup_fragment(tile.bn, special.edge))
     ROWS = run_rows is not None
     through_tma = make_boxed_store(tile, spec, staged=special.staged, pairs=special.pairs, by_ring=special.by_ring,
-                                   ahead=special.ahead, keeps=special.keeps, apart=apart) if by_tma else None
+                                   ahead=special.ahead, keeps=special.keeps, apart=apart, boxed=special.boxed) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector, special.keeps, apart)
     epilogue_params, states_of = make_epilogue_params(special.epilogue), _states if reduces(spec) else _no_states
 

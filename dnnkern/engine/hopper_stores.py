@@ -31,7 +31,7 @@ def stores_aside(spec):
 
 
 @functools.cache
-def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
+def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=None, aside=False):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source)``: 128 bytes of columns of a
     fragment, from acc[j] on. Results of 8 bits are floats.
 
@@ -39,11 +39,11 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0):
     rows, `column` is its first; columns from n on are computed from those below. What is `staged` lies in a box at `source` as
     the results will, which may be the same; `columns` has what `make_columns` has read of
     `pairs` for `span` bytes, from which its pair number `first` is the first. Of 16-bit results rows may be `width` = 64 bytes wide, in the
-    swizzle of as many. `apart`: see `stores.make_epilogue_of`.
+    swizzle of as many. `apart`, `boxed`, `aside`: see `stores.make_epilogue_of`.
     """
     itemsize = element(spec.output).storage.itemsize
     given = (() if staged is None else (staged,)) + pairs
-    epilogue = make_epilogue_of(spec, "packed" if itemsize < 4 else "storage", given, apart)
+    epilogue = make_epilogue_of(spec, "packed" if itemsize < 4 else "storage", given, apart, boxed, aside)
     bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
     PAIRS = bool(in_columns(spec, pairs))
     CLAMPED, GIVEN = not stores_aside(spec), ADDEND or PAIRS
@@ -163,6 +163,17 @@ def staged_addend(spec, addends):
     return names[0] if len(names) == 1 and _can_be_staged(*addends[names[0]]) else None
 
 
+def boxed_output(spec, operands):
+    """The number of the program's side output that can leave through boxes, as the result does, which has 16 bits, or None. Host function;
+    `operands` as `staged_addend` takes them."""
+    program = spec.program
+    if program is None or element(spec.output).storage.itemsize != 2 or spec.compute != "float32":
+        return None
+    types = program.types(spec.compute)
+    return next((k for k, (value, _, _) in enumerate(program.stores, program.inputs) if types[value] == "float32"
+                 and min(operands[k][1]) > 0 and _can_be_staged(*operands[k])), None)
+
+
 def _can_be_staged(tensor, strides):
     """Whether rows of an array are multiples of 16 bytes, of 16-bit floats side by side."""
     row, column, *others = strides
@@ -198,7 +209,7 @@ def make_fetch(width=ROW):
 
 
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False, keeps=False, apart=0):
+def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=False, ahead=False, keeps=False, apart=0, boxed=None):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row, [stages, group, columns,
     states, own])`` for 64 rows of results.
 
@@ -208,21 +219,25 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
     `y_row` elements at `y`. With `staged` (`staged_addend`) this array's rows come through the boxes too, 16 bytes a thread and copy, a
     box ahead of their use, or `by_ring` in further stages of the main loop's ring (`hopper_addend`). Otherwise each thread loads it element
     by element. `pairs`: see `paired_columns`; they are in `columns`, if they are loaded `ahead`.
-    `keeps`: see `make_reduced_store`. `apart`: see `stores.make_epilogue_of`; `tile` is then the tile of results.
+    `keeps`: see `make_reduced_store`. `apart`: see `stores.make_epilogue_of`; `tile` is then the tile of results. `boxed`: the number of a
+    side output (`boxed_output`) each of whose boxes follows the result's; `y_map` is then a tuple of both maps, and nothing is `staged`.
     """
     itemsize = element(spec.output).storage.itemsize
     PER, WIDTH = 16 // itemsize, ROW // itemsize
     BLOCKS = WIDTH // 8
     BOXES = tile.bn // WIDTH
-    BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
+    IN_TURN = 1 if boxed is None else 2
+    BUFFERS = max(count for count in range(1, tile.buffers + 1) if IN_TURN * BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill = make_fill(spec, staged, pairs=pairs, span=span_of(spec, tile.bn) if ahead else ROW, apart=apart)
+    fill, fill_aside = (None if aside and boxed is None else make_fill(spec, staged, pairs=pairs, apart=apart, boxed=boxed, aside=aside,
+                                                                       span=span_of(spec, tile.bn) if ahead else ROW)
+                        for aside in (False, True))
     free, ADDS = make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
     STAGED, AHEAD, CLAMPED = staged is not None and not by_ring, BUFFERS > 1, not stores_aside(spec)
     arrive, leave = make_addend_box(tile) if by_ring else (None, None)
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
-    all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
+    all_free, arrived, BOXED = make_bulk_wait_read(0), wait_copies(0), boxed is not None
     (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(in_columns(spec, pairs))
     after, reduced = make_reduced_store(spec, tile.bn, BLOCKS, keeps and 4 * tile.consumers)
 
@@ -264,9 +279,10 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
         if ADDS and (column + start >= n or row >= m):
             # nothing to store; what would be added may be y itself, and others write what a clamped index reads
             if thread == 0:
-                bulk_commit()  # counts as a box, or the next one would be written over one that is still read
+                for _ in range(IN_TURN):
+                    bulk_commit()  # counts as a box, or the next one would be written over one that is still read
             return
-        buffer = staging + u32(box % BUFFERS * GROUP)
+        buffer = staging + u32(IN_TURN * box % BUFFERS * GROUP)
         if PAIRS and not ahead:
             columns = cuda.local.array(WORDS, u32)
             read_columns(columns, column + start, c0 + start, n, e)
@@ -297,8 +313,19 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
             if thread == 0:
                 bulk_commit()  # counts as a box, as above
         elif thread == 0:
-            tma_store_3d(y_map, buffer, column + start, row, z)
+            tma_store_3d(y_map[0] if BOXED else y_map, buffer, column + start, row, z)
             bulk_commit()
+        if BOXED:
+            buffer = staging + u32((IN_TURN * box + 1) % BUFFERS * GROUP)
+            if thread == 0:
+                free()
+            barrier_sync(barrier, u32(128))
+            fill_aside(acc, first + (start >> 1), buffer, r0, r0 + 8, c0 + start, lane, warp, n, e, columns, pair, buffer)
+            fence_async_shared()
+            barrier_sync(barrier, u32(128))
+            if thread == 0:
+                tma_store_3d(y_map[1], buffer, column + start, row, z)
+                bulk_commit()
         after(BLOCKS * box + BLOCKS - 1, reducing)
     store_boxes = unrolled(BOXES, store_box)
 

@@ -10,13 +10,13 @@ from ..device.vec import advance, as_u32, store2, store4
 
 
 @functools.cache
-def make_epilogue_of(spec, result, given=(), apart=0):
+def make_epilogue_of(spec, result, given=(), apart=0, boxed=None, aside=False):
     """Device function ``epilogue(acc, k, m, n, e)``: `make_epilogue`'s of accumulator number k, of this one and the next where results are
     "packed", and with what is `given` after `e`.
 
     `apart`: of a dual product, how far accumulators by one right operand are from those by the other.
     """
-    epilogue = make_epilogue(spec, result, given)
+    epilogue = make_epilogue(spec, result, given, boxed, aside)
     if apart:
         of = device_function(lambda acc, k: (acc[k], acc[k + apart]))
     else:

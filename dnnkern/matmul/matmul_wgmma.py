@@ -21,8 +21,8 @@ from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOut
                                   locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments,
                                   pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for,
                                   waves_of, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import staged_addend
-from ..engine.programs import NOTHING, numbered_operands
+from ..engine.hopper_stores import boxed_output, staged_addend
+from ..engine.programs import NOTHING, numbered_operands, operand_names
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
 from ..engine.scales import FP8
@@ -130,22 +130,23 @@ def kernel(special):
                            addend=make_addend_stages(tile, corner) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))
-    BY_RING, REDUCES = special.by_ring, reduces(spec)
+    FURTHER, REDUCES = special.by_ring or special.boxed is not None, reduces(spec)
+    results = device_function((lambda y, further: y) if special.boxed is None else (lambda y, further: (y, further)))
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_wgmma(a, b, y_map, addend_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
+    def matmul_wgmma(a, b, y_map, further_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
                      each, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                      c_row_stride, c_column_stride, extras, states):
         shared = cuda.shared.array(0, u32)
-        addend = tensor_map_address(addend_map if BY_RING else y_map)
+        further = tensor_map_address(further_map if FURTHER else y_map)
         if REDUCES:
             out = ReducedOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
                                 c, c_row_stride, c_column_stride, extras, states)
         else:
             out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
                                c, c_row_stride, c_column_stride, extras)
-        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
-                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), out, addend)
+        product(tensor_map_address(a), tensor_map_address(b), results(tensor_map_address(y_map), further), shared_address(shared, 0), tiles,
+                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), out, further)
     return matmul_wgmma
 
 
@@ -163,13 +164,15 @@ def build(problem, device, config):
     staged = staged_addend(parts.epilogue, operands) if by_tma and not by_rows else None
     pairs = paired_columns(parts.epilogue, operands) if by_tma and not by_rows else ()
     by_ring = staged is not None and fits_ring(tile, *operands[staged])
-    addend = addend_argument({"c": problem.addend_name}, staged, operands, (parts.batch_size, parts.m, parts.n)) if by_ring else NOTHING
+    boxed = boxed_output(parts.epilogue, operands) if by_tma and not by_rows and staged is None else None
+    further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}
+    further_map = NOTHING if further is None else addend_argument(names, further, operands, (parts.batch_size, parts.m, parts.n))
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"), staged,
-                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, by_rows and parts.n < tile.bn)
+                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
-    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, addend, Argument("int32", tiles), *place,
+    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, further_map, Argument("int32", tiles), *place,
                  *output_arguments(parts), states_argument(parts, WARP_ROWS, tile.bn, packed))
     blocks = blocks_of(parts, tile, tiles, slots_of(tile, device))
     return with_finish((*a.pack(0), *b.pack(a.bytes),

@@ -162,5 +162,16 @@ PROGRAMS = {
     "triangle": Fused(((None, "row", -1),), _triangle, _triangle_value, lambda x: 1.0, numbers=(-1.0,), first=3),
 }
 """Name -> program."""
+
+
+def _kept(compute, dtypes, side):
+    """A bias, what that gives kept beside, and ReLU."""
+    steps = _step("add", 0, 1, compute=compute), _step("relu", 2, compute=compute)
+    return _program(((dtypes[0], "column"),), steps, ((2, side, "matrix"),))
+
+
+OF_PRODUCTS = {"kept": Fused((("float32", "column", -1),), _kept, lambda acc, x: (np.maximum(acc + x[0], 0), (acc + x[0],)), lambda x: 1.0,
+                             sides=1)}
+"""More of them, for products alone: no other array is read, so that what is kept leaves as the result does."""
 OF_GRADIENTS = {"masked": Fused((("uint8", "matrix", 0),), _masked, lambda acc, x: (acc * x[0], ()), lambda x: np.abs(x[0]))}
 """More of them, of what a gradient takes."""

@@ -7,7 +7,7 @@ from activations import ACTIVATIONS
 
 from . import EXACT, LARGEST, RANGE, ROUNDOFF, Case, Place, coherent, lay, rounded, rounding_error, saturated
 from ._matmul_large import check_beyond_int32  # noqa: F401
-from ._programs import PROGRAMS
+from ._programs import OF_PRODUCTS, PROGRAMS
 
 BLOCK = 128  # of scales by block: elements of a along k, of b along both
 
@@ -78,7 +78,7 @@ class Matmul(Case):
 
     @property
     def fused(self):
-        return PROGRAMS.get(self.program)
+        return (PROGRAMS | OF_PRODUCTS).get(self.program)
 
     @property
     def compute(self):
@@ -338,6 +338,8 @@ def _cases():
     case("program-two-inputs-batch-not-mergeable", 6, 5, 7, "float64", batch_a=(2, 3), batch_b=(2, 3), program="two-inputs", batched=True,
          layout={"a": {"order": (1, 0, 2, 3)}})
     case("program-triangle-batch4-24x16x8", 24, 16, 8, "float16", batch_a=(4,), batch_b=(4,), program="triangle", c="full", beta=2.0)
+    case("program-kept-70x136x24", 70, 136, 24, "bfloat16", program="kept", tb=True)
+    case("program-kept-batch3-17x24x16", 17, 24, 16, "float16", batch_a=(3,), batch_b=(3,), batched=True, program="kept")
     for program in ("chain", "two-inputs"):
         case(f"program-{program}-deep-130x264x512", 130, 264, 512, "bfloat16", program=program, tb=True)
     case("program-two-inputs-33x31x64", 33, 31, 64, "int8", program="two-inputs", out_dtype="float32", tb=True)
