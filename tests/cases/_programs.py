@@ -23,7 +23,7 @@ class Fused:
     exact : bool
         Whether integers give exact results, of a magnitude up to 4 more.
     sides : int
-        Side outputs; of float32, or float64 where that is computed in.
+        Side outputs; of float32, or float64 where that is computed in; `halves`: of float16.
     numbers : tuple
         The run-time numbers.
     first : int
@@ -37,6 +37,7 @@ class Fused:
     sides: int = 0
     numbers: tuple = ()
     first: int = 0
+    halves: bool = False
 
     @property
     def names(self):
@@ -47,7 +48,7 @@ class Fused:
         return {name: (own or dtype, shape_of(by)) for name, (own, by, _) in zip(self.names, self.operands)}
 
     def side_dtype(self, compute):
-        return "float64" if compute == "float64" else "float32"
+        return "float16" if self.halves else "float64" if compute == "float64" else "float32"
 
     def problem_parts(self, compute, dtype, tensors, sides, shape):
         """(program, extras) of the library's problem: of tensors by name, and of the side outputs' tensors."""
@@ -171,7 +172,7 @@ def _kept(compute, dtypes, side):
 
 
 OF_PRODUCTS = {"kept": Fused((("float32", "column", -1),), _kept, lambda acc, x: (np.maximum(acc + x[0], 0), (acc + x[0],)), lambda x: 1.0,
-                             sides=1)}
+                             sides=1, halves=True)}
 """More of them, for products alone: no other array is read, so that what is kept leaves as the result does."""
 OF_GRADIENTS = {"masked": Fused((("uint8", "matrix", 0),), _masked, lambda acc, x: (acc * x[0], ()), lambda x: np.abs(x[0]))}
 """More of them, of what a gradient takes."""
