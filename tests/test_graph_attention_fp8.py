@@ -6,6 +6,7 @@ from graphs import DTYPE, T, array_of, execute, like, new_graph, run
 
 import dnnkern.graph as cudnn
 from dnnkern import dispatch
+from dnnkern.device import HOST_MEMORY
 
 B, H, G, S, N, D, E = 1, 2, 1, 66, 72, 32, 16
 FACTORS = {"descale_q": 0.25, "descale_k": 0.5, "descale_v": 0.125, "descale_s": 1 / 256, "scale_s": 512.0, "scale_o": 64.0}
@@ -64,7 +65,7 @@ def check(got, expected, out):
     error = 2 ** -4 * size + 2 ** -8 * size.max()  # probabilities of 4 bits, sums of 13
     bound = error + ROUNDING[out] * np.abs(wanted) + 2 ** -9
     assert (np.abs(o - np.clip(wanted, -limit, limit)) <= bound).all()
-    assert np.abs(stats - lse).max() <= 2 ** -10
+    assert np.abs(stats - lse).max() <= (2 ** -10 if HOST_MEMORY else 2 ** -8)  # tensor cores add products of 8 bits up with 13
     np.testing.assert_allclose(amax_s.item(), top_s, rtol=2 ** -10)
     np.testing.assert_allclose(amax_o.item(), top_o, rtol=2 ** -4)
     assert amax_o.shape == amax_s.shape == (1, 1, 1, 1)

@@ -195,7 +195,7 @@ def rows():
     yield case("layer-norm-f64", 18, 40, 24, "float64", staged="layer-norm")
     yield case("rms-norm-tf32", 34, 24, 40, "float32", staged="rms-norm", math="tf32")
     yield case("rms-norm-e4m3", 24, 48, 64, "float8_e4m3fn", tb=True, staged="rms-norm")
-    yield case("centred-one-column", 70, 1, 24, staged="centred", out_dtype="float32")
+    yield case("centred-two-columns", 70, 2, 24, staged="centred", out_dtype="float32")
     yield case("centred-few", 70, 9, 24, staged="centred", out_dtype="float32")
     yield case("centred-one-row", 1, 100, 40, staged="centred", out_dtype="float32")
     yield case("centred-by-columns", 40, 24, 32, tb=True, staged="centred", out_dtype="float32", layout={"y": {"order": (1, 0)}})
