@@ -177,6 +177,26 @@ def test_batch_norm_backward_reads_bits(shape, io, order, prefer, dtype):
     assert backward(shape, io, order, prefer, dtype) == ([("batch_norm_bwd", prefer)], 0)
 
 
+@pytest.mark.parametrize("method, shape, io", [("layernorm", (5, 64, 1, 1), T.HALF), ("rmsnorm", (3, 80, 1, 1), T.BFLOAT16)])
+def test_rows_store_and_read_bits(method, shape, io):
+    """A mask of what is stored, and one that gates it; a vector has 8 elements."""
+    with dispatch.prefer("block"):
+        b = Both(io)
+        keep = b.random.random(shape) < 0.5
+        gate = like(b.graph, keep)
+        b.values[gate], b.pack[gate] = keep.astype(float), bits(keep)
+        y, *_ = b.rows(method, b.input(shape), b.weight(shape[1], low=0.5), b.weight(shape[1]))
+        gated = b.binary("mul", y, gate)
+        b.output(b.binary("add", gated, b.input(shape)), dtype=io)
+        mask = b.graph.cmp_gt(y, b.number(0.0), name="mask").set_output(True).set_data_type(T.BOOLEAN)
+        b.pack[mask] = np.full((shape[0], shape[1] // 8, 1, 1), 0xAA, np.uint8)
+        b.check(factor=8)
+        want, found = b.values[y], np.unpackbits(b.pack[mask], axis=1, bitorder="little").astype(bool)
+        assert np.all((found == (want > 0)) | (np.abs(want) < 1e-3))
+        made = Copying(b.graph._engines.first(), bits=[mask.get_uid(), gate.get_uid()])
+        assert [a.name for a in made.algorithms] == ["block"] and made.workspace == made.base.workspace
+
+
 def test_layer_norm_with_clipped_relu():
     """With `Graph`: arrays in place of tensors, the mask's buffer in the dict of outputs."""
     x = draw((12, 24, 1, 1))

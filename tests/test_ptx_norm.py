@@ -130,6 +130,17 @@ def test_pieces_of_rows(op):
     assert set(accesses(code, "STG")) <= {128, 32} and accesses(code, "STG")[128] >= 2
 
 
+@pytest.mark.parametrize("op, words, algo, arrays", [
+    ("layer_norm_fwd", "16384x4096 bf16 --program add@16384x4096", "block", 4),
+    ("rms_norm_fwd", "16384x4096 f16 --program mul@4096", "block", 3),
+    ("layer_norm_fwd", "8x2048x4096 bf16 --axis 2 --program mul@8x1x4096 add@8x1x4096", "block", 5)])
+def test_operands_of_programs_are_loaded_as_rows_are(op, words, algo, arrays):
+    """By 16 bytes: x, the weights, and what the program reads."""
+    config, (launch,) = variants(op, words, algo)[0]
+    code = assembled(launch)
+    assert accesses(code, "LDG") == {128: arrays * config.registers} and accesses(code, "STG")[128] == config.registers
+
+
 TEN = "mul@4096 gelu mul@0.5 add@8192x4096 relu mul@4096 swish add@8192x4096 tanh mul@0.5"
 
 

@@ -312,16 +312,21 @@ class WithRowProgram(WithProgram):
         count = len(form.row[0].strides)
         return [strides_of(k) for k in range(count - len(self.extras), count)]
 
-    def operands_argument(self):
-        """The kernel parameter with the program's operands, where the elements of rows step evenly through each. Where rows are along
-        several dimensions the kernel moves them along these."""
+    @functools.cached_property
+    def row_steps(self):
+        """The `Steps` of the program's operands, where the elements of rows step evenly through each; of rows along several dimensions a
+        batch has those along these."""
         form = self.joint_form
-        dims = len(form.outer) if len(form.outer) > 1 else 0
 
         def steps_of(k):
             along = tuple(d.strides[k] for d in form.outer)
-            return Steps(0 if dims else sum(along), form.row[0].strides[k], along if dims else ())
-        return operands_argument(self, self._extra_steps(form, steps_of), form.rows, form.length, dims)
+            return Steps(0, form.row[0].strides[k], along) if len(along) > 1 else Steps(sum(along), form.row[0].strides[k])
+        return self._extra_steps(form, steps_of)
+
+    def operands_argument(self):
+        """The kernel parameter with the program's operands. Where rows are along several dimensions the kernel moves them along these."""
+        form = self.joint_form
+        return operands_argument(self, self.row_steps, form.rows, form.length, len(form.outer) if len(form.outer) > 1 else 0)
 
     def element_arguments(self, form=None):
         """Kernel parameters: the sizes of all dimensions, those of a row last, and the operands, moved by `make_placed` to an element; of

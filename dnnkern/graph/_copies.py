@@ -32,11 +32,12 @@ class Copying(Plan):
     """
 
     def __init__(self, plan, copied=(), bits=()):
-        self.base, self.copied, self.bits, steps, made = plan, tuple(sorted(copied)), frozenset(bits) | plan.bits, plan.steps, set()
+        self.base, self.copied, self.bits, made = plan, tuple(sorted(copied)), frozenset(bits) | plan.bits, set()
+        steps, algorithms = plan.steps, plan.algorithms
         for uid in sorted(bits):
-            found = _with_bits(plan, steps, uid)
+            found = _with_bits(steps, algorithms, uid, plan.device)
             if found:
-                steps = found
+                steps, algorithms = found
                 made.add(uid)
         bits = frozenset(bits) - made
         self._here, of = [("copy", uid) for uid in self.copied] + [("bytes", uid) for uid in sorted(bits)], plan.spec.tensor
@@ -46,7 +47,7 @@ class Copying(Plan):
         steps = [replace(step, buffers=tuple((name, (self._moved(buffer), offset)) for name, (buffer, offset) in step.buffers))
                  for step in steps]
         first, last = ([dispatch.get_algorithm(step.op, step.problem, device=plan.device) for step in some] for some in (before, after))
-        super().__init__(plan.spec, (*before, *steps, *after), plan.temporaries, (*first, *plan.algorithms, *last), plan.device,
+        super().__init__(plan.spec, (*before, *steps, *after), plan.temporaries, (*first, *algorithms, *last), plan.device,
                          plan.engine, plan.kernels)
         self.promised = plan.promised
 
@@ -66,20 +67,32 @@ def _is_made(plan, uid):
     return any(is_written(step, name) for step in plan.steps for name, (buffer, _) in step.buffers if buffer == ("tensor", uid))
 
 
-def _with_bits(plan, steps, uid):
-    """The steps where all that take a tensor's bytes take its bits, by the same algorithms in the same workspace; or None."""
+def _with_bits(steps, algorithms, uid, device):
+    """(steps, algorithms) where all that take a tensor's bytes take its bits, by the same algorithms in the same workspace; or None."""
     found = []
-    for step, algorithm in zip(steps, plan.algorithms):
+    for step, algorithm in zip(steps, algorithms):
         names = names_of(step, uid) if algorithm else ()
         if names:
             problem = _of_bits(step, names) if algorithm.bits else None
-            if problem is None or dispatch.refusal(algorithm, problem, plan.device) is not None:
+            if problem is None or dispatch.refusal(algorithm, problem, device) is not None:
                 return None
-            if len({algorithm.workspace(p, plan.device, algorithm.config) for p in (problem, step.problem)}) > 1:
+            had = algorithm.workspace(step.problem, device, algorithm.config)
+            algorithm = _rebound(algorithm, step.problem, problem, device)
+            if algorithm is None or algorithm.workspace(problem, device, algorithm.config) != had:
                 return None
             step = replace(step, problem=problem)
-        found.append(step)
-    return found
+        found.append((step, algorithm))
+    return tuple(zip(*found))
+
+
+def _rebound(algorithm, problem, other, device):
+    """An algorithm with the configuration for another problem that it has for this one, which may have the program itself; None without."""
+    if algorithm.config is None:
+        return algorithm
+    own, others = (list(algorithm.configs(p, device)) for p in (problem, other))
+    if len(own) != len(others) or algorithm.config not in own:
+        return None
+    return algorithm.bound_to(others[own.index(algorithm.config)])
 
 
 def _of_bits(step, names):

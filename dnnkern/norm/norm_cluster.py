@@ -78,6 +78,6 @@ def backward_configs(problem, device):
 
 
 ALGORITHMS = (*(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                          arch="sm_90+", programs=True) for op in ("layer_norm_fwd", "rms_norm_fwd")),
+                          arch="sm_90+", programs=True, bits=("loads", "stores")) for op in ("layer_norm_fwd", "rms_norm_fwd")),
               *(Algorithm(op=op, name="cluster", supports=backward_supports, workspace=_backward.workspace, estimate=_backward.seconds,
                           build=_backward.build, configs=backward_configs, arch="sm_90+") for op in ("layer_norm_bwd", "rms_norm_bwd")))

@@ -231,5 +231,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             programs=op.endswith("fwd"))
+                             programs=op.endswith("fwd"), bits=("loads",))
                    for op in ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd"))

@@ -18,10 +18,11 @@ from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
-from ..engine.row_program import make_functions, make_row_operands
+from ..engine.row_program import make_row_operands
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._moments import make_inverses, make_join, make_pool
+from ._row_vectors import make_run, vectors_of
 from ._weights import make_weights, weight_words
 from .block.forward import Extras, Weights, layout, pointers, refusal, vectors
 
@@ -52,6 +53,8 @@ class Config:
         Of y.
     wide : bool
         Whether its operands have 64-bit strides.
+    program_vectors : tuple of Vector
+        Those of its operands that are moved by vectors.
     """
     dtype: str
     gamma: str
@@ -65,6 +68,7 @@ class Config:
     ring: Ring
     program: "Program | None" = None
     wide: bool = False
+    program_vectors: tuple = ()
 
     @property
     def elements(self):
@@ -76,7 +80,7 @@ class Config:
         """Of a thread: weights, a few vectors as packed words and as values, addresses; a program's operands."""
         wide = [ITEMSIZE[t] if words else 4 for t, words in ((self.gamma, self.gamma_words), (self.beta, self.beta_words))]
         weights = self.ring.units * self.elements * (self.scaled * wide[0] + self.shifted * wide[1]) // 4
-        return weights + 8 + 2 * self.elements + 32 + (0 if self.program is None else 16 + 4 * len(self.program.loads))
+        return weights + 8 + 2 * self.elements + 32 + (0 if self.program is None else 16 + 4 * self.program.inputs)
 
     def __str__(self):
         return str(self.ring) + f", {self.program}" * (self.program is not None)
@@ -117,7 +121,8 @@ def configs(problem, device):
     words = [weight_words(t, step, count, False) for t, step in weights]
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
-                    max(1, len(layout(p)[0].outer)), ring, p.program, p.wide) for ring in rings(p.form.rows, vectors(p), 1, device)]
+                    max(1, len(layout(p)[0].outer)), ring, p.program, p.wide, vectors_of(p, count))
+             for ring in rings(p.form.rows, vectors(p), 1, device)]
     return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536
             and c.ring.units * c.elements * (1 + c.scaled + c.shifted) <= UNROLLED]
 
@@ -227,7 +232,7 @@ def kernel(config):
     # ---- the result
 
     PROGRAM = config.program is not None
-    _, of_vector = make_functions(config.program, "float32", config.dtype, E)
+    run_program = make_run(config.program, config.program_vectors, "float32", config.dtype, E)
     operands_of = make_row_operands(config.program, config.dims)
 
     @device_function
@@ -250,7 +255,7 @@ def kernel(config):
                         value += weights.shifts[e]
                     vector.values[e] = value
                 if PROGRAM:
-                    of_vector(0, (vector.values, extras.row, (block.begin + i) * E, extras.operands))
+                    run_program(vector.values, extras.row, (block.begin + i) * E, extras.operands)
                 vec.pack(vector.words, 0, vector.values)
                 store4_from(to, 4 * i, vector.words, 0)
 
@@ -339,4 +344,5 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             fits=fits, arch="sm_90+", programs=True) for op in ("layer_norm_fwd", "rms_norm_fwd"))
+                             fits=fits, arch="sm_90+", programs=True, bits=("loads", "stores"))
+                   for op in ("layer_norm_fwd", "rms_norm_fwd"))

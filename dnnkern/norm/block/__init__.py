@@ -63,6 +63,6 @@ def backward_configs(problem, device):
 
 
 ALGORITHMS = (*(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                          programs=True) for op in ("layer_norm_fwd", "rms_norm_fwd")),
+                          programs=True, bits=("loads", "stores")) for op in ("layer_norm_fwd", "rms_norm_fwd")),
               *(Algorithm(op=op, name="block", supports=backward_supports, workspace=_backward.workspace, estimate=_backward.seconds,
                           build=_backward.build, configs=backward_configs) for op in ("layer_norm_bwd", "rms_norm_bwd")))

@@ -30,6 +30,8 @@ from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, n
 from ...engine.row_program import make_functions, make_row_operands
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
+from .._program_vectors import lacks_bits
+from .._row_vectors import make_run, vectors_of
 from .._weights import make_weights, weight_words
 from .forward_config import WARP, Config
 
@@ -72,7 +74,17 @@ def refusal(problem):
         return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
     if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
         return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
+    _, vector_bytes, unaligned = layout(problem)
+    if lacks_bits(problem.program, program_vectors(problem)):
+        return (f"the program stores bits; expected all elements of a byte in an aligned vector, which has {vector_bytes} bytes"
+                f"{', with unaligned edges' * unaligned}")
     return None
+
+
+def program_vectors(problem):
+    """The `Vector`s of a problem's program."""
+    _, vector_bytes, unaligned = layout(problem)
+    return () if unaligned else vectors_of(problem, vector_bytes // problem.x.itemsize)
 
 
 def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
@@ -84,7 +96,8 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
-                  shared, shared_per_sm, problem.result, problem.program, problem.wide)
+                  shared, shared_per_sm, problem.result, problem.program, problem.wide,
+                  program_vectors(problem))
 
 
 def seconds(problem, device, config):
@@ -270,7 +283,8 @@ def kernel(config):
     # ---- the result
 
     load_gamma, load_beta, PROGRAM = element(config.gamma).load, element(config.beta).load, config.program is not None
-    function, of_vector = make_functions(config.program, x_type.compute, config.result or config.dtype, E)
+    function, _ = make_functions(config.program, x_type.compute, config.result or config.dtype, 1)
+    run_program = make_run(config.program, config.program_vectors, x_type.compute, config.result or config.dtype, E)
     operands_of = make_row_operands(config.program, config.dims)
 
     @device_function
@@ -292,7 +306,7 @@ def kernel(config):
                 value += weights.shifts[e]
             values[e] = value
         if PROGRAM:
-            of_vector(0, (values, extras.row, j, extras.operands))
+            run_program(values, extras.row, j, extras.operands)
 
     @device_function
     def store_row(held, weights, extras, k, y_row, y_step, line, overflow, row_mean, row_rstd):

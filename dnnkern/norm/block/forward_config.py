@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
+LONG = 4                 # functions of a program that need no registers of their own
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Config:
         What becomes of each element before it is rounded.
     wide : bool
         64-bit strides of its operands.
+    program_vectors : tuple of Vector
+        Those of its operands that are moved by vectors.
     """
     dtype: str
     gamma: str
@@ -62,6 +65,7 @@ class Config:
     result: str = ""
     program: "Program | None" = None
     wide: bool = False
+    program_vectors: tuple = ()
 
     @property
     def threads(self):
@@ -84,12 +88,18 @@ class Config:
 
     @property
     def registers_needed(self):
-        """Of a thread: packed words, values of a few vectors, addresses."""
+        """Of a thread: packed words, values of a few vectors, addresses, a program's."""
         layout, real = self.layout, 2 if self.dtype == "float64" else 1
         early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 else 0
         words = (1 + self.residual) * (layout.words * self.rows + 2 * real * layout.edges) + 16 * (self.shared > 0)
-        loaded = 0 if self.program is None else 16 + 4 * real * len(self.program.loads)
+        loaded = 0 if self.program is None else real * self._loaded(self.program)
         return -(-min(255, 24 * real + words + layout.elements * real + early + loaded) // 8) * 8
+
+    def _loaded(self, program):
+        """A program's: of what it loads beside two weights of the row, and of arrays like x; of many functions."""
+        whole = sum(access in ("matrix", "bits") for _, access in program.operands[:program.inputs])
+        weights = self.scaled + self.shifted + program.inputs - whole
+        return 4 * max(0, weights - 2) + (16 + 4 * whole if whole else 0) + 8 * (len(program.steps) > LONG)
 
     @property
     def resident(self):

@@ -16,7 +16,8 @@ from ...engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ...host.launch import Argument, Launch
 from .._channel_totals import Items, averages_launches, given_averages_launch, slabs_of, statistics_launch
 from .._channel_view import View, array_strides, program_arguments, statistic_strides, view_of
-from .._channel_vectors import lacks_bits, vectors_of
+from .._program_vectors import lacks_bits
+from .._channel_vectors import vectors_of
 from .backward import Gradient, gradient_kernel, sums_kernel
 from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
@@ -39,7 +40,7 @@ def supports(problem):
             return f"channels are {channel} elements apart in {name}; expected them side by side"
     if view.values >= 2 ** 30:
         return f"{view.values} values of a channel and image; expected fewer than 2**30"
-    if lacks_bits(problem, view, _vector(problem, view)):
+    if lacks_bits(problem.program, vectors_of(problem, view, _vector(problem, view))):
         return f"the program stores bits; expected all elements of a byte among the {_vector(problem, view)} channels of a thread"
     return None
 
