@@ -1,4 +1,5 @@
 """Bad input of attention: errors that name the function and the argument, with nothing written."""
+import dataclasses
 import functools
 
 import labs
@@ -8,7 +9,9 @@ from cases import lay
 from labs import array, refused
 
 import dnnkern
+from dnnkern.attention._parse import parse_problem
 from dnnkern.dispatch import NotSupported
+from dnnkern.host.tensor import Tensor
 
 FWD, BWD = dnnkern.sdpa_fwd, dnnkern.sdpa_bwd
 
@@ -174,3 +177,15 @@ def test_lengths_are_checked_on_demand(name, values, words, monkeypatch):
     out.assert_untouched("o")
     o = array(np.ones((6, 2, 4) if packed else (2, 2, 6, 4)))
     refused(ValueError, words, BWD, o, q, k, k, o, array(np.ones((2, 6) if packed else (2, 2, 6))), **given)
+
+
+@pytest.mark.parametrize("words, name, t, error, message", [
+    ("1x2x9x16 bf16", "scale_o", ((1,), "float32"), TypeError, "scale_o is for operands of float8_e4m3fn or .*, they are bfloat16"),
+    ("1x2x9x16 e4m3", "amax_o", ((2,), "float32"), ValueError, r"amax_o has shape \(2,\); expected one element"),
+    ("1x2x9x16 e5m2", "descale_s", ((1,), "float16"), TypeError, "descale_s is float16; expected float32"),
+    ("1x2x0x16 e4m3", "amax_s", ((1,), "float32"), ValueError, r"amax_s of a result of shape \(1, 2, 0, 16\); expected one with elements")])
+def test_factors_and_maxima_of_problems(words, name, t, error, message):
+    """Those that graphs give."""
+    problem = parse_problem(words.split(), "sdpa_fwd")
+    with pytest.raises(error, match=f"sdpa_fwd: {message}"):
+        dataclasses.replace(problem, **{name: Tensor.packed(*t)})
