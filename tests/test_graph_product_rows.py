@@ -1,4 +1,6 @@
 """A product, and softmax or a norm of the rows of its result, as one kernel while a row fits a tile."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graph_patterns import Both
@@ -181,6 +183,9 @@ def test_what_takes_it():
     assert all("reduces no rows" in reason or "runs no program" in reason for name, reason in reasons.items() if name not in able), reasons
     wgmma = dispatch.named("matmul", "wgmma")
     assert "rows of 264 columns that a program reduces" in wgmma.reason(problem(rows.program, n=264))
+    of_8_bits = replace(rows, a=Tensor.packed((70, 64), "float8_e4m3fn"), b=Tensor((64, 200), (1, 64), "float8_e4m3fn"),
+                        y=Tensor.packed((70, 200), "float32"))
+    assert "no tile has the registers" in wgmma.reason(of_8_bits)
     wide = Program((), (Reduction("max", 0, None, "float64"), Step(SUB, (0, 1))))
     assert "expected the accumulators' type" in wgmma.reason(problem(wide))
 

@@ -36,8 +36,11 @@ WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
 def supports(problem):
     """Types the tensor cores know, at most one batch dimension."""
     parts = stored_by_rows(problem)
-    return (stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
-            or row_refusal(parts, WIDTHS))
+    reason = (stored_first_refusal(problem) or refusal(problem, parts) or states_refusal(parts, WARP_ROWS, 8)
+              or row_refusal(parts, WIDTHS))
+    if reason is None and has_row_steps(parts.epilogue) and not configs(problem, None):
+        return f"rows of {parts.n} columns of {problem.a.dtype} to {problem.y.dtype}, for which no tile has the registers"
+    return reason
 
 
 def _parts_of(problem, device, tile):
