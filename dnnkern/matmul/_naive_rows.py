@@ -56,13 +56,13 @@ def row_kernel(config, dot):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < rows:
             z = i // M
-            m = i32(i - z * M)
+            m = i - z * M
             a_at, b_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
             _, _, bias_at, _ = batch_offsets(z, batch_sizes, other_batch_strides)
             e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
                           bias_row_stride, bias_column_stride, scale_a, scale_b, scale_stride.a_row, scale_stride.b_column,
                           placed(extras, z, batch_sizes))
-            row = Row(m, i32(N), K, advance(a, a_at + m * a_stride.m), a_stride.k, advance(b, b_at), b_stride.k, b_stride.n, scale_stride,
+            row = Row(m, N, K, advance(a, a_at + m * a_stride.m), a_stride.k, advance(b, b_at), b_stride.k, b_stride.n, scale_stride,
                       placed_a(made_a, z, batch_sizes), placed_b(made_b, z, batch_sizes), advance(y, y_at + m * y_stride.m), y_stride.n, e)
             values = run(row)
             finish(row, values)
