@@ -134,15 +134,14 @@ def _bit_reader(elements):
     @device_function
     def read(buffer, k, p, i, ok):
         for b in range(COUNT):
-            byte = u32(0)
+            buffer[k + b] = 0
             if ok:
-                byte = u32(p[i + b])
-            buffer[k + b] = byte
+                buffer[k + b] = p[i + b]
 
     @device_function
     def unpack(values, k, buffer, j):
         for v in range(elements):
-            values[k + v] = i32(1) if buffer[j + (v >> 3)] & u32(1 << (v & 7)) else i32(0)
+            values[k + v] = 1 if buffer[j + (v >> 3)] & u32(1 << (v & 7)) else 0
     return u32, COUNT, read, unpack
 
 
