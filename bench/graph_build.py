@@ -55,19 +55,12 @@ class Making:
                 return self.graph, self.given
         raise RuntimeError(f"bench graph: {self.graph.get_name()} has no plan of the parts apart")
 
-    def built(self, cut=None):
-        """(the graph, built, `given`); `cut`: the number of the one whose plan is built, if it is not the one that is chosen."""
+    def built(self):
+        """(the graph, built, `given`)"""
         if _PLANNED_FOR:
             self.graph.validate()
             self.graph.build_operation_graph()
             self.graph.create_execution_plans([self.cudnn.heur_mode.A])
-        elif cut is None:
-            self.graph.build([self.cudnn.heur_mode.A])
         else:
-            self.graph.validate()
-            self.graph.build_operation_graph()
-            engines = self.graph._engines._numbered
-            self.graph.create_execution_plan(next(k for k, (made, _) in enumerate(engines) if made.number == cut), {})
-            self.graph.check_support()
-            self.graph.build_plans()
+            self.graph.build([self.cudnn.heur_mode.A])
         return self.graph, self.given

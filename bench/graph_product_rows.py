@@ -61,7 +61,7 @@ class Case:
             weights = [making.tensor(name) for name in arrays if name[0] == "o"]
             x = FORMULAS[self.name](OfGraph(making.graph, self.sizes[0]), x, *weights)
         making.result(x)
-        return making.built(cut=1 if apart else None)
+        return making.apart(lambda steps: len(steps) > 1) if apart else making.built()
 
     def apart(self, arrays, handle=None):
         """The same, the product and its rows apart."""

@@ -68,7 +68,7 @@ class Case:
             both.set_data_type(making.cudnn.data_type.FLOAT if not apart else arrays["y"].dtype)
         gate, value = (graph.slice(both, [slice(0, 1), slice(0, m), columns]) for columns in (slice(0, n), slice(n, 2 * n)))
         making.result(graph.mul(graph.swish(gate), value))
-        return making.built(cut=1 if apart else None)
+        return making.apart(lambda steps: len(steps) > 1) if apart else making.built()
 
     def apart(self, arrays, handle=None):
         """The same, the product and the gate apart."""

@@ -343,7 +343,7 @@ def make_sink(special):
         row, column, z = tile.row + offset, tile.column, tile.z
         e = epilogue_params(out, z)
         if ROWS:
-            run_rows(acc, first, None, row + (thread >> 5) * WARP_ROWS, column, thread & 31, out.m, out.n, e)
+            run_rows(acc, first, row + (thread >> 5) * WARP_ROWS, column, thread & 31, out.m, out.n, e)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row, stages, group,
                         columns, states_of(out), own)

@@ -1,8 +1,8 @@
 """A program that reduces rows of a product's result, in the registers of the tile that has them: softmax or a norm after a product.
 
 A tile has whole rows (`engine.row_tiles`). Each level is a walk over a thread's accumulators, row by row: the values that are reduced go to
-two states, of even and of odd columns; then the four lanes that share a row merge theirs by shuffles, and warps that share it by way of
-shared memory, in a fixed order. Columns past the last one are no part of any state.
+two states, of even and of odd columns; then the four lanes that share a row merge theirs by shuffles, in a fixed order. Columns past the
+last one are no part of any state.
 
 What a later walk needs of an element is kept instead of its accumulator where that is one number (`walks_of`), so a softmax adds its
 bias and computes its exponential once, and a variance is of differences from the mean. The last walk leaves the result there.
@@ -22,7 +22,6 @@ from ..device.vec import pin
 from ..fused._arrays import joined
 from ..fused._levels import States
 from ..fused._staged import StagedProgram
-from ..host.dtypes import ITEMSIZE
 from .constants import constants
 from .functions import steps_instructions
 
@@ -275,44 +274,34 @@ def _states(spec):
     return [states_of(walk, spec.compute) for walk in walks_of(spec.program, spec.compute)[:-1]]
 
 
-def shared_bytes(spec, fragment):
-    """Bytes in which warps that share rows meet, each level in some of its own."""
-    tile = fragment.tile
-    numbers = sum(s.size for s in _states(spec)) * tile.bm * tile.column_layers
-    return numbers * ITEMSIZE[spec.compute] if tile.column_layers > 1 else 0
-
-
 def make_levels(spec, fragment):
-    """Device function ``levels(acc, first, warp, row, column, lane, m, n, e)``: the program of the accumulators acc[first] and on of a tile
-    of m rows and n columns, which its result replaces, with what it stores beside; by all threads that share the tile. (row, column) is the
-    warp's first element, `warp` a `WarpAt` where several share rows, `e` the epilogue's operands."""
+    """Device function ``levels(acc, first, row, column, lane, m, n, e)``: the program of the accumulators acc[first] and on of a tile of m
+    rows and n columns, which its result replaces, with what it stores beside; by the warp whose first element is (row, column). `e` are the
+    epilogue's operands."""
     tile, compute = fragment.tile, spec.compute
-    walks, program, ROWS, LAYERS = walks_of(spec.program, compute), spec.program, tile.rows, tile.column_layers
+    walks, program, ROWS = walks_of(spec.program, compute), spec.program, tile.rows
     T, states = SCALARS[compute], _states(spec)
-    reductions, base, plane, run = sum(len(s.modes) for s in states), 0, 0, None
+    FOUND, plane, run = sum(len(s.modes) for s in states) * ROWS, 0, None
     for level, walk in enumerate(walks[:-1]):
         each = _make_walk(spec, fragment, level, walk)
-        run = _after(run, _make_level(states[level], each, fragment, base, plane, T))
-        base, plane = base + states[level].size * tile.bm * LAYERS, plane + len(walk.modes)
+        run, plane = _after(run, _make_level(states[level], each, fragment, plane, T)), plane + len(walk.modes)
     last = _make_walk(spec, fragment, len(walks) - 1, walks[-1])
     end, known, row_of = make_end(program, compute), _known(program, compute, len(walks) - 1, ROWS), tile.row
-    SHARED, FOUND = base if LAYERS > 1 else 1, reductions * ROWS
 
     @device_function
     def finish(i, s):
-        warp, row, lane, m, e, found = s
+        row, lane, m, e, found = s
         r = row + row_of(i, lane)
-        if r < m and lane & 3 == 0 and (LAYERS == 1 or warp.column_layer == 0):
+        if r < m and lane & 3 == 0:
             end(known(e.extras, r, found, i), e.extras, r)
     finish_all = unrolled(ROWS, finish)
 
     @device_function
-    def levels(acc, first, warp, row, column, lane, m, n, e):
+    def levels(acc, first, row, column, lane, m, n, e):
         found = cuda.local.array(FOUND, T)
-        scratch = cuda.shared.array(SHARED, T) if LAYERS > 1 else found
-        run((acc, first, warp, row, column, lane, m, n, e, found, scratch))
-        last((acc, first, warp, row, column, lane, m, n, e, found, found))
-        finish_all(0, (warp, row, lane, m, e, found))
+        run((acc, first, row, column, lane, m, n, e, found))
+        last((acc, first, row, column, lane, m, n, e, found, found))
+        finish_all(0, (row, lane, m, e, found))
     return levels
 
 
@@ -361,7 +350,7 @@ def _make_walk(spec, fragment, level, walk):
 
     @device_function
     def of_rows(half, s):
-        acc, first, warp, row, column, lane, m, n, e, found, numbers = s
+        acc, first, row, column, lane, m, n, e, found, numbers = s
         i = 2 * half
         low, high = row + row_of(i, lane), row + row_of(i + 1, lane)
         low_rows, high_rows = known(e.extras, min(low, m - 1), found, i), known(e.extras, min(high, m - 1), found, i + 1)
@@ -377,29 +366,24 @@ def _make_walk(spec, fragment, level, walk):
     return each
 
 
-def _make_level(states, each, fragment, base, plane, T):
+def _make_level(states, each, fragment, plane, T):
     """Device function ``level(s)``, see `make_levels`: the states of all elements, and the results of each row in `found`."""
-    tile = fragment.tile
-    ROWS, LAYERS, BM, row_of = tile.rows, tile.column_layers, tile.bm, tile.row
+    ROWS = fragment.tile.rows
     WIDTH, SIZE = 2 * ROWS, 2 * ROWS * states.size
     begin = States(states.modes, states.compute, WIDTH).begin
-    meet = gather = finish = None
+    meet = finish = None
     for j, (fold, start) in enumerate(zip(states.folds, states.starts)):
-        meet = _after(meet, _meet_of(fold, start * WIDTH, WIDTH, base + start * BM * LAYERS, BM, LAYERS, row_of))
-        gather = _after(gather, _gather_of(fold, start * WIDTH, WIDTH, base + start * BM * LAYERS, BM, LAYERS, row_of))
+        meet = _after(meet, _meet_of(fold, start * WIDTH, WIDTH))
         finish = _after(finish, _finish_of(fold, start * WIDTH, WIDTH, (plane + j) * ROWS))
-    meet_all, gather_all, finish_all = (unrolled(ROWS, _numbered(f)) for f in (meet, gather, finish))
+    meet_all, finish_all = (unrolled(ROWS, _numbered(f)) for f in (meet, finish))
 
     @device_function
     def level(s):
-        acc, first, warp, row, column, lane, m, n, e, found, scratch = s
+        acc, first, row, column, lane, m, n, e, found = s
         numbers = cuda.local.array(SIZE, T)
         begin(numbers)
-        each((acc, first, warp, row, column, lane, m, n, e, found, numbers))
-        meet_all(0, (numbers, scratch, warp, lane))
-        if LAYERS > 1:
-            cuda.syncthreads()
-            gather_all(0, (numbers, scratch, warp, lane))
+        each((acc, first, row, column, lane, m, n, e, found, numbers))
+        meet_all(0, (numbers, lane))
         finish_all(0, (numbers, found, T(1) / T(n)))
     return level
 
@@ -408,36 +392,18 @@ def _numbered(f):
     return device_function(lambda i, s: f((i,) + s))
 
 
-def _meet_of(fold, FIRST, WIDTH, BASE, BM, LAYERS, row_of):
-    """The states of even and of odd columns, and of the four lanes; of a warp to shared memory, if others share the row."""
+def _meet_of(fold, FIRST, WIDTH):
+    """The states of even and of odd columns, and of the four lanes."""
     put, get, merge, swap = fold.put, fold.get, fold.merge, fold.swap
 
     @device_function
     def meet(s):
-        i, numbers, scratch, warp, lane = s
+        i, numbers, lane = s
         state = merge(get(numbers, numbers, FIRST + 2 * i, WIDTH), get(numbers, numbers, FIRST + 2 * i + 1, WIDTH))
         state = merge(state, swap(state, 2))
         state = merge(state, swap(state, 1))
         put(numbers, numbers, FIRST + 2 * i, WIDTH, state)
-        if LAYERS > 1:
-            if lane & 3 == 0:
-                put(scratch, scratch, BASE + warp.column_layer * BM + warp.row + row_of(i, lane), BM * LAYERS, state)
     return meet
-
-
-def _gather_of(fold, FIRST, WIDTH, BASE, BM, LAYERS, row_of):
-    """The states of all warps that share the row."""
-    put, get, merge = fold.put, fold.get, fold.merge
-
-    @device_function
-    def gather(s):
-        i, numbers, scratch, warp, lane = s
-        at = BASE + warp.row + row_of(i, lane)
-        state = get(scratch, scratch, at, BM * LAYERS)
-        for layer in range(1, LAYERS):
-            state = merge(state, get(scratch, scratch, at + layer * BM, BM * LAYERS))
-        put(numbers, numbers, FIRST + 2 * i, WIDTH, state)
-    return gather
 
 
 def _finish_of(fold, FIRST, WIDTH, TO):

@@ -28,17 +28,6 @@ def warpgroup_fragment(bn, edge):
     return RowFragment(whole, device_function(lambda i, j: (j >> 1) * 4 + 2 * i + (j & 1)))
 
 
-def mma_row_fragment(fragment, tiles_n, spread):
-    """The `RowFragment` of a tile of mma.sync: `tile_states.mma_fragment`'s, of `tiles_n` tiles of 16x8 in a row of a warp."""
-    RUN, ROW, SHIFT, MASK = 2 * spread, 4 * tiles_n, spread.bit_length() - 1, spread - 1
-
-    @device_function
-    def at(i, j):
-        run, e = j // RUN, j % RUN
-        return (i >> 1) * ROW + 2 * (i & 1) + (run * spread + (e & MASK)) * 4 + (e >> SHIFT)
-    return RowFragment(fragment, at)
-
-
 def stored_spec(spec):
     """The `EpilogueSpec` of what is stored after the program has run: of accumulators as they are."""
     return EpilogueSpec(accumulator=spec.compute, output=spec.output, wide=spec.wide) if has_row_steps(spec) else spec
@@ -72,14 +61,6 @@ def _is_light(parts, bn):
     program = parts.epilogue.program
     read = {access for _, access in program.operands[:program.inputs]} - {"value", "scalar", "row"}
     return not read or read == {"column"} and parts.n == bn
-
-
-def row_bytes(spec, fragment):
-    """Bytes of static shared memory in which the warps of a tile's row meet."""
-    if not has_row_steps(spec):
-        return 0
-    from .row_levels import shared_bytes
-    return shared_bytes(spec, fragment)
 
 
 def row_seconds(spec, tile, waves, device):
