@@ -118,6 +118,8 @@ def seconds(problem, device, config):
         return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, vectors - 4))
     wait = COST.alone + COST.unit * vectors * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
     wait *= (1.0 if config.layer else COST.rms) * (COST.single_wait if config.has_single_weights else 1.0)
+    if problem.program is not None and blocks == 1:
+        moved = moved.slowed(lonely=COST.lonely)
     return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
 
 
