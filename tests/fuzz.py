@@ -142,7 +142,7 @@ def calls_of(module):
     for case in module.CASES:
         places = [p for p in case.inputs().values() if p is not None]
         if case.work <= LARGEST and all(p.size for p in places) and not case.in_place() and not (
-                    any(getattr(case, name, None) for name in ("fused", "made", "reductions", "modifier", "dual"))):  # no function's
+                any(getattr(case, name, None) for name in ("fused", "made", "reductions", "modifier", "dual", "staged"))):  # no function's
             small.append((case.id.split("-")[-1], case.work, case.id, case))
     small.sort(key=lambda row: row[:3])
     random.Random(module.__name__).shuffle(small)

@@ -323,5 +323,5 @@ def test_spec_validates():
             ("no element type 'half'", TypeError, {"output": "half"}), ("mode='relu7'", ValueError, {"activation": "relu7"})]:
         with pytest.raises(error, match=message):
             EpilogueSpec(**fields)
-    with pytest.raises(ValueError, match="packed results are for 16-bit outputs, not float32"):
+    with pytest.raises(ValueError, match="packed results are for outputs of 16 bits and 8-bit floats, not float32"):
         make_epilogue(EpilogueSpec(), "packed")

@@ -197,8 +197,9 @@ class _Graph:
     def _reduction_refusal(self, m, anchors, merged, levels):
         """Why a reduction is none of a part with these anchors, or None; with `levels` others read it."""
         node = self.nodes[m]
-        if not levels and any(m in self.reads[j] for j in merged):
-            return "what is reduced is there when the kernel has ended"
+        ended = "what is reduced is there when the kernel has ended" if any(m in self.reads[j] for j in merged) else None
+        if not levels and ended:
+            return ended
         if not anchors or OPERATIONS[self.nodes[anchors[0]].op].axes is None:
             return f"{node.op} takes its operands from memory"
         x, y = self.spec.tensor(node.input("X")).dim, self.dims[m]
@@ -206,7 +207,7 @@ class _Graph:
         if not over:
             return f"{node.op} of dims {x} to {y}; kernels reduce rows, columns or both"
         if levels and (over != "columns" or y[:-1] != x[:-1]):
-            return f"{node.op} of dims {x} to {y}, beside one of columns that others read"
+            return ended or f"{node.op} of dims {x} to {y}, beside one of columns that others read"
         return None
 
     def _dual_refusal(self, anchors, merged):
