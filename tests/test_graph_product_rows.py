@@ -122,7 +122,7 @@ def columns_and_rows(b):
 
 
 @pytest.mark.parametrize("make, parts, words", [
-    (over_rows, 2, "beside one of columns"), (over_everything, 2, "beside one of columns"),
+    (over_rows, 2, "there when the kernel has ended"), (over_everything, 2, "there when the kernel has ended"),
     (columns_and_rows, 2, "of columns that others")], ids=lambda v: getattr(v, "__name__", None))
 def test_what_stays_apart(make, parts, words):
     found, reasons = apart(make)
