@@ -56,6 +56,16 @@ def whole(array):
     return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
 
 
+def apart(b, make):
+    """(parts, the reasons why there are no fewer) of the cut that may join most, of a graph that ``make(b)`` describes."""
+    from dnnkern.graph._partition import ALL, joined
+    make(b)
+    b.graph.validate()
+    why = {}
+    parts = joined(b.graph.spec, list(b.graph.spec.nodes), why, *ALL)
+    return len(parts), sorted(set(why.values()))
+
+
 def new_graph(io=T.FLOAT, intermediate=T.FLOAT, compute=T.FLOAT):
     """A graph with these types."""
     return cudnn.pygraph(io_data_type=io, intermediate_data_type=intermediate, compute_data_type=compute)

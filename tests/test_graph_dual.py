@@ -4,13 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graph_patterns import Both
-from graphs import T, array_of, execute
+from graphs import T, apart, array_of, execute
 
 import dnnkern.graph as cudnn
 from dnnkern.device.pointwise import Function
 from dnnkern.device.program import Program, Step
 from dnnkern.graph import _engines
-from dnnkern.graph._partition import ALL, cuts, joined
+from dnnkern.graph._partition import cuts
 from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import MatmulProblem
 
@@ -118,16 +118,6 @@ def test_a_gate_is_rounded_where_its_type_says_so():
 
 # ---- what is not one kernel
 
-def apart(make):
-    """The reasons, in the cut that may join most."""
-    b = Both()
-    make(b)
-    b.graph.validate()
-    why = {}
-    parts = joined(b.graph.spec, list(b.graph.spec.nodes), why, *ALL)
-    return len(parts), sorted(set(why.values()))
-
-
 def different_left_operands(b):
     x, y, w, v = (b.input((1, 8, 8)) for _ in range(4))
     b.output(b.binary("mul", b.node("matmul", np.matmul, x, w), b.node("matmul", np.matmul, y, v)))
@@ -172,7 +162,7 @@ NO_MORE = "a kernel of two products makes no operands and reduces nothing"
     (one_after_the_other, 2, NO_MORE), (a_reduction_behind, 2, NO_MORE),
     (a_made_operand, 2, "what a product makes of its operands is not stored")], ids=lambda v: getattr(v, "__name__", None))
 def test_what_stays_apart(make, parts, reason):
-    count, reasons = apart(make)
+    count, reasons = apart(Both(), make)
     assert count == parts and reason in reasons, reasons
     b = Both()
     make(b)

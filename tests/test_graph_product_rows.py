@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graph_patterns import Both
-from graphs import T
+from graphs import T, apart
 from test_graph_rows import one, reduce, softmax_of, two
 
 from dnnkern import dispatch
@@ -12,7 +12,7 @@ from dnnkern.device.pointwise import Function
 from dnnkern.device.program import Program, Step
 from dnnkern.device.program_reduction import Reduction
 from dnnkern.graph import _engines
-from dnnkern.graph._partition import ALL, cuts, joined
+from dnnkern.graph._partition import cuts
 from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import MatmulProblem, matmul_wgmma
 
@@ -95,16 +95,6 @@ def test_what_moves():
 
 # ---- what is not one kernel
 
-def apart(make):
-    """The reasons, in the cut that may join most."""
-    b = Both()
-    make(b)
-    b.graph.validate()
-    why = {}
-    parts = joined(b.graph.spec, list(b.graph.spec.nodes), why, *ALL)
-    return len(parts), sorted(set(why.values()))
-
-
 def over_rows(b):
     x = product(b, 16, 24, 8)
     b.output(two(b, "sub", x, reduce(b, "MAX", x, 1)))
@@ -125,7 +115,7 @@ def columns_and_rows(b):
     (over_rows, 2, "there when the kernel has ended"), (over_everything, 2, "there when the kernel has ended"),
     (columns_and_rows, 2, "of columns that others")], ids=lambda v: getattr(v, "__name__", None))
 def test_what_stays_apart(make, parts, words):
-    found, reasons = apart(make)
+    found, reasons = apart(Both(), make)
     assert found == parts and any(words in reason for reason in reasons), (found, reasons)
     b = Both()
     make(b)

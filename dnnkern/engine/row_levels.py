@@ -22,6 +22,7 @@ from ..device.vec import pin
 from ..fused._arrays import joined
 from ..fused._levels import States
 from ..fused._staged import StagedProgram
+from ..reduce._tiles import after
 from .constants import constants
 from .functions import steps_instructions
 
@@ -87,7 +88,7 @@ def walks_of(program, compute, keeps=True) -> tuple:
                 stack += () if v < first or v == kept else p.steps[v - first].inputs
         return found
 
-    def keep_after(level, kept):
+    def keepafter(level, kept):
         """The value to keep for the walks after this one."""
         later = [v for other in range(level + 1, last + 1) for v in wanted_of(other)[2]]
         for v in sorted(needed(wanted_of(level)[2], kept), reverse=True):
@@ -98,7 +99,7 @@ def walks_of(program, compute, keeps=True) -> tuple:
     found, kept = [], 0
     for level in range(last + 1):
         (before, new, _), (steps, sides, values) = p._rows[level], wanted_of(level)
-        following = kept if not keeps else result if level == last else keep_after(level, kept)
+        following = kept if not keeps else result if level == last else keepafter(level, kept)
         some = values + [following] * (following != kept and level < last)
         dtypes = [*(s.compute for s in steps), *(beside[k][1] for k in sides)]
         dtypes += [p.types[v] for v in some[len(dtypes):]]
@@ -284,7 +285,7 @@ def make_levels(spec, fragment):
     FOUND, plane, run = sum(len(s.modes) for s in states) * ROWS, 0, None
     for level, walk in enumerate(walks[:-1]):
         each = _make_walk(spec, fragment, level, walk)
-        run, plane = _after(run, _make_level(states[level], each, fragment, plane, T)), plane + len(walk.modes)
+        run, plane = after(run, _make_level(states[level], each, fragment, plane, T)), plane + len(walk.modes)
     last = _make_walk(spec, fragment, len(walks) - 1, walks[-1])
     end, known, row_of = make_end(program, compute), _known(program, compute, len(walks) - 1, ROWS), tile.row
 
@@ -303,18 +304,6 @@ def make_levels(spec, fragment):
         last((acc, first, row, column, lane, m, n, e, found, found))
         finish_all(0, (row, lane, m, e, found))
     return levels
-
-
-def _after(before, last):
-    """Device function of one tuple: `before`, which may be None, then `last`."""
-    if before is None:
-        return last
-
-    @device_function
-    def both(s):
-        before(s)
-        last(s)
-    return both
 
 
 def _make_walk(spec, fragment, level, walk):
@@ -373,8 +362,8 @@ def _make_level(states, each, fragment, plane, T):
     begin = States(states.modes, states.compute, WIDTH).begin
     meet = finish = None
     for j, (fold, start) in enumerate(zip(states.folds, states.starts)):
-        meet = _after(meet, _meet_of(fold, start * WIDTH, WIDTH))
-        finish = _after(finish, _finish_of(fold, start * WIDTH, WIDTH, (plane + j) * ROWS))
+        meet = after(meet, _meet_of(fold, start * WIDTH, WIDTH))
+        finish = after(finish, _finish_of(fold, start * WIDTH, WIDTH, (plane + j) * ROWS))
     meet_all, finish_all = (unrolled(ROWS, _numbered(f)) for f in (meet, finish))
 
     @device_function

@@ -47,11 +47,11 @@ row("fused/rows", h200("h200-fused-pointwise.jsonl"),
 row("fused/reduction_rows", GUESSED,
     "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
     "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; threads of a "
-    "multiprocessor, at least: 65536 rows of 4096 took 335 to 338 us with 128, 256 and 512 threads on an H100; exponent of the norm",
+    "multiprocessor, at least: 65536 rows of 4096, h100-graph-reduction.jsonl; exponent of the norm",
     access=6, thread=40, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=0.2e-9, threads=1024, power=12)
 row("fused/reduction_split", GUESSED,
-    "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work; times as long as its bytes: 1.12 "
-    "with one level, 1.3 with results of elements, on an H100",
+    "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work; times as long as its bytes, "
+    "between one level, and one with results of elements after it",
     access=6, in_flight=32e3, alone=0.8e-6, slower=1.2)
 row("fused/reduction_columns", GUESSED,
     "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work",
