@@ -79,7 +79,10 @@ def test_the_page_of_cuts():
 
 
 def test_a_wrong_result_has_no_number(monkeypatch):
-    monkeypatch.setattr(graph.Bench, "_expected", lambda self, case, arrays: torch.zeros(case.shapes["y"]) + 1)
+    def expected(self, case, arrays):
+        wrong = torch.ones(case.shapes["y"])
+        return (wrong, wrong) if case.keeps else wrong
+    monkeypatch.setattr(graph.Bench, "_expected", expected)
     assert graph.main(["--only", "matmul", "--dtype", "float32", "--no-peers", "--turns", "1"]) == 1
 
 
@@ -207,7 +210,7 @@ def test_norms(tmp_path, monkeypatch):
 def test_genstats(tmp_path, monkeypatch):
     """Three results beside PyTorch's, in one kernel, in front of the convolution's time and the plan with kernels around it."""
     file, made = tmp_path / "rows.jsonl", graph.cases
-    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[1:])
+    monkeypatch.setattr(graph, "cases", lambda *given: made(*given)[1:2])
     assert graph.main(["--only", "genstats", "--dtype", "float32", "--no-peers", "--turns", "1", "--json", str(file)]) == 0
     row, = map(json.loads, file.read_text().splitlines())
     assert row["plan"] == "conv_fwd_naive" and row["plain_plan"].startswith("conv_fwd_")
@@ -221,7 +224,7 @@ def test_genstats(tmp_path, monkeypatch):
 
 
 def test_unknown_parts():
-    with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, swiglu, conv"):
+    with pytest.raises(ValueError, match="bench graph: --only has networks; expected some of matmul, swiglu, product_rows, conv"):
         graph.main(["--only", "networks"])
 
 
