@@ -111,9 +111,17 @@ def columns_and_rows(b):
     b.output(two(b, "sub", x, reduce(b, "MAX", x)))
 
 
+def in_front(b):
+    """Of dims that the product has, too."""
+    x = b.relu(b.input((1, 16, 16)))
+    x = b.rounded(two(b, "sub", x, reduce(b, "MAX", x)))
+    b.output(b.relu(b.node("matmul", np.matmul, x, b.input((1, 16, 16)))))
+
+
 @pytest.mark.parametrize("make, parts, words", [
-    (over_rows, 2, "there when the kernel has ended"), (over_everything, 2, "there when the kernel has ended"),
-    (columns_and_rows, 2, "of columns that others")], ids=lambda v: getattr(v, "__name__", None))
+    (over_rows, 2, "there when the kernel has ended"),
+    (over_everything, 2, "there when the kernel has ended"),
+    (columns_and_rows, 2, "of columns that others"), (in_front, 2, "of no rows that are reduced")], ids=lambda v: getattr(v, "__name__", None))
 def test_what_stays_apart(make, parts, words):
     found, reasons = apart(Both(), make)
     assert found == parts and any(words in reason for reason in reasons), (found, reasons)

@@ -244,6 +244,8 @@ class _Graph:
             if self.makers.get(uid) in merged and port not in op.makes:
                 return f"{self.nodes[m].op} takes {port} from memory"
         for node in made:
+            if is_reduction(node):
+                return "a product makes its operands of no rows that are reduced"
             for _, uid in node.outputs:
                 readers = [self.nodes[j] for j in self.readers.get(uid, ())]
                 stored = not self.spec.tensor(uid).virtual or any(id(r) not in inside and r is not self.nodes[m] for r in readers)
