@@ -121,7 +121,8 @@ def in_front(b):
 @pytest.mark.parametrize("make, parts, words", [
     (over_rows, 2, "there when the kernel has ended"),
     (over_everything, 2, "there when the kernel has ended"),
-    (columns_and_rows, 2, "of columns that others"), (in_front, 2, "of no rows that are reduced")], ids=lambda v: getattr(v, "__name__", None))
+    (columns_and_rows, 2, "of columns that others"),
+    (in_front, 2, "of no rows that are reduced")], ids=lambda v: getattr(v, "__name__", None))
 def test_what_stays_apart(make, parts, words):
     found, reasons = apart(Both(), make)
     assert found == parts and any(words in reason for reason in reasons), (found, reasons)
