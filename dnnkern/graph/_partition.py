@@ -72,14 +72,15 @@ ALL = (True,) * 5
 """What `joined` may do."""
 
 
-def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False, duals=False, levels=False):
+def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False, duals=False, levels=False, after=None):
     """Anchors with the pointwise nodes after them, and those that are left, in as few parts as there can be: a node joins the parts of what
     it reads, and of those that read the same tensor, where all of a part has the same dims and no part waits for itself. With `prologues`
     an anchor joins the nodes that make its operands, with `reductions` these join the anchor whose values they are of, with `rows`
     pointwise nodes; with `duals` two products of one left operand are one part; with `levels` pointwise nodes after an anchor read what is
     reduced of its rows. The dict `why` is told the reason for each (node, node)
-    that one reads of another and that are apart."""
-    graph = _Graph(spec, nodes, prologues, reductions, rows, duals, levels)
+    that one reads of another and that are apart. `after`: {uid of an input: uids of results that have to be in memory before it is
+    there}."""
+    graph = _Graph(spec, nodes, prologues, reductions, rows, duals, levels, after or {})
     part, members = list(range(len(nodes))), {k: [k] for k in range(len(nodes))}
     reasons = {}
     for k, node in enumerate(nodes):
@@ -106,7 +107,7 @@ def joined(spec, nodes, why=None, prologues=False, reductions=False, rows=False,
 class _Graph:
     """Nodes by number: what each reads and makes."""
 
-    def __init__(self, spec, nodes, prologues, reductions, rows, duals, levels):
+    def __init__(self, spec, nodes, prologues, reductions, rows, duals, levels, after):
         self.spec, self.nodes, self.prologues, self.reductions, self.rows, self.duals = spec, nodes, prologues, reductions, rows, duals
         self.levels = levels
         self.makers = {uid: k for k, node in enumerate(nodes) for _, uid in node.outputs}
@@ -120,7 +121,8 @@ class _Graph:
                 self.makers[uid] = k
                 del free[uid]
         self.direct = [{self.makers[uid] for _, uid in node.inputs if uid in self.makers} for node in nodes]
-        sources = [{free[uid].source for _, uid in node.inputs if uid in free} for node in nodes]
+        sources = [{source for _, uid in node.inputs for source in ((free[uid].source,) if uid in free else after.get(uid, ()))}
+                   for node in nodes]
         self.through_views = [{self.makers[uid] for uid in some if uid in self.makers} for some in sources]
         self.reads = [a | b for a, b in zip(self.direct, self.through_views)]
         self.dims = [spec.tensor((self.halved[k][0] if k in self.halved else node).outputs[0][1]).dim for k, node in enumerate(nodes)]

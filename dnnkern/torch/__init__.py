@@ -12,7 +12,7 @@ import importlib
 from ._overrides import disable, enable, enabled, is_overridden
 from ._status import Row, record, status  # noqa: F401 (`record` for dnnkern.keras)
 
-_LAZY = {"Conversion": "._convert", "convert": "._convert", "restore": "._convert"}
+_LAZY = {"Conversion": "._convert", "convert": "._convert", "restore": "._convert", "explain": ".compiler._explain"}
 _MODULES = "functional", "nn", "optim"
 
 __all__ = ["Row", *_LAZY, "disable", "enable", "enabled", "is_overridden", *_MODULES, "status"]

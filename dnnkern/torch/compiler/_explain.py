@@ -1,0 +1,125 @@
+"""What has become of a compiled program, as data and as a table."""
+import re
+from collections import deque
+from typing import NamedTuple
+
+programs = deque(maxlen=1024)
+"""Of this process, the oldest first."""
+
+
+class Part(NamedTuple):
+    """Nodes that run together: in which pass, their operators, the kernels that run, and their predicted time, in seconds."""
+    kind: str
+    operators: tuple
+    kernels: str
+    seconds: float
+
+
+class Left(NamedTuple):
+    """A node that the operation graph does not compute: in which pass, its operator, who computes it, and why."""
+    kind: str
+    operator: str
+    by: str
+    reason: str
+
+
+class Program:
+    """A graph of Dynamo's: its passes, as they are compiled."""
+
+    def __init__(self, codes, number):
+        self.codes, self.number, self.made = codes, number, []
+
+    def add(self, kind, assembled):
+        """One more pass."""
+        self.made.append((kind, _parts(kind, assembled), _left(kind, assembled)))
+
+
+def _parts(kind, assembled):
+    return [Part(kind, tuple(dict.fromkeys(_name(n.target) for n in part.nodes)), part.kernels.plan.name, part.kernels.plan.seconds)
+            for part in assembled.parts]
+
+
+def _left(kind, assembled):
+    return [Left(kind, _name(node.target), by, why) for node, (by, why) in assembled.left.items()]
+
+
+def _name(target):
+    if hasattr(target, "_schema"):
+        return str(target).removeprefix("aten.").removesuffix(".default")
+    return getattr(target, "__name__", str(target))
+
+
+class Explanation:
+    """What `explain` returns.
+
+    Attributes
+    ----------
+    graphs : int
+        How many graphs the program was broken into.
+    parts : list of Part
+    left : list of Left
+    """
+
+    def __init__(self, found):
+        self.graphs = len(found)
+        self.parts = [part for program in found for _, parts, _ in program.made for part in parts]
+        self.left = [node for program in found for _, _, left in program.made for node in left]
+
+    def __str__(self):
+        from ..._table import table
+        rows = [(part.kind, " + ".join(part.operators), part.kernels, f"{part.seconds * 1e6:.1f}") for part in self.parts]
+        text = table(("pass", "operators", "kernels", "predicted µs"), rows)
+        if self.left:
+            text += "\n\n" + table(("pass", "operator", "computed by", "why"), self.left)
+        return text
+
+    __repr__ = __str__
+
+
+def explain(compiled):
+    """What has become of a compiled function or module, as far as it has been called.
+
+    Parameters
+    ----------
+    compiled : callable
+        What ``torch.compile(..., backend="dnnkern")`` returned.
+
+    Returns
+    -------
+    Explanation
+        `parts`: nodes that run together, with their kernels; `left`: operators that run by themselves, and why. It prints as tables.
+
+    Raises
+    ------
+    TypeError
+        It was not compiled.
+
+    Examples
+    --------
+    >>> import torch, dnnkern.torch
+    >>> compiled = torch.compile(lambda x, w: torch.relu(x @ w), backend="dnnkern")
+    >>> y = compiled(torch.ones(2, 3), torch.ones(3, 4))
+    >>> [part.operators for part in dnnkern.torch.explain(compiled).parts]
+    [('mm', 'relu')]
+    """
+    codes = _codes_of(compiled)
+    return Explanation([p for p in programs if any((c.co_filename, _origin(c.co_name)) in codes for c in p.codes[:1])])
+
+
+def _codes_of(compiled):
+    import torch
+    if isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule):
+        function = type(compiled._orig_mod).forward
+    else:
+        function = getattr(compiled, "_torchdynamo_orig_callable", None)
+    if function is None:
+        raise TypeError(f"explain: compiled is a {type(compiled).__name__}; expected what torch.compile returned")
+    function = getattr(function, "forward", function) if isinstance(function, torch.nn.Module) else function
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return {(code.co_filename, code.co_name)} if code else set()
+
+
+def _origin(name):
+    """A function's name, of what Dynamo resumes it as."""
+    found = re.fullmatch(r"torch_dynamo_resume_in_(.*)_at_\d+", name)
+    return found[1] if found else name

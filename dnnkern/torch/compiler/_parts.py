@@ -1,0 +1,230 @@
+"""Parts of a program as graphs: what is built of them, and the calls that run them."""
+import math
+import threading
+from collections import Counter
+
+import torch
+
+from ... import graph as cudnn
+from ...device import HOST_MEMORY, SIMULATED
+from ...host.ahead import Compilation
+from ...host.compiler import Job
+from ...host.paths import cache_dir
+from ._draft import DTYPES, Operand
+
+data_type = cudnn.data_type
+_SHORT = {"HALF", "BFLOAT16"}
+_planned, _lock = {}, threading.Lock()
+
+
+class Recipe:
+    """A part in words: equal parts of programs have equal `key`.
+
+    Parameters
+    ----------
+    ops : list of Op
+    stored : set of Whole
+        Results that others read.
+
+    Attributes
+    ----------
+    inputs : list of Operand
+    outputs : list of Whole
+    names : {Operand or Whole: str}
+        Of the graph's tensors.
+    """
+
+    def __init__(self, ops, stored):
+        self.ops, self.inputs, self.outputs, self.names = ops, [], [], {}
+        self.kinds, words = {}, []
+        made = {w for op in ops for w in op.wholes}
+        readers = Counter(o.whole for op in ops for o in op.inputs.values() if self._is_inside(o, made))
+        for op in ops:
+            words.append(f"{op.method} {op.compute} {sorted(op.attributes.items())}")
+            for argument, o in op.inputs.items():
+                if isinstance(o, Operand) and not self._is_inside(o, made) and o not in self.names:
+                    self.names[o] = f"in{len(self.inputs)}"
+                    self.inputs.append(o)
+                    words.append(f"{self.names[o]}: {o.dims} {o.strides} {o.whole.dtype} {self.alignment(o)}")
+                words.append(f"{argument}={self._name(o)}")
+            for w in op.results:
+                if w is None:
+                    words.append("-")
+                    continue
+                self.names[w], kind = f"t{len(self.names)}", DTYPES[w.dtype]
+                if w in stored:
+                    self.outputs.append(w)
+                elif kind in _SHORT and readers[w] == 1:
+                    kind = "FLOAT"  # rounded where it is stored
+                self.kinds[w] = kind
+                words.append(f"{self.names[w]}: {w.dims} {w.strides} {kind} {w in stored}")
+        self.key = "\n".join(words)
+
+    @staticmethod
+    def _is_inside(o, made):
+        return isinstance(o, Operand) and o.whole in made and o.is_whole
+
+    def _name(self, o):
+        """A tensor's name, or a number."""
+        return (self.names.get(o) or self.names[o.whole]) if isinstance(o, Operand) else repr(o)
+
+    @staticmethod
+    def alignment(o):
+        """Of an operand's address, in bytes, if its memory's is a multiple of 16."""
+        return math.gcd(o.first * o.whole.dtype.itemsize, 16)
+
+    def graph(self):
+        """(graph, {name: tensor})"""
+        g = cudnn.pygraph(io_data_type=data_type.FLOAT, intermediate_data_type=data_type.FLOAT, compute_data_type=data_type.FLOAT)
+        known = {}
+        for o in self.inputs:
+            t = g.tensor(dim=o.dims, stride=_packed_where_one(o.dims, o.strides), data_type=data_type[DTYPES[o.whole.dtype]],
+                         name=self.names[o])
+            known[self.names[o]] = t.set_alignment(self.alignment(o))
+        for k, op in enumerate(self.ops):
+            arguments = {name: known[self._name(o)] if isinstance(o, Operand)
+                         else g.tensor_scalar(float(o), cudnn.scalar_type.COMPILE_TIME_CONST) for name, o in op.inputs.items()}
+            results = getattr(g, op.method)(**arguments, **op.attributes, compute_data_type=data_type[op.compute], name=str(k))
+            for w, t in zip(op.results, results if isinstance(results, list) else [results]):
+                if w is not None:
+                    t.set_dim(w.dims).set_stride(_packed_where_one(w.dims, w.strides)).set_data_type(data_type[self.kinds[w]])
+                    known[self.names[w]] = t.set_name(self.names[w])
+                    if w in self.outputs:
+                        t.set_output(True)
+        return g, known
+
+
+def _packed_where_one(dims, strides):
+    """Strides as a graph takes them: of dims of extent 1 as if the memory were packed."""
+    step = max((n * s for n, s in zip(dims, strides) if n > 1), default=1)
+    return [s if n > 1 else step for n, s in zip(dims, strides)]
+
+
+class Kernels:
+    """A recipe's plan for one device, which `compiled` builds."""
+
+    def __init__(self, recipe):
+        self.graph, known = recipe.graph()
+        self.graph.build()
+        self.graph.create_execution_plans([cudnn.heur_mode.A])
+        self.inputs, self.outputs = ([known[recipe.names[x]].get_uid() for x in some] for some in (recipe.inputs, recipe.outputs))
+        self.workspace = self.graph.get_workspace_size()
+        self.plan, self.is_built = self.graph._known("torch.compile").first(), False
+
+    def build(self):
+        """Compile what is not compiled, and load it."""
+        if not self.is_built:
+            self.graph.build_plans()
+            self.is_built = True
+
+    def executable(self, in_place):
+        """(executable, the positions of its values among those of inputs and outputs) of calls with outputs in the memory of inputs,
+        {index of an output: index of an input}."""
+        executable, slots = self.plan.executable(frozenset((self.inputs[i], self.outputs[o]) for o, i in in_place.items()), None)
+        order = [*self.inputs, *self.outputs]
+        return executable, tuple(order.index(uid) for uid in slots.pointers)
+
+    def allows(self, out, given):
+        """Whether an output may be an input's memory."""
+        pair = self.outputs[out], self.inputs[given]
+        return all(same for *of, same in self.plan.hazards() if tuple(of) == pair)
+
+
+def kernels_of(recipe, device):
+    """The recipe's `Kernels` on a device, which equal ones share."""
+    key = recipe.key, device
+    with _lock:
+        found = _planned.get(key)
+    if found is None:
+        made = Kernels(recipe)
+        with _lock:
+            found = _planned.setdefault(key, made)
+    return found
+
+
+def compiled(parts):
+    """Compile the kernels of parts, those that the cache lacks side by side in another process, and load them."""
+    plans = list(dict.fromkeys(part.kernels.plan for part in parts if not part.kernels.is_built))
+    if len(plans) > 1 and not SIMULATED and cache_dir() is not None:
+        jobs = [Job(step.op, step.problem, plan.device, a.name, a.config) for plan in plans
+                for step, a in zip(plan.steps, plan.algorithms) if a is not None]
+        lacking = [job for job in jobs if any(kernel.is_missing for kernel in job.kernels())]
+        if len(lacking) > 1:
+            compilation = Compilation(plans[0].device)
+            compilation.compile(lacking)
+            compilation.wait()  # what has failed is compiled here, or says why
+    for part in parts:
+        part.build()
+
+
+class Part:
+    """A call of a part: takes the memory of its inputs, returns its outputs.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    results : list of (shape, strides, dtype)
+        Of the outputs, as the program has them.
+    device : torch.device
+    in_place : {int: int}
+        Outputs that are written to the memory of inputs, by their indices: these are no longer needed.
+    """
+
+    def __init__(self, recipe, results, device, in_place):
+        self.recipe, self.results, self.device = recipe, results, device
+        self.kernels = kernels_of(recipe, device)
+        self.in_place = {o: i for o, i in in_place.items() if self.kernels.allows(o, i)}
+        self.copied = {o: i for o, i in in_place.items() if o not in self.in_place}
+        self.firsts = [o.first * o.whole.dtype.itemsize for o in recipe.inputs]
+        self.odd = [recipe.alignment(o) - 1 for o in recipe.inputs]
+        self.nodes = [node for op in recipe.ops for node in op.nodes]
+        self.single = len(results) == 1
+        self.__name__ = "part"
+
+    def build(self):
+        """Make it ready to be called."""
+        self.kernels.build()
+        if not HOST_MEMORY:
+            self._current = torch._C._cuda_getCurrentRawStream
+            self.executable, self.order = self.kernels.executable(self.in_place)
+
+    def __call__(self, *tensors):
+        kernels, device = self.kernels, self.device
+        outputs = [torch.empty_strided(shape, strides, dtype=dtype, device=device) if k not in self.in_place else tensors[self.in_place[k]]
+                   for k, (shape, strides, dtype) in enumerate(self.results)]
+        if HOST_MEMORY:
+            self._run_here(tensors, outputs)
+        else:
+            addresses, odd = [t.data_ptr() + first for t, first in zip(tensors, self.firsts)], 0
+            for address, mask in zip(addresses, self.odd):
+                odd |= address & mask
+            if odd:
+                copies = self._aligned(tensors, addresses)  # noqa: F841 (their memory is needed until the launch)
+            addresses += [t.data_ptr() for t in outputs]
+            values = [addresses[k] for k in self.order]
+            if kernels.workspace:
+                workspace = torch.empty(kernels.workspace, dtype=torch.uint8, device=device)
+                values.append(workspace.data_ptr())
+            self.executable.execute(values, self._current(device.index))
+        for out, given in self.copied.items():
+            tensors[given].copy_(outputs[out])
+        return outputs[0] if self.single else tuple(outputs)
+
+    def _aligned(self, tensors, addresses):
+        """Copy inputs that begin elsewhere than the plan takes them to, and put their addresses in place."""
+        copies = []
+        for k, (t, o, mask) in enumerate(zip(tensors, self.recipe.inputs, self.odd)):
+            if addresses[k] & mask:
+                copy = torch.empty_strided(o.dims, o.strides, dtype=t.dtype, device=t.device)
+                copies.append(copy.copy_(t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)))
+                addresses[k] = copy.data_ptr()
+        return copies
+
+    def _run_here(self, tensors, outputs):
+        """On host memory."""
+        kernels, pack = self.kernels, {}
+        for uid, t, o in zip(kernels.inputs, tensors, self.recipe.inputs):
+            pack[uid] = t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)
+        pack.update(zip(kernels.outputs, outputs))
+        workspace = torch.empty(kernels.workspace, dtype=torch.uint8) if kernels.workspace else None
+        kernels.graph.execute(pack, workspace)
