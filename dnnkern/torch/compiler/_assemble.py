@@ -176,7 +176,7 @@ class Assembled:
 
     def _note(self, node, ours):
         """Tell who computes a node that is left; what only takes results apart is not told of."""
-        if node in self.draft.left and not self.draft.left[node].startswith("a tensor that is filled"):
+        if isinstance(node.target, torch._ops.OpOverload) and node in self.draft.left and node not in self.draft.numbers:
             is_ours = ours is not None or getattr(node.target, "namespace", "") == "dnnkern"
             self.left[node] = ("dnnkern" if is_ours else "PyTorch"), self.draft.left[node]
 

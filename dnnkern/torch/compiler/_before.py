@@ -3,6 +3,7 @@ library's operators, which have gradients of their own."""
 import functools
 
 import torch
+import torch.nn.functional as F
 
 _NAMES = ("scaled_dot_product_attention", "cross_entropy", "nll_loss", "rms_norm", "group_norm", "instance_norm", "dropout", "embedding",
           *(f"{name}{dims}d" for name in ("max_pool", "adaptive_max_pool", "conv_transpose") for dims in (1, 2, 3)))
@@ -12,11 +13,20 @@ _ALSO = {torch.rms_norm: "rms_norm", torch._C._nn.scaled_dot_product_attention: 
 """Functions of C++ by which programs, or Dynamo, call them."""
 
 
+def _adaptive_avg_pool(dims, x, output_size):
+    """The mean of everything where one value is asked for: with channels last PyTorch's changes its result's strides in place, whose
+    gradient is a copy to zeros."""
+    if output_size in (1, (1,) * dims, [1] * dims) and x.dim() == dims + 2:
+        return x.mean(tuple(range(2, dims + 2)), keepdim=True)
+    return getattr(F, f"adaptive_avg_pool{dims}d")(x, output_size)
+
+
 @functools.cache
 def _ours():
     """{PyTorch's function: ours}"""
     from ..functional import NAMES
-    return {**{NAMES[name].theirs: NAMES[name] for name in _NAMES}, **{theirs: NAMES[name] for theirs, name in _ALSO.items()}}
+    means = {getattr(F, f"adaptive_avg_pool{dims}d"): functools.partial(_adaptive_avg_pool, dims) for dims in (1, 2, 3)}
+    return {**means, **{NAMES[name].theirs: NAMES[name] for name in _NAMES}, **{theirs: NAMES[name] for theirs, name in _ALSO.items()}}
 
 
 def with_operators(gm):

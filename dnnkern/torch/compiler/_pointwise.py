@@ -71,6 +71,20 @@ def _hardsigmoid(x):
     return ("div", _clamp(("add", x, 3.0), 0.0, 6.0), 6.0)
 
 
+def _hardsigmoid_backward(dy, x):
+    inside = ("logical_and", ("cmp_gt", x, -3.0), ("cmp_lt", x, 3.0))
+    return ("binary_select", ("mul", dy, 1 / 6), 0.0, inside)
+
+
+def _hardswish_backward(dy, x):
+    middle = ("mul", dy, ("add", ("mul", x, 1 / 3), 0.5))
+    return ("binary_select", ("binary_select", middle, dy, ("cmp_lt", x, 3.0)), 0.0, ("cmp_gt", x, -3.0))
+
+
+def _hardtanh_backward(dy, x, low, high):
+    return ("binary_select", dy, 0.0, ("logical_and", ("cmp_gt", x, float(low)), ("cmp_lt", x, float(high))))
+
+
 def _elu(x, alpha=1.0, scale=1.0, input_scale=1.0):
     if alpha != 1 or scale != 1 or input_scale != 1:
         raise Left(f"elu of alpha {alpha}, scale {scale}, input_scale {input_scale}")
@@ -105,7 +119,8 @@ TENSORS = {
     aten.elu: _elu, aten.pow: _pow, aten.square: lambda x: ("mul", x, x), aten.maximum: _same("max"), aten.minimum: _same("min"),
     aten.clamp: _clamp, aten.clamp_min: lambda x, low: ("max", x, _number(low)), aten.clamp_max: lambda x, high: ("min", x, _number(high)),
     aten.hardtanh: lambda x, low=-1.0, high=1.0: _clamp(x, low, high), aten.hardsigmoid: _hardsigmoid,
-    aten.hardswish: lambda x: ("mul", x, _hardsigmoid(x)), aten.relu6: lambda x: _clamp(x, 0.0, 6.0),
+    aten.hardswish: lambda x: ("mul", x, _hardsigmoid(x)), aten.hardswish_backward: _hardswish_backward,
+    aten.hardsigmoid_backward: _hardsigmoid_backward, aten.hardtanh_backward: _hardtanh_backward, aten.relu6: lambda x: _clamp(x, 0.0, 6.0),
     aten.sigmoid_backward: lambda dy, y: ("mul", dy, ("mul", y, ("sub", 1.0, y))),
     aten.tanh_backward: lambda dy, y: ("mul", dy, ("sub", 1.0, ("mul", y, y))),
     aten.addcmul: lambda x, a, b, value=1: ("add", x, _scaled(("mul", a, b), value)),

@@ -3,6 +3,7 @@ import math
 
 import torch
 
+from ..ops import rms_norm
 from . import _pointwise
 from ._draft import Left, Operand, Whole
 from ._shapes import in_dims, padded, row_major
@@ -12,7 +13,8 @@ aten = torch.ops.aten
 VIEWS = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default,
     aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default, aten.slice.Tensor,
-    aten.select.int, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.alias.default, aten.detach.default})
+    aten.select.int, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.alias.default, aten.detach.default,
+    aten.as_strided.default})
 """Operators whose results are views."""
 RULES = _pointwise.rules()
 """{operator: rule}: ``rule(draft, node)`` adds operations, and returns how the program has the results."""
@@ -264,6 +266,33 @@ def _(draft, node):
                                      "scale": _weight(draft, weight, own), "mean": statistics[0], "inv_variance": statistics[1]},
               *results)
     return tuple(found)
+
+
+@_rule(rms_norm.forward)
+def _(draft, node):
+    x, weight, axis, eps = node.args
+    shape = draft.meta(node, 0).shape[axis:]
+    if weight is None:
+        raise Left("no weight")
+    x, value = draft.view(x), draft.meta(node, 0)
+    dims, own, small = _rows(draft, node, x, shape, value)
+    (y, view), (rstd, inverse) = draft.result(node, dims, 0), draft.result(node, small, 1)
+    draft.add("rmsnorm", {"input": draft.memory(x, dims), "scale": _weight(draft, weight, own), "epsilon": float(eps)}, y, rstd,
+              norm_forward_phase="TRAINING")
+    return view, inverse
+
+
+@_rule(rms_norm.backward)
+def _(draft, node):
+    dy, x, weight, rstd, axis = node.args
+    if weight is None:
+        raise Left("no weight")
+    dy, x, value = draft.view(dy), draft.view(x), draft.meta(node, 0)
+    dims, own, small = _rows(draft, node, x, value.shape[axis:], value)
+    (dx, view), (dscale, other) = draft.result(node, dims, 0), draft.result(node, own, 1)
+    draft.add("rmsnorm_backward", {"grad": draft.memory(dy, dims), "input": draft.memory(x, dims), "scale": _weight(draft, weight, own),
+                                   "inv_variance": draft.memory(draft.view(rstd), small)}, dx, dscale)
+    return view, other
 
 
 def _channels(draft, node, rank):
