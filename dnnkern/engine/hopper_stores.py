@@ -18,11 +18,15 @@ from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
+from .constants import constants
+from .cost import Cost
 from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
 from .hopper_columns import in_columns, make_columns, span_of
 from .stores import make_epilogue_of, make_group_store
 from .tile_states import WARP_ROWS, Reducing, reduces
+
+ASIDE = constants("engine/hopper_aside")
 
 
 def stores_aside(spec):
@@ -433,3 +437,12 @@ def make_direct_store(tile, spec, vector, keeps=False, apart=0):
         store_reduced((acc, first, row, column, z, thread, m, n, e, states, own),
                       (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
     return store
+
+
+def aside_seconds(problem, device, by_boxes=1):
+    """What a program's matrices take that threads load and store themselves: all but as many as go `by_boxes`, where the result does."""
+    if problem.program is None:
+        return Cost()
+    matrices = [t for (_, access), t in zip(problem.program.operands, problem.extras) if access == "matrix"]
+    aside = matrices[by_boxes if problem.y.itemsize == 2 else 0:]
+    return Cost(aside=ASIDE.aside * sum(t.nbytes for t in aside) / device.bandwidth)

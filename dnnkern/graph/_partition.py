@@ -19,8 +19,8 @@ BETWEEN = 6
 
 
 def cuts(spec) -> list:
-    """The cuts to try: with prologues and reductions, without, and one node a part, which every graph has; those that have fewer parts than
-    the next, or as many. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of
+    """The cuts to try: with prologues and reductions, without, with pointwise nodes together but anchors alone, and one node a part, which
+    every graph has; those that have fewer parts than the next, or as many. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of
     their own, then with two products that share a kernel and reductions among pointwise nodes, then with the latter alone."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
@@ -32,7 +32,15 @@ def cuts(spec) -> list:
             if len(together) < len(apart) <= len(found[0]) and apart != found[0]:
                 found.insert(0, apart)
             found.insert(0, together)
+    loose = tuple(part for whole in joined(spec, nodes) for part in _without_anchor(whole))
+    if loose not in found and len(loose) < len(single):
+        found.insert(-1, loose)
     return found
+
+
+def _without_anchor(part):
+    """An anchor alone, and the pointwise nodes after it."""
+    return (part,) if len(part) == 1 or is_pointwise(part[0]) else (part[:1], part[1:])
 
 
 def spelled_cuts(spec) -> list:

@@ -17,11 +17,11 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument, least_seconds,
-                                  locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of, output_arguments,
-                                  pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count, tiles_for,
-                                  waves_of, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import boxed_output, staged_addend
+from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
+                                  least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
+                                  output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
+                                  tiles_for, waves_of, wgmma_dtype, y_argument)
+from ..engine.hopper_stores import aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, numbered_operands, operand_names
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
@@ -78,7 +78,7 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    return states_seconds(states, device) + rows + pack_seconds(operands, device) + product_seconds(
+    return states_seconds(states, device) + aside_seconds(problem, device) + rows + pack_seconds(operands, device) + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 

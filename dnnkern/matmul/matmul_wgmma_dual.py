@@ -12,20 +12,16 @@ from ..device.index import ceil_div
 from ..device.tma import prefetch_tensor_map, tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
-from ..engine.constants import constants
-from ..engine.cost import Cost
 from ..engine.hopper import make_product
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
 from ..engine.hopper_dual import b_rows, make_dual_loader, make_dual_locate
-from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_seconds, locate_arguments, make_epilogue_params, make_operand,
-                                  make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, stored_by_tma,
-                                  tile_count, tiles_for, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import staged_addend
+from ..engine.hopper_plan import (Config, MatmulOutput, Specialisation, least_seconds, locate_arguments,
+                                  make_epilogue_params, make_operand, make_sink, operands_of, output_arguments, pack_seconds,
+                                  product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
+from ..engine.hopper_stores import aside_seconds, staged_addend
 from ..engine.programs import numbered_operands
 from ..engine.roles import roles, store_width
 from ..host.launch import Argument, Launch
-
-COST = constants("matmul/wgmma_dual")
 
 
 def operands(problem):
@@ -66,8 +62,7 @@ def estimate(problem, device, config):
     """Waves of tiles, and the results beside the first; a launch and two passes for each copy."""
     parts, tile, results = roles(problem), config.tile, _special(problem, config.tile).results
     columns, of = ceil_div(parts.n, results.bn), operands(problem)
-    aside = COST.aside * sum(t.nbytes for t in problem.side_outputs) / device.bandwidth
-    return Cost(aside=aside) + pack_seconds(of, device) + product_seconds(
+    return aside_seconds(problem, device, by_boxes=0) + pack_seconds(of, device) + product_seconds(
         problem, tile, device, tile_count(parts, results) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in of), columns * results.bn / parts.n if columns > 1 else 1.0)
 

@@ -14,8 +14,8 @@ row("engine/hopper_made", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resul
     "cycles of a step whose operand is made: what nothing hides; of a scheduler for each 64 rows, for each instruction that an element of "
     "them is counted with, and more where rows are pixels",
     waiting=260, step=60, function=30, pixels=120)
-row("matmul/wgmma_dual", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-graph-patterns.jsonl"),
-    "times that memory would need for the results beside the first, which are stored from registers while nothing is multiplied",
+row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-graph-patterns.jsonl"),
+    "times that memory would need for a program's matrices which threads load and store themselves, while nothing is multiplied",
     aside=3.2)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "

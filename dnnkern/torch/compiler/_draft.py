@@ -193,7 +193,8 @@ class Draft:
         """The dims in which operations on operands that broadcast to a shape, with a result of these strides, find their neighbours."""
         candidates = [s.whole.dims for s in views if s.whole.maker is not None]
         if len(shape) == RANK and are_same(shape, strides, row_major(shape)):
-            candidates.append((1, math.prod(shape[:-1]), shape[-1]))
+            rows = 1, math.prod(shape[:-1]), shape[-1]  # as products have them
+            candidates = [rows, *candidates]
         for dims in candidates:
             if len(dims) >= RANK and math.prod(dims) == math.prod(shape) and in_dims(shape, strides, dims) is not None \
                     and all(self.broadcast(s, shape, dims) is not None for s in views):

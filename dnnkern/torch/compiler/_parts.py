@@ -108,7 +108,6 @@ class Kernels:
         self.graph.build()
         self.graph.create_execution_plans([cudnn.heur_mode.A])
         self.inputs, self.outputs = ([known[recipe.names[x]].get_uid() for x in some] for some in (recipe.inputs, recipe.outputs))
-        self.workspace = self.graph.get_workspace_size()
         self.plan, self.is_built = self.graph._known("torch.compile").first(), False
 
     def build(self):
