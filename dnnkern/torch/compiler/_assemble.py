@@ -36,8 +36,11 @@ class Assembled:
         self.stored = self._stored()
         self.updates = self._updates()
         with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
-            self.module = self._assembled(self._grouped())
+            graph, calls = self._assembled(self._grouped())
             compiled(self.parts)
+        for node, part in zip(calls, self.parts):
+            node.target = part.call
+        self.module = torch.fx.GraphModule(gm, graph)
 
     # ---- memory
 
@@ -125,10 +128,10 @@ class Assembled:
         return self._emitted(_in_order(items, waits, position), groups)
 
     def _emitted(self, order, groups):
-        """The program as a module."""
+        """The program, in which parts are called."""
         graph, old = torch.fx.Graph(), self.gm.graph
         made, memory = {}, {}  # {node of the program: node}, {Whole: node}
-        counters = _counters(self.gm.graph)
+        counters, calls = _counters(self.gm.graph), []
         for node in old.find_nodes(op="placeholder"):
             made[node] = graph.node_copy(node)
         outside = {w for k, group in enumerate(groups) for op in group for o in op.inputs.values()
@@ -157,15 +160,15 @@ class Assembled:
                 continue
             recipe = Recipe(groups[what], outside)
             part = Part(recipe, [self._as_tensor(w) for w in recipe.outputs], self.device, self._in_place(recipe))
+            call = graph.create_node("call_function", _unbuilt, tuple(base(o.whole) for o in recipe.inputs), name=f"part{len(self.parts)}")
             self.parts.append(part)
-            name = f"part{len(self.parts) - 1}"
-            call = graph.create_node("call_function", part, tuple(base(o.whole) for o in recipe.inputs), name=name)
+            calls.append(call)
             for k, w in enumerate(recipe.outputs):
                 memory[w] = call if part.single else graph.call_function(operator.getitem, (call, k))
         for step, tensors in _by_step(counters).items():
             graph.call_function(torch._foreach_add_, ([value(t) for t in tensors], step))
         graph.output(torch.fx.map_arg(old.output_node().args[0], value))
-        return torch.fx.GraphModule(self.gm, graph)
+        return graph, calls
 
     def _in_place(self, recipe):
         """{index of an output: index of the input whose memory it is written to}"""
@@ -194,6 +197,10 @@ class Assembled:
         if (shape, strides) == (view.shape, view.strides) and not view.first:
             return node
         return graph.call_function(torch.as_strided, (node, view.shape, view.strides, view.first))
+
+
+def _unbuilt(*tensors):
+    """Stands for a part's call while its kernels are not compiled."""
 
 
 def _counters(graph):

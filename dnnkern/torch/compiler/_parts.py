@@ -109,6 +109,7 @@ class Kernels:
         self.graph.create_execution_plans([cudnn.heur_mode.A])
         self.inputs, self.outputs = ([known[recipe.names[x]].get_uid() for x in some] for some in (recipe.inputs, recipe.outputs))
         self.plan, self.is_built = self.graph._known("torch.compile").first(), False
+        self.workspace = self.plan.workspace
 
     def build(self):
         """Compile what is not compiled, and load it."""
@@ -178,52 +179,62 @@ class Part:
         self.odd = [recipe.alignment(o) - 1 for o in recipe.inputs]
         self.nodes = [node for op in recipe.ops for node in op.nodes]
         self.single = len(results) == 1
-        self.__name__ = "part"
 
     def build(self):
-        """Make it ready to be called."""
+        """Make `call`, which takes the tensors whose memory its inputs are, and returns its output, or a tuple of several."""
         self.kernels.build()
-        if not HOST_MEMORY:
-            self._current = torch._C._cuda_getCurrentRawStream
-            self.executable, self.order = self.kernels.executable(self.in_place)
+        self.call = self._on_host_memory() if HOST_MEMORY else self._on_gpu()
 
-    def __call__(self, *tensors):
-        kernels, device = self.kernels, self.device
-        outputs = [torch.empty_strided(shape, strides, dtype=dtype, device=device) if k not in self.in_place else tensors[self.in_place[k]]
-                   for k, (shape, strides, dtype) in enumerate(self.results)]
-        if HOST_MEMORY:
-            self._run_here(tensors, outputs)
-        else:
-            addresses, odd = [t.data_ptr() + first for t, first in zip(tensors, self.firsts)], 0
-            for address, mask in zip(addresses, self.odd):
-                odd |= address & mask
-            if odd:
-                copies = self._aligned(tensors, addresses)  # noqa: F841 (their memory is needed until the launch)
-            addresses += [t.data_ptr() for t in outputs]
-            values = [addresses[k] for k in self.order]
-            if kernels.workspace:
-                workspace = torch.empty(kernels.workspace, dtype=torch.uint8, device=device)
-                values.append(workspace.data_ptr())
-            self.executable.execute(values, self._current(device.index))
-        for out, given in self.copied.items():
-            tensors[given].copy_(outputs[out])
-        return outputs[0] if self.single else tuple(outputs)
+    def _on_gpu(self):
+        """A function of as many tensors as there are inputs, in which nothing is looked up that is known: it is called for each kernel."""
+        executable, order = self.kernels.executable(self.in_place)
+        inputs, outputs = (range(len(some)) for some in (self.recipe.inputs, self.results))
+        lines = [f"def call({', '.join(f't{k}' for k in inputs)}):"]
+        lines += [f"    a{k} = t{k}.data_ptr()" + f" + {self.firsts[k]}" * bool(self.firsts[k]) for k in inputs]
+        lines.append(f"    if {' or '.join(f'a{k} & {self.odd[k]}' for k in inputs)}:")
+        lines.append(f"        return aligned({', '.join(f't{k}' for k in inputs)})")
+        for k, (shape, strides, _) in enumerate(self.results):
+            made = f"t{self.in_place[k]}" if k in self.in_place else f"empty({tuple(shape)}, {tuple(strides)}, dtype{k})"
+            lines.append(f"    y{k} = {made}")
+        values = [f"a{k}" for k in inputs] + [f"y{k}.data_ptr()" for k in outputs]
+        values = [values[k] for k in order]
+        if self.kernels.workspace:
+            lines.append(f"    workspace = empty(({self.kernels.workspace},), (1,), uint8)")
+            values.append("workspace.data_ptr()")
+        lines.append(f"    execute(({', '.join(values)},), stream({self.device.index}))")
+        lines += [f"    t{given}.copy_(y{out})" for out, given in self.copied.items()]
+        lines.append(f"    return {', '.join(f'y{k}' for k in outputs)}")
+        known = {"empty": torch._C._dynamo.guards._empty_strided_cuda, "execute": executable.execute, "uint8": torch.uint8,
+                 "stream": torch._C._cuda_getCurrentRawStream, "aligned": self._aligned,
+                 **{f"dtype{k}": dtype for k, (_, _, dtype) in enumerate(self.results)}}
+        exec("\n".join(lines), known)
+        return known["call"]
 
-    def _aligned(self, tensors, addresses):
-        """Copy inputs that begin elsewhere than the plan takes them to, and put their addresses in place."""
-        copies = []
-        for k, (t, o, mask) in enumerate(zip(tensors, self.recipe.inputs, self.odd)):
-            if addresses[k] & mask:
-                copy = torch.empty_strided(o.dims, o.strides, dtype=t.dtype, device=t.device)
-                copies.append(copy.copy_(t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)))
-                addresses[k] = copy.data_ptr()
-        return copies
+    def _aligned(self, *tensors):
+        """The call with copies of the inputs that begin elsewhere than the plan takes them to."""
+        copies = list(tensors)
+        for k, (t, o, mask, first) in enumerate(zip(tensors, self.recipe.inputs, self.odd, self.firsts)):
+            if (t.data_ptr() + first) & mask:
+                reach = 1 + sum((n - 1) * s for n, s in zip(o.dims, o.strides))
+                copies[k] = torch.empty(o.first + reach, dtype=t.dtype, device=t.device)
+                copies[k][o.first:].copy_(t.detach().as_strided((reach,), (1,), t.storage_offset() + o.first))
+        results = self.call(*copies)
+        for out, given in self.in_place.items():
+            if copies[given] is not tensors[given]:
+                tensors[given].copy_((results,)[0] if self.single else results[out])
+        return results
 
-    def _run_here(self, tensors, outputs):
-        """On host memory."""
-        kernels, pack = self.kernels, {}
-        for uid, t, o in zip(kernels.inputs, tensors, self.recipe.inputs):
-            pack[uid] = t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)
-        pack.update(zip(kernels.outputs, outputs))
-        workspace = torch.empty(kernels.workspace, dtype=torch.uint8) if kernels.workspace else None
-        kernels.graph.execute(pack, workspace)
+    def _on_host_memory(self):
+        kernels, recipe = self.kernels, self.recipe
+
+        def call(*tensors):
+            outputs = [torch.empty_strided(shape, strides, dtype=dtype) if k not in self.in_place else tensors[self.in_place[k]]
+                       for k, (shape, strides, dtype) in enumerate(self.results)]
+            pack = {uid: t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)
+                    for uid, t, o in zip(kernels.inputs, tensors, recipe.inputs)}
+            pack.update(zip(kernels.outputs, outputs))
+            kernels.graph.execute(pack, torch.empty(max(kernels.workspace, 1), dtype=torch.uint8))
+            for out, given in self.copied.items():
+                tensors[given].copy_(outputs[out])
+            return outputs[0] if self.single else tuple(outputs)
+        return call
