@@ -20,8 +20,9 @@ BETWEEN = 6
 
 def cuts(spec) -> list:
     """The cuts to try: with prologues and reductions, without, with pointwise nodes together but anchors alone, and one node a part, which
-    every graph has; those that have fewer parts than the next, or as many. First the one in which a product's kernel reads what it has reduced of its rows, and where these are a kernel of
-    their own, then with two products that share a kernel and reductions among pointwise nodes, then with the latter alone."""
+    every graph has; those that have fewer parts than the next, or as many. First the one in which a product's kernel reads what it has
+    reduced of its rows, and where these are a kernel of their own, then with two products that share a kernel and reductions among
+    pointwise nodes, then with the latter alone."""
     single = one_by_one(spec)
     nodes = [node for (node,) in single]
     found = [single]
