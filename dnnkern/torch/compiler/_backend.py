@@ -7,7 +7,7 @@ from torch._guards import CompileContext, TracingContext
 from ._assemble import Assembled
 from ._before import with_operators
 from ._explain import Program, programs
-from ._shaped import Shaped, is_symbolic
+from ._shaped import is_symbolic, shaped
 
 MODES = None, "default", "reduce-overhead"
 
@@ -40,7 +40,7 @@ def backend(gm, example_inputs, *, mode=None, options=None):
         raise ValueError(f"torch.compile(backend='dnnkern'): mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}")
     if options:
         raise ValueError(f"torch.compile(backend='dnnkern'): options are {options!r}; expected none")
-    program = Program(_codes(), CompileContext.current_compile_id())
+    program = Program(_code(), CompileContext.current_compile_id())
     programs.append(program)
     captured = mode == "reduce-overhead" and any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     if captured:
@@ -62,14 +62,14 @@ def backend(gm, example_inputs, *, mode=None, options=None):
 
 def _compiled(program, kind, traced):
     """A traced graph as a function of the list of its inputs."""
-    if is_symbolic(traced):
-        return Shaped(program, kind, traced)
-    made = Assembled(traced)
-    program.add(kind, made)
-    return make_boxed_func(made.module.forward)
+    def make(traced):
+        made = Assembled(traced)
+        program.add(kind, made)
+        return make_boxed_func(made.module.forward)
+    return shaped(make, traced) if is_symbolic(traced) else make(traced)
 
 
-def _codes():
-    """Code objects that Dynamo has traced for the graph."""
-    context = TracingContext.try_get()
-    return tuple(getattr(context, "traced_code", None) or ())
+def _code():
+    """The code that Dynamo traces."""
+    traced = getattr(TracingContext.try_get(), "traced_code", None)
+    return traced[0] if traced else None

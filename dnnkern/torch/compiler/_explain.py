@@ -1,7 +1,12 @@
 """What has become of a compiled program, as data and as a table."""
+import io
 import re
 from collections import deque
 from typing import NamedTuple
+
+import torch
+
+from ..._table import show
 
 programs = deque(maxlen=1024)
 """Of this process, the oldest first."""
@@ -26,8 +31,14 @@ class Left(NamedTuple):
 class Program:
     """A graph of Dynamo's: its passes, as they are compiled."""
 
-    def __init__(self, codes, number):
-        self.codes, self.number, self.made = codes, number, []
+    def __init__(self, code, number):
+        self.code, self.number, self.made = code, number, []
+
+    @property
+    def is_cached(self):
+        """Whether Dynamo has it."""
+        entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(self.code)
+        return any(entry.compile_id == self.number for entry in entries)
 
     def add(self, kind, assembled):
         """One more pass."""
@@ -66,12 +77,12 @@ class Explanation:
         self.left = [node for program in found for _, _, left in program.made for node in left]
 
     def __str__(self):
-        from ..._table import table
+        text = io.StringIO()
         rows = [(part.kind, " + ".join(part.operators), part.kernels, f"{part.seconds * 1e6:.1f}") for part in self.parts]
-        text = table(("pass", "operators", "kernels", "predicted µs"), rows)
+        show(("pass", "operators", "kernels", "predicted µs"), rows, file=text)
         if self.left:
-            text += "\n\n" + table(("pass", "operator", "computed by", "why"), self.left)
-        return text
+            show(("pass", "operator", "computed by", "why"), self.left, title="\nWhat the operation graph does not compute", file=text)
+        return text.getvalue().rstrip("\n")
 
     __repr__ = __str__
 
@@ -102,12 +113,14 @@ def explain(compiled):
     >>> [part.operators for part in dnnkern.torch.explain(compiled).parts]
     [('mm', 'relu')]
     """
-    codes = _codes_of(compiled)
-    return Explanation([p for p in programs if any((c.co_filename, _origin(c.co_name)) in codes for c in p.codes[:1])])
+    name = _name_of(compiled)
+    found = [p for p in programs if p.code is not None and (p.code.co_filename, _origin(p.code.co_name)) == name]
+    latest = {(p.code, str(p.number)): p for p in found if p.is_cached}  # numbers begin anew with Dynamo's caches
+    return Explanation(list(latest.values()))
 
 
-def _codes_of(compiled):
-    import torch
+def _name_of(compiled):
+    """(file, name) of what was compiled."""
     if isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule):
         function = type(compiled._orig_mod).forward
     else:
@@ -116,7 +129,7 @@ def _codes_of(compiled):
         raise TypeError(f"explain: compiled is a {type(compiled).__name__}; expected what torch.compile returned")
     function = getattr(function, "forward", function) if isinstance(function, torch.nn.Module) else function
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return {(code.co_filename, code.co_name)} if code else set()
+    return code and (code.co_filename, code.co_name)
 
 
 def _origin(name):

@@ -228,6 +228,8 @@ class Part:
         kernels, recipe = self.kernels, self.recipe
 
         def call(*tensors):
+            if any((t.data_ptr() + first) & mask for t, first, mask in zip(tensors, self.firsts, self.odd)):
+                return self._aligned(*tensors)
             outputs = [torch.empty_strided(shape, strides, dtype=dtype) if k not in self.in_place else tensors[self.in_place[k]]
                        for k, (shape, strides, dtype) in enumerate(self.results)]
             pack = {uid: t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)

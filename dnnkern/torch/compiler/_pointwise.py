@@ -21,7 +21,9 @@ ARGUMENTS = {"relu_backward": ("loss", "input"), "tanh_backward": ("loss", "inpu
 
 
 def _scaled(x, alpha):
-    return x if alpha == 1 else ("mul", x, float(alpha))
+    if alpha == 1:
+        return x
+    return x * alpha if isinstance(x, (int, float)) else ("mul", x, float(alpha))
 
 
 def _gelu(x, approximate="none"):

@@ -1,9 +1,6 @@
 """Graphs with symbols for sizes: one program for each set of sizes that they are called with."""
 import torch
-from functorch.compile import make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
-
-from ._assemble import Assembled
 
 MOST = 64
 """Programs that are kept of a graph."""
@@ -19,26 +16,24 @@ def is_symbolic(traced):
     return False
 
 
-class Shaped:
-    """A function of the list of a graph's inputs, which is traced anew, with numbers, for new sizes."""
-    _boxed_call = True
+def shaped(make, traced):
+    """A function of the list of a graph's inputs, which is traced anew, with numbers, for new sizes; ``make(traced)`` compiles that."""
+    known = {}
 
-    def __init__(self, program, kind, traced):
-        self.program, self.kind, self.traced, self.known = program, kind, traced, {}
-
-    def __call__(self, inputs):
+    def run(inputs):
         key = tuple((x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs)
-        run = self.known.get(key)
-        if run is None:
-            if len(self.known) >= MOST:
-                self.known.pop(next(iter(self.known)))
-            run = self.known[key] = self._made(inputs)
-        return run(inputs)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MOST:
+                known.pop(next(iter(known)))
+            found = known[key] = make(_with_numbers(traced, inputs))
+        return found(inputs)
+    run._boxed_call = True
+    return run
 
-    def _made(self, inputs):
-        with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
-            traced = make_fx(torch.fx.Interpreter(self.traced).run, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-        traced.graph.eliminate_dead_code()
-        made = Assembled(traced)
-        self.program.add(self.kind, made)
-        return make_boxed_func(made.module.forward)
+
+def _with_numbers(traced, inputs):
+    with torch.no_grad():
+        found = make_fx(torch.fx.Interpreter(traced).run, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    found.graph.eliminate_dead_code()
+    return found
