@@ -1,0 +1,132 @@
+"""Compiled PyTorch programs: ``python -m dnnkern bench compile --set resnet50-train-64``.
+
+The same program takes turns as it is, compiled by this library's backend, and by Inductor, in one process. First each has to give
+PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of compiling: with caches on disk from
+the second run of the command on. Without a GPU programs are small.
+"""
+import argparse
+import json
+import statistics
+
+from dnnkern import _table, dispatch
+
+from .machine import machine
+from .programs import SECONDS, TOLERANCE, TOP, WARM, Bench
+
+WHOS = "eager", "ours", "inductor"
+
+
+def parser(sets):
+    """The command's arguments."""
+    p = argparse.ArgumentParser(prog="python -m dnnkern bench compile", description="Time compiled PyTorch programs.")
+    p.add_argument("--set", default="all", metavar="NAMES", help=f"programs, with commas: {', '.join(sets)} (default: all)")
+    p.add_argument("--against", default="eager,inductor", metavar="NAMES", help="eager, inductor, or both (default)")
+    p.add_argument("--mode", default=None, help="torch.compile's: reduce-overhead")
+    p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
+    p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
+    p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
+    p.add_argument("--raises", action="store_true", help="let what fails raise")
+    p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
+    return p
+
+
+class Compiled(Bench):
+    """One program, in each of the ways."""
+
+    def by(self, who):
+        """() -> the program, whose model is compiled."""
+        def make():
+            program = self.made()
+            if who != "eager":
+                from dnnkern.torch.compiler import backend
+                program.model.compile(backend=backend if who == "ours" else "inductor", mode=self.args.mode)
+            return program
+        return make
+
+
+def measured(name, args):
+    """A row: times, share of the device's time that is ours, results, memory."""
+    import torch
+    bench, whos = Compiled(name, args), ["ours", *args.against.split(",")]
+    torch._dynamo.config.recompile_limit = 64
+    theirs, _, _ = bench.results(args.steps)
+    spread = (bench.results(args.steps)[0] - theirs).abs().max().item()
+    size, row = theirs.abs().max().item(), {"op": "compile", "problem": name, "mode": args.mode, "status": "ok"}
+    for who in whos:
+        torch._dynamo.reset()
+        found, row[f"{who}_first_s"], row[f"{who}_memory"] = bench.results(args.steps, bench.by(who))
+        row[f"{who}_error"] = (found - theirs).abs().max().item() / size
+        if who == "ours":
+            row.update(same_bits=bool((bench.results(args.steps, bench.by(who))[0] == found).all()), losses=found.flatten()[:20].tolist())
+    row.update(eager_spread=spread / size, eager_losses=theirs.flatten()[:20].tolist())
+    if not row["ours_error"] <= TOLERANCE:
+        return {**row, "status": f"WRONG: the results differ by {row['ours_error']:.3g} of the largest"}
+    torch._dynamo.reset()
+    made, turns = {who: bench.by(who)() for who in whos}, {who: [] for who in whos}
+    for program in made.values():
+        bench.turn(program, 3)
+    ms = bench.turn(made["ours"], 2)[0]
+    steps, before = (max(1, min(64, round(1e3 * seconds / ms))) for seconds in (SECONDS, WARM))
+    for _ in range(args.turns):
+        for who, program in made.items():
+            bench.turn(program, before)
+            turns[who].append(bench.turn(program, steps))
+    for who, found in turns.items():
+        row[f"{who}_ms"] = statistics.median(ms for ms, _ in found)
+        row[f"{who}_host_ms"] = statistics.median(host for _, host in found)
+        row[f"{who}_turns"] = [ms for ms, _ in found]
+    row.update({f"of_{who}": row[f"{who}_ms"] / row["ours_ms"] for who in whos[1:]})
+    for who, program in made.items():
+        kernels, _ = bench.kernels(program)
+        if kernels:
+            whole = sum(ms for _, ms, _ in kernels)
+            row.update({f"{who}_device_ms": whole, f"{who}_kernels": sum(calls for *_, calls in kernels), f"{who}_top": kernels[:3 * TOP]})
+            if who == "ours":
+                row["share"] = sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole
+            if args.kernels:
+                print(f"-- {who}")
+                for kernel, ms, calls in kernels[:TOP]:
+                    print(f"{ms:9.3f} ms {calls:6.1f}  {kernel[:150]}")
+    return row
+
+
+def main(argv) -> int:
+    """Measure the programs that the arguments name; 1 if one gave wrong results or failed."""
+    import torch
+
+    from . import models
+    args = parser(models.SETS).parse_args(argv)
+    names = list(models.SETS) if args.set == "all" else args.set.split(",")
+    for name in names:
+        if name not in models.SETS:
+            raise ValueError(f"bench compile: --set {name}; expected all, or of {', '.join(models.SETS)}")
+    for who in args.against.split(","):
+        if who not in WHOS:
+            raise ValueError(f"bench compile: --against {who}; expected eager or inductor")
+    torch.backends.cudnn.benchmark = True
+    device, rows = dispatch.device_of(dispatch.current_device()), []
+    for name in names:
+        try:
+            row = measured(name, args)
+        except Exception as error:
+            if args.raises:
+                raise
+            row = {"op": "compile", "problem": name, "status": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+        rows.append(row)
+        print(f"{name}: {row['status']}", flush=True)
+        if args.json:
+            with open(args.json, "a", encoding="utf-8") as file:
+                file.write(json.dumps({**row, "machine": machine(device)}) + "\n")
+    print()
+    _table.show(("program", "ours (ms)", "eager (ms)", "Inductor (ms)", "x eager", "x Inductor", "host, ours", "device, ours", "share",
+                 "memory", "first (s)", "Inductor's"), [_shown(row) for row in rows])
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def _shown(row):
+    def number(key, digits=3):
+        return f"{row[key]:.{digits}g}" if row.get(key) is not None else None
+    memory = row.get("eager_memory") and row["ours_memory"] / row["eager_memory"]
+    return (row["problem"], *(number(f"{who}_ms", 4) for who in ("ours", "eager", "inductor")), number("of_eager"), number("of_inductor"),
+            number("ours_host_ms"), number("ours_device_ms"), number("share"), memory and f"{memory:.2f}", number("ours_first_s"),
+            number("inductor_first_s"))
