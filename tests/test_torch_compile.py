@@ -390,6 +390,62 @@ def test_values_that_are_not_numbers():
         torch._dynamo.reset()
 
 
+# ---- the calls of a GPU
+
+class Addresses:
+    """What a GPU's launches are, on host memory: addresses in the order of inputs, outputs, workspace."""
+
+    def __init__(self, kernels, calls):
+        self.kernels, self.calls = kernels, calls
+
+    def execute(self, values, stream):
+        uids = [*self.kernels.inputs, *self.kernels.outputs]
+        more = values[len(uids):]
+        assert all(type(v) is int for v in values) and len(more) == (self.kernels.workspace > 0)
+        self.calls.append(len(values))
+        self.kernels.graph.execute(dict(zip(uids, values)), more[0] if more else None)
+
+
+@pytest.fixture
+def on_addresses(monkeypatch):
+    """Parts are called as on a GPU: by functions that are made of text. A list of the calls."""
+    if DEVICE != "cpu":
+        pytest.skip("they are there")
+    from dnnkern.torch.compiler import _parts
+    calls = []
+    monkeypatch.setattr(_parts, "HOST_MEMORY", False)
+    monkeypatch.setattr(_parts.Kernels, "executable", lambda self, in_place: (
+        Addresses(self, calls), tuple(range(len(self.inputs) + len(self.outputs)))))
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cpu, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["residual", "block"])
+def test_training_on_addresses(name, on_addresses):
+    kind, given = NETS[name]
+    torch.manual_seed(0)
+    net, given = kind(), given()
+    theirs = trained(copy.deepcopy(net), given)
+    for k, (x, y) in enumerate(zip(trained(compiled(net), given), theirs, strict=True)):
+        assert_same(x, y, f"{name}: {k}")
+    assert len(on_addresses) > 20
+
+
+def test_memory_that_begins_anywhere(on_addresses):
+    """Inputs at addresses that are no multiples of 16 bytes, of which one is changed in place."""
+    def f(x, y, mean, var):
+        z = F.batch_norm(x, mean, var, y, y, True)
+        return torch.relu(z) * 2
+    found = []
+    for run in (f, compiled(f)):
+        x, y, mean, var = (torch.cat([torch.zeros(1), made(n, seed=n).abs() + 1])[1:] for n in (2 * 3 * 4 * 4, 3, 3, 3))
+        found.append((run(x.view(2, 3, 4, 4), y, mean, var), mean, var))
+    for a, b in zip(*found):
+        assert_same(b, a, "result")
+    assert on_addresses
+
+
 # ---- errors
 
 def test_bad_options():

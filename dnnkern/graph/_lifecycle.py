@@ -74,6 +74,19 @@ class Lifecycle:
         self._lowered("explain")
         return explain(self._engines)
 
+    def largest_parts(self, after=None) -> list:
+        """Names of the nodes of each part of the cut that joins most, in an order in which the parts can run. Not in cuDNN.
+
+        Parameters
+        ----------
+        after : {tensor: sequence of tensor}, optional
+            Results that are in memory before an input is there: what is made of it runs in another part.
+        """
+        from ._partition import ALL, joined
+        self._validate_once()
+        uids = {t.get_uid(): tuple(other.get_uid() for other in others) for t, others in (after or {}).items()}
+        return [[node.name for node in part] for part in joined(self.spec, list(self.spec.nodes), None, *ALL, uids)]
+
     def create_execution_plans(self, modes):
         """Find the plans that there are, the best first.
 

@@ -6,7 +6,6 @@ import operator
 
 import torch
 
-from ...graph._partition import ALL, joined
 from .._overrides import _caller
 from .._table import table
 from .._tensors import KEY
@@ -92,10 +91,8 @@ class Assembled:
         after, before = {}, self._made_before()
         for o in recipe.inputs:
             of = {o.whole} if o.whole.maker is not None else before.get(o.whole.node, ())
-            after[known[recipe.names[o]].get_uid()] = tuple(known[recipe.names[w]].get_uid() for w in of)
-        nodes = sorted(graph.spec.nodes, key=lambda node: int(node.name))
-        parts = joined(graph.spec, nodes, None, *ALL, after)
-        return [[ops[k] for k in sorted(int(node.name) for node in part)] for part in parts]
+            after[known[recipe.names[o]]] = [known[recipe.names[w]] for w in of]
+        return [[ops[k] for k in sorted(map(int, names))] for names in graph.largest_parts(after)]
 
     def _made_before(self):
         """{node that is computed by itself: results of operations that it waits for}, as far as no other operation lies between."""

@@ -65,8 +65,18 @@ def _compiled(program, kind, traced):
     def make(traced):
         made = Assembled(traced)
         program.add(kind, made)
-        return make_boxed_func(made.module.forward)
+        run = make_boxed_func(made.module.forward)
+        return _on(made.device, run) if made.device.type == "cuda" else run
     return shaped(make, traced) if is_symbolic(traced) else make(traced)
+
+
+def _on(device, run):
+    """The function with this GPU as the current one, on which parts allocate."""
+    def guarded(inputs):
+        with torch.cuda._DeviceGuard(device.index):
+            return run(inputs)
+    guarded._boxed_call = True
+    return guarded
 
 
 def _code():

@@ -204,8 +204,8 @@ class Part:
         lines.append(f"    execute(({', '.join(values)},), stream({self.device.index}))")
         lines += [f"    t{given}.copy_(y{out})" for out, given in self.copied.items()]
         lines.append(f"    return {', '.join(f'y{k}' for k in outputs)}")
-        known = {"__name__": __name__, "empty": torch._C._dynamo.guards._empty_strided_cuda, "execute": executable.execute, "uint8": torch.uint8,
-                 "stream": torch._C._cuda_getCurrentRawStream, "aligned": self._aligned,
+        known = {"__name__": __name__, "execute": executable.execute, "aligned": self._aligned, "uint8": torch.uint8,
+                 "empty": torch._C._dynamo.guards._empty_strided_cuda, "stream": torch._C._cuda_getCurrentRawStream,
                  **{f"dtype{k}": dtype for k, (_, _, dtype) in enumerate(self.results)}}
         exec("\n".join(lines), known)
         return known["call"]
