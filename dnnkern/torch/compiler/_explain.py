@@ -108,10 +108,11 @@ def explain(compiled):
     Examples
     --------
     >>> import torch, dnnkern.torch
-    >>> compiled = torch.compile(lambda x, w: torch.relu(x @ w), backend="dnnkern")
-    >>> y = compiled(torch.ones(2, 3), torch.ones(3, 4))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+    >>> compiled = torch.compile(model, backend="dnnkern")
+    >>> y = compiled(torch.ones(2, 3))
     >>> [part.operators for part in dnnkern.torch.explain(compiled).parts]
-    [('mm', 'relu')]
+    [('addmm', 'relu')]
     """
     name = _name_of(compiled)
     found = [p for p in programs if p.code is not None and (p.code.co_filename, _origin(p.code.co_name)) == name]
