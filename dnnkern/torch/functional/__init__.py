@@ -17,10 +17,10 @@ tensor([[1., 2., 1.],
 import importlib
 import pkgutil
 
-from ._front import NAMES
+from ._front import NAMES, OWN
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
-globals().update(NAMES)
-__all__ = sorted(NAMES)
+globals().update({**NAMES, **OWN})
+__all__ = sorted({**NAMES, **OWN})
