@@ -37,7 +37,8 @@ def _gradient(dy, mask, x, w, bias, residual, stride, padding, dilation, groups,
 
 
 _fused = operator("convolution_fused(Tensor x, Tensor w, Tensor? bias, Tensor? residual, SymInt[] stride, SymInt[] padding, "
-                  "SymInt[] dilation, SymInt groups, str activation) -> Tensor", _kernel, _pytorchs, "convolution", _gradient, cast=LOW, batch=folded("x", "residual"))
+                  "SymInt[] dilation, SymInt groups, str activation) -> Tensor", _kernel, _pytorchs, "convolution", _gradient,
+                  cast=LOW, batch=folded("x", "residual"))
 
 
 def _padded(x, w, stride, padding, dilation):

@@ -74,7 +74,8 @@ def _fake_gradients_of_bias(dy, q, k, v, o, lse, bias, *more):
 _MORE = "Tensor? mask, float dropout, Tensor? seed, bool causal, float? scale, int choice"
 _QKV = "Tensor q, Tensor k, Tensor v"
 forward = define(f"attention({_QKV}, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "scaled_dot_product_attention", cast=LOW,
-                 batch=folded("q", "k", "v", when=lambda given, which: not given["dropout"] and (given["mask"] is None or given["mask"].dim() < 4)))
+                 batch=folded("q", "k", "v", when=lambda given, which: not given["dropout"] and (
+                     given["mask"] is None or given["mask"].dim() < 4)))
 backward = define(f"attention_backward(Tensor dy, {_QKV}, Tensor o, Tensor lse, {_MORE}) -> (Tensor, Tensor, Tensor)", _backward,
                   _fake_gradients, "scaled_dot_product_attention backward")
 
