@@ -53,9 +53,12 @@ def _fake_both(dy, gate, up, activation):
     return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
-_both = operator("gated_gradients(Tensor dy, Tensor gate, Tensor up, str activation) -> (Tensor, Tensor)", lambda dy, gate, up, activation: (
-    _run_gradients(dy, gate, up, activation, _fake_both(dy, gate, up, activation))), _fake_both, "gated backward",
-    batch=leading("dy", "gate", "up"))
+def _run_both(dy, gate, up, activation):
+    return _run_gradients(dy, gate, up, activation, _fake_both(dy, gate, up, activation))
+
+
+_both = operator("gated_gradients(Tensor dy, Tensor gate, Tensor up, str activation) -> (Tensor, Tensor)", _run_both, _fake_both,
+                 "gated backward", batch=leading("dy", "gate", "up"))
 
 
 def _gradient(dy, wanted, gate, up, activation):
