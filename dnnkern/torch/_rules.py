@@ -104,8 +104,8 @@ def _looped(overload, args, dims, size):
     from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
     leaves, structure = tree_flatten(list(args))
     along = tree_flatten(list(dims))[0]
-    results = [overload(*tree_unflatten([x if d is None else x.select(d, i) for x, d in zip(leaves, along)], structure))
-               for i in range(size)]
+    leaves = [x.movedim(d, 0).contiguous() if d else x for x, d in zip(leaves, along)]  # some kernels take packed tensors only
+    results = [overload(*tree_unflatten([x if d is None else x[i] for x, d in zip(leaves, along)], structure)) for i in range(size)]
     parts = [tree_flatten(r)[0] for r in results]
     whole = tree_unflatten([torch.stack(same) for same in zip(*parts)], tree_flatten(results[0])[1])
     return whole, tree_map(lambda _: 0, whole)
@@ -113,7 +113,7 @@ def _looped(overload, args, dims, size):
 
 def only_batches():
     """Whether functorch's transforms around this call, if there are any, are all `torch.vmap`, which operators have rules for."""
-    return all(i.key() is torch._C._functorch.TransformType.Vmap for i in _stack() or ())
+    return all(i.key() == torch._C._functorch.TransformType.Vmap for i in _stack() or ())
 
 
 def in_dtype(args, cast=LOW):

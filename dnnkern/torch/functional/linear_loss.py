@@ -143,7 +143,8 @@ _loss = operator(f"linear_cross_entropy(Tensor x, Tensor w, Tensor? bias, Tensor
                  "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", _run, _fake, "linear_cross_entropy", _gradient, cast=(LOW, "x", "w", "bias"))
 
 
-def _composition(input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean", ignore_index=-100, label_smoothing=0.0):
+def _composition(input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean", ignore_index=-100,
+                 label_smoothing=0.0):
     ignore_index = -100 if ignore_index is None else ignore_index
     return F.cross_entropy(F.linear(input, linear_weight, linear_bias), target, weight, reduction=reduction, ignore_index=ignore_index,
                            label_smoothing=label_smoothing)

@@ -74,6 +74,28 @@ backward = define(f"rnn_backward(str op, bool of_weights, Tensor dy, Tensor? dhn
                   lambda op, *args: tuple(_derive[op](*args)), lambda *args: tuple(_fake_gradients(*args)), None)
 
 
+def _keep(ctx, inputs, output):
+    _, ctx.keep, x, h0, c0, weights, lengths, _, *ctx.network = inputs
+    y, _, _, reserve = output
+    ctx.op = inputs[0]
+    ctx.save_for_backward(x, h0, c0, y, weights, reserve, lengths)
+    ctx.mark_non_differentiable(reserve, *([] if c0 is not None else [output[2]]))
+    ctx.set_materialize_grads(False)
+
+
+def _derived(ctx, dy, dhn, dcn, _):
+    x, h0, c0, y, weights, reserve, lengths = ctx.saved_tensors
+    if not ctx.keep or torch.is_grad_enabled():
+        raise RuntimeError("dnnkern.rnn: a gradient needs keep=True, and has no derivatives itself; expected torch.lstm, gru or rnn_tanh")
+    dy = torch.zeros_like(y) if dy is None else dy
+    dx, dh0, dc0, dweights = backward(ctx.op, True, dy, dhn, None if c0 is None else dcn, x, h0, c0, y, weights, reserve, lengths,
+                                      *ctx.network)
+    return None, None, dx, dh0, None if c0 is None else dc0, dweights, *[None] * (len(ctx.network) + 2)
+
+
+torch.library.register_autograd(forward, _derived, setup_context=_keep)
+
+
 def _weights(x, params):
     """In the order of `RnnSpec.matrices`, which is PyTorch's; of another dtype under autocast."""
     return torch.cat([p.reshape(-1) for p in params]).to(x.dtype)
