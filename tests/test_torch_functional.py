@@ -110,7 +110,7 @@ def test_gated(dtype):
     compared(lambda g, u: ours.geglu(g, u, approximate="tanh"), lambda g, u: F.gelu(g, approximate="tanh") * u, gate, up)
 
 
-def turned(x, cos, sin, interleaved):
+def rotated(x, cos, sin, interleaved):
     """By complex numbers."""
     r = cos.shape[-1]
     a, b = (x[..., :2 * r:2], x[..., 1:2 * r:2]) if interleaved else (x[..., :r], x[..., r:2 * r])
@@ -125,11 +125,11 @@ def turned(x, cos, sin, interleaved):
 def test_rope(dtype, interleaved):
     angle = torch.arange(5.0, device=DEVICE)[:, None] * torch.tensor([1.0, 0.1, 0.01], device=DEVICE)
     cos, sin = [t.to(torch.float64 if dtype == "float64" else torch.float32) for t in (angle.cos(), angle.sin())]
-    compared(lambda x: ours.rope(x, cos, sin, interleaved=interleaved), lambda x: turned(x, cos, sin, interleaved),
+    compared(lambda x: ours.rope(x, cos, sin, interleaved=interleaved), lambda x: rotated(x, cos, sin, interleaved),
              drawn(2, 3, 5, 7, dtype=dtype))
     x = drawn(2, 5, 3, 6, dtype=dtype)
     y, = compared(lambda x: ours.rope(x.transpose(1, 2), cos, sin, interleaved=interleaved),
-                  lambda x: turned(x.transpose(1, 2), cos, sin, interleaved), x)
+                  lambda x: rotated(x.transpose(1, 2), cos, sin, interleaved), x)
     assert y.stride() == x.transpose(1, 2).stride()
 
 
@@ -369,6 +369,40 @@ def test_functions_under_transforms(name):
         assert torch.autograd.gradgradcheck(f, small[:1, :1, :2], fast_mode=True)
 
 
+COMPILED = {
+    **{name: (f, (7, 3, 4, 5)) for name, f in CALLS.items()},
+    "batch_norm": (lambda x: ours.batch_norm(x, None, None, training=True, residual=x * 2, activation="relu"), (4, 3, 2)),
+    "geglu": (ours.geglu, (3, 6)), "residual_layer_norm": (lambda x: ours.residual_layer_norm(x, x * 2, (3,))[0], (2, 3)),
+    "grouped_matmul": (lambda x: ours.grouped_matmul(x, MATRIX.t()[None], (torch.arange(2, device=DEVICE) * x.shape[0]).int()), (4, 5)),
+    "ctc_loss": (lambda x: ours.ctc_loss(x, TARGETS.expand(x.shape[1], 2), STEPS.expand(x.shape[1]), STEPS.expand(x.shape[1]),
+                                         normalized=False), (5, 7, 4)),
+    "linear_cross_entropy": (lambda x: ours.linear_cross_entropy(x, MATRIX, x.argmax(-1).clamp(0, 3)), (6, 5))}
+TARGETS, STEPS = torch.tensor([1, 2], device=DEVICE), torch.tensor([2], device=DEVICE)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_with_dynamic_shapes(name):
+    """In one graph for all sizes, of our operators."""
+    f, shape = COMPILED[name]
+    axis = 1 if name == "ctc_loss" else 0
+    graphs = []
+
+    def backend(graph, given):
+        from functorch.compile import make_boxed_func
+        from torch._dynamo.backends.common import aot_autograd
+
+        def keep(inner, _):
+            graphs.append(str(inner.graph))
+            return make_boxed_func(inner.forward)
+        return aot_autograd(fw_compiler=keep)(graph, given)
+    compiled = torch.compile(f, backend=backend, fullgraph=True, dynamic=True)
+    for more in (0, 1, 3):
+        x = drawn(*[n + more * (d == axis) for d, n in enumerate(shape)], dtype="float32")
+        (mine,), (theirs,) = [torch.autograd.grad(g(x).square().sum(), x) for g in (compiled, f)]
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    assert len(graphs) == 2 and "dnnkern" in graphs[0], graphs
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_autocast(name):
     x = drawn(2, 3, 4, 5, dtype="float32").detach()
@@ -388,7 +422,7 @@ BAD = [
     (lambda: ours.conv2d(ones(1, 1, 3, 3), ones(1, 1, 1, 1), residual=ones(1, 1, 2, 2)), ValueError, "conv2d: .*residual"),
     (lambda: ours.conv2d(ones(1, 1, 3, 3), ones(1, 1, 1, 1), activation="nosuch"), ValueError, "conv2d: activation is 'nosuch'"),
     (lambda: ours.conv1d(ones(1, 1, 3), ones(1, 1, 1), activation=3), TypeError, "conv1d: activation is int"),
-    (lambda: ours.linear(ones(2, 3), ones(4, 3), residual=ones(2, 3)), ValueError, r"linear: residual has shape \(2, 3\); expected \(2, 4\)"),
+    (lambda: ours.linear(ones(2, 3), ones(4, 3), residual=ones(2, 3)), ValueError, r"linear: residual has .*\(2, 3\); expected \(2, 4\)"),
     (lambda: ours.batch_norm(ones(2, 3), None, None, training=True, residual=ones(2, 2)), ValueError, "batch_norm: residual has shape"),
     (lambda: ours.swiglu(ones(2, 3)), ValueError, "swiglu: gate has shape"),
     (lambda: ours.swiglu(ones(2, 3), ones(2, 4)), ValueError, "swiglu: up has shape"),
@@ -402,7 +436,7 @@ BAD = [
     (lambda: ours.attention(ones(1, 2, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 3)), ValueError, "attention: query has shape"),
     (lambda: ours.attention(ones(1, 3, 2, 3), ones(1, 2, 2, 3), ones(1, 2, 2, 3)), ValueError, "attention: .*heads"),
     (lambda: ours.attention(ones(1, 1, 2, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 3), dropout=1.0), ValueError, "attention: dropout is 1.0"),
-    (lambda: ours.attention(ones(1, 1, 2, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 3), dropout=0.5, seed=ones(1)), ValueError, "attention: seed is"),
+    (lambda: ours.attention(*[ones(1, 1, 2, 3)] * 3, dropout=0.5, seed=ones(1)), ValueError, "attention: seed is"),
     (lambda: ours.attention(ones(1, 1, 2, 3), ones(1, 1, 2, 3).double(), ones(1, 1, 2, 3)), TypeError, "attention: key is torch.float64"),
     (lambda: ours.grouped_matmul(ones(2, 3), ones(1, 4, 3), ints(0, 2)), ValueError, "grouped_matmul: input has shape"),
     (lambda: ours.grouped_matmul(ones(2, 3), ones(1, 3, 4), ints(0, 2, 2)), ValueError, "grouped_matmul: offsets is"),
@@ -410,7 +444,7 @@ BAD = [
     (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 2), labels(2, classes=4)), ValueError, "linear_cross_entropy: input has shape"),
     (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 3), labels(3, classes=4)), ValueError, "linear_cross_entropy: target has shape"),
     (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 3), labels(2, classes=4), reduction="x"), ValueError, "reduction is 'x'"),
-    (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 3), labels(2, classes=4), label_smoothing=2), ValueError, "label_smoothing is 2"),
+    (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 3), labels(2, classes=4), label_smoothing=2), ValueError, "smoothing is 2"),
     (lambda: ours.linear_cross_entropy(ones(2, 3), ones(4, 3), ints(1, 2)), TypeError, "target is torch.int32")]
 
 

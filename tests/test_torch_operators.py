@@ -109,7 +109,8 @@ def test_every_operator_has_a_sample():
     """Each has a gradient and a sample, or is one of a gradient, or is known not to have one."""
     found = names()
     assert {name for name in found if derivable(name)} == set(SAMPLES)
-    assert {name for name in found if not derivable(name) and "backward" not in name and "gradient" not in name} == WITHOUT | {"column_sums"}
+    left = {name for name in found if not derivable(name) and "backward" not in name and "gradient" not in name}
+    assert left == WITHOUT | {"column_sums"}
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

@@ -100,7 +100,7 @@ def _run(x, w, bias, target, weight, reduction, ignore_index, smoothing, of_x, o
 
 def _fake(x, w, bias, target, weight, reduction, ignore_index, smoothing, of_x, of_w, of_bias):
     wide, n = computed(x), x.shape[0]
-    found = [torch.empty_like(x) if of_x else None, w.new_empty(w.shape) if of_w else None, bias.new_empty(bias.shape) if of_bias else None]
+    found = [torch.empty_like(x) if of_x else None, *[t.new_empty(t.shape) if of else None for t, of in ((w, of_w), (bias, of_bias))]]
     return x.new_empty((n,) if reduction == 0 else (), dtype=wide), x.new_empty(n, dtype=wide), *_or_nothing(x, found)
 
 
@@ -140,7 +140,8 @@ def _gradient(dy, wanted, x, w, bias, target, weight, reduction, ignore_index, s
 
 
 _loss = operator(f"linear_cross_entropy(Tensor x, Tensor w, Tensor? bias, Tensor target, Tensor? weight, {_MORE}) "
-                 "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", _run, _fake, "linear_cross_entropy", _gradient, cast=(LOW, "x", "w", "bias"))
+                 "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", _run, _fake, "linear_cross_entropy", _gradient,
+                 cast=(LOW, "x", "w", "bias"))
 
 
 def _composition(input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean", ignore_index=-100,

@@ -24,8 +24,8 @@ _rope = operator("rope(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool 
 
 def _composition(input, cos, sin, *, interleaved=False):
     x, count = input.to(computed(input)), 2 * cos.shape[-1]
-    turned, rest = x[..., :count], x[..., count:]
-    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    rotated, rest = x[..., :count], x[..., count:]
+    a, b = (rotated[..., ::2], rotated[..., 1::2]) if interleaved else rotated.chunk(2, -1)
     pair = a * cos - b * sin, b * cos + a * sin
     done = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([done, rest], -1).to(input.dtype)
