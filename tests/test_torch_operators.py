@@ -171,6 +171,18 @@ def test_vmap_of_the_first_tensor_is_one_call(name):
     assert sum(row.calls for row in dnnkern.torch.status(reset=True)) == 1
 
 
+def test_vmap_of_lists():
+    """The results of one gradient are a list."""
+    q, k, v = (t.detach() for t in (drawn(2, 4, 3, 5), drawn(2, 2, 7, 5), drawn(2, 2, 7, 3)))
+    o, lse = overload("sdpa")(q, k, v, *attended())
+    dys = torch.stack([o, o * 2])
+    found = torch.vmap(lambda dy: overload("sdpa_gradients")(dy, q, k, v, o, lse, False, False, *attended()))(dys)
+    loop = [overload("sdpa_gradients")(dy, q, k, v, o, lse, False, False, *attended()) for dy in dys]
+    assert len(found) == 3
+    for i, y in enumerate(found):
+        assert torch.allclose(y, torch.stack([one[i] for one in loop]))
+
+
 def test_vmap_of_nothing():
     with pytest.raises((ValueError, RuntimeError), match="batch"):
         torch.vmap(torch.ops.dnnkern.activation.default, in_dims=(0, None))(torch.ones(0, 2, device=DEVICE), "relu")

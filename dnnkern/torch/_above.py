@@ -54,11 +54,16 @@ def define(schema, kernel, fake, op, repeats=False, *, cast=None, batch=None):
     return overload
 
 
-def differentiable(overload, function):
-    """Let the operator have the gradient of an autograd.Function that calls it with the same arguments."""
-    def setup_context(ctx, inputs, output):
-        function.setup_context(ctx, inputs, output)
-    torch.library.register_autograd(overload, lambda ctx, *dys: function.backward(ctx, *dys), setup_context=setup_context, lib=_library)
+def differentiable(overload, backward, setup_context):
+    """What `torch.library.register_autograd` does, at the first call: it makes three classes, 1 ms an operator; no public interface."""
+    made = []
+
+    def autograd(keyset, *args, **more):
+        if not made:
+            from torch._library.autograd import Info, make_autograd_impl
+            made.append(make_autograd_impl(overload, Info(backward, lambda ctx, inputs, output: setup_context(ctx, inputs, output))))
+        return made[0](keyset, *args, **more)
+    _library.impl(overload._schema.name.partition("::")[2], autograd, "Autograd", with_keyset=True)
 
 
 def _register_fake(name, fake):

@@ -9,6 +9,7 @@ import inspect
 import torch
 
 from ._above import _in_functorch, counted, define, needs_gradient
+from ._above import differentiable as with_gradient
 from ._overrides import _caller
 from ._table import table
 
@@ -99,8 +100,7 @@ def _node(overload, run, gradient, differentiable):
         results = run(*args)
         setup_context(ctx, args, results)
         return results
-    torch.library.register_autograd(overload, lambda ctx, *dys: backward(ctx, *dys),
-                                    setup_context=lambda ctx, inputs, output: setup_context(ctx, inputs, output))
+    with_gradient(overload, backward, setup_context)
     return type(overload._schema.name.partition("::")[2], (torch.autograd.Function,), {
         "forward": staticmethod(forward), "backward": staticmethod(backward), "tensors": tensors})
 

@@ -1,7 +1,8 @@
 """Attention with every option of this library's, and of the last queries to paged caches."""
 import torch
 
-from ... import sdpa_bwd, sdpa_decode, sdpa_fwd
+import dnnkern
+
 from .._above import gradients, needs_gradient
 from .._operator import operator
 from .._rules import LOW, folded
@@ -32,7 +33,7 @@ def _fake(q, k, v, *options):
 
 
 def _run(q, k, v, *options):
-    return sdpa_fwd(q, k, v, **_options(options), return_lse=True, out=_fake(q, k, v, *options))
+    return dnnkern.sdpa_fwd(q, k, v, **_options(options), return_lse=True, out=_fake(q, k, v, *options))
 
 
 def _fake_gradients(dy, q, k, v, o, lse, of_bias, of_sink, bias, sink, *options):
@@ -42,7 +43,7 @@ def _fake_gradients(dy, q, k, v, o, lse, of_bias, of_sink, bias, sink, *options)
 
 def _run_gradients(dy, q, k, v, o, lse, of_bias, of_sink, *options):
     out = tuple(_fake_gradients(dy, q, k, v, o, lse, of_bias, of_sink, *options))
-    return list(sdpa_bwd(dy, q, k, v, o, lse, **_options(options), bias_gradient=of_bias, sink_gradient=of_sink, out=out))
+    return list(dnnkern.sdpa_bwd(dy, q, k, v, o, lse, **_options(options), bias_gradient=of_bias, sink_gradient=of_sink, out=out))
 
 
 _gradients = operator("sdpa_gradients(Tensor dy, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool of_bias, bool of_sink, "
@@ -176,7 +177,7 @@ _DECODE = ("seq_len_kv", "page_table", "cu_seqlens_q", "bias", "sink", "scale", 
 def _run_decode(q, k, v, *values):
     given = dict(zip(_DECODE, values, strict=True))
     window = given.pop("left"), given.pop("right")
-    return sdpa_decode(q, k, v, **given, window=window, return_lse=True, out=_fake(q, k, v, *values))
+    return dnnkern.sdpa_decode(q, k, v, **given, window=window, return_lse=True, out=_fake(q, k, v, *values))
 
 
 _decode = operator(

@@ -2,7 +2,8 @@
 import torch
 import torch.nn.functional as F
 
-from ... import ctc_loss_bwd, ctc_loss_fwd
+import dnnkern
+
 from .._operator import is_traced, operator
 from .._table import Refused
 from .._tensors import KEY, computed, one_dtype
@@ -22,7 +23,7 @@ def _fake(x, targets, input_lengths, target_lengths, blank, zero_infinity, norma
 _backward = operator(
     "ctc_loss_gradient(Tensor dy, Tensor x, Tensor targets, Tensor input_lengths, Tensor target_lengths, Tensor saved, int blank, "
     "bool zero_infinity, bool normalized) -> Tensor",
-    lambda dy, x, targets, input_lengths, target_lengths, saved, blank, zero, normalized: ctc_loss_bwd(
+    lambda dy, x, targets, input_lengths, target_lengths, saved, blank, zero, normalized: dnnkern.ctc_loss_bwd(
         dy, x, targets, input_lengths, target_lengths, saved, blank=blank, zero_infinity=zero, normalized=normalized),
     lambda dy, x, *_: x.new_empty(x.shape), "ctc_loss backward")
 
@@ -35,7 +36,7 @@ def _gradient(dy, wanted, x, targets, input_lengths, target_lengths, blank, zero
 
 _ctc = operator(
     "ctc_loss(Tensor x, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, bool zero_infinity, bool normalized) "
-    "-> (Tensor, Tensor)", lambda x, targets, input_lengths, target_lengths, blank, zero, normalized: ctc_loss_fwd(
+    "-> (Tensor, Tensor)", lambda x, targets, input_lengths, target_lengths, blank, zero, normalized: dnnkern.ctc_loss_fwd(
         x, targets, input_lengths, target_lengths, blank=blank, zero_infinity=zero, normalized=normalized), _fake, "ctc_loss", _gradient)
 
 

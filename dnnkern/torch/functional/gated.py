@@ -4,7 +4,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from ... import fused_pointwise
+import dnnkern
+
 from .._above import gradients
 from .._operator import operator
 from .._rules import leading
@@ -34,11 +35,11 @@ def _word(x):
 
 
 def _run(gate, up, activation):
-    return fused_pointwise(_programs(activation, _word(gate))[0], (gate, up), out=gate.new_empty(gate.shape))
+    return dnnkern.fused_pointwise(_programs(activation, _word(gate))[0], (gate, up), out=gate.new_empty(gate.shape))
 
 
 def _run_gradients(dy, gate, up, activation, out):
-    fused_pointwise(_programs(activation, _word(gate))[1], (dy, gate, up), out=out)
+    dnnkern.fused_pointwise(_programs(activation, _word(gate))[1], (dy, gate, up), out=out)
     return out
 
 

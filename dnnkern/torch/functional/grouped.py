@@ -1,8 +1,8 @@
 """Matrix products of groups of rows."""
 import torch
 
-from ... import grouped_matmul as kernel
-from ... import grouped_matmul_bwd_weights
+import dnnkern
+
 from .._above import gradients, needs_gradient
 from .._operator import operator
 from .._rules import LOW
@@ -23,7 +23,8 @@ def _pytorchs(a, b, offsets, bias, transpose_b, activation):
 
 
 def _run(a, b, offsets, bias, transpose_b, activation):
-    return kernel(a, b, offsets, bias=bias, transpose_b=transpose_b, activation=act.parsed(activation), math=math_of("matmul", a))
+    how = {"activation": act.parsed(activation), "math": math_of("matmul", a)}
+    return dnnkern.grouped_matmul(a, b, offsets, bias=bias, transpose_b=transpose_b, **how)
 
 
 def _fake(a, b, offsets, bias, transpose_b, activation):
@@ -32,14 +33,14 @@ def _fake(a, b, offsets, bias, transpose_b, activation):
 
 def _run_gradient(dy, b, offsets, transpose_b):
     out = dy.new_zeros((dy.shape[0], b.shape[2 if transpose_b else 1]))  # rows of no group
-    return kernel(dy, b, offsets, transpose_b=not transpose_b, math=math_of("matmul", dy), out=out)
+    return dnnkern.grouped_matmul(dy, b, offsets, transpose_b=not transpose_b, math=math_of("matmul", dy), out=out)
 
 
 _of_rows = operator("grouped_matmul_gradient(Tensor dy, Tensor b, Tensor offsets, bool transpose_b) -> Tensor", _run_gradient,
                     lambda dy, b, offsets, transpose_b: dy.new_empty((dy.shape[0], b.shape[2 if transpose_b else 1])),
                     "grouped_matmul backward")
 _of_weights = operator("grouped_matmul_gradient_of_weights(Tensor a, Tensor dy, Tensor offsets) -> Tensor",
-                       lambda a, dy, offsets: grouped_matmul_bwd_weights(a, dy, offsets, math=math_of("matmul", a)),
+                       lambda a, dy, offsets: dnnkern.grouped_matmul_bwd_weights(a, dy, offsets, math=math_of("matmul", a)),
                        lambda a, dy, offsets: a.new_empty((offsets.shape[0] - 1, a.shape[1], dy.shape[1])), "grouped_matmul backward")
 
 

@@ -8,8 +8,8 @@ again, a product more.
 import torch
 import torch.nn.functional as F
 
-from ... import cross_entropy_bwd, cross_entropy_fwd, matmul
-from ... import reduce as reduced
+import dnnkern
+
 from .._above import gradients, needs_gradient
 from .._operator import operator
 from .._rules import LOW, in_dtype
@@ -42,20 +42,20 @@ class _Chunks:
         self.dw, self.db = [t.new_zeros(t.shape, dtype=wide) if w else None for t, w in zip((w, bias), wanted[1:])]
 
     def logits(self, rows):
-        return matmul(self.x[rows], self.w.t(), bias=self.bias, math=self.math)
+        return dnnkern.matmul(self.x[rows], self.w.t(), bias=self.bias, math=self.math)
 
     def loss(self, rows, logits, out):
-        return cross_entropy_fwd(logits, self.target[rows], **self.options, out=out)
+        return dnnkern.cross_entropy_fwd(logits, self.target[rows], **self.options, out=out)
 
     def add(self, rows, logits, lse, dloss):
         """Add the gradients of these rows, given those of their losses."""
-        d = cross_entropy_bwd(dloss, logits, self.target[rows], lse, **self.options)
+        d = dnnkern.cross_entropy_bwd(dloss, logits, self.target[rows], lse, **self.options)
         if self.dx is not None:
-            matmul(d, self.w, math=self.math, out=self.dx[rows])
+            dnnkern.matmul(d, self.w, math=self.math, out=self.dx[rows])
         if self.dw is not None:  # sums of chunks in float32
-            matmul(d.t(), self.x[rows], c=self.dw, out_dtype=str(self.dw.dtype).removeprefix("torch."), math=self.math, out=self.dw)
+            dnnkern.matmul(d.t(), self.x[rows], c=self.dw, out_dtype=str(self.dw.dtype).removeprefix("torch."), math=self.math, out=self.dw)
         if self.db is not None:
-            self.db += reduced(d, "add", axes=(0,))
+            self.db += dnnkern.reduce(d, "add", axes=(0,))
 
     def gradients(self):
         return [self.dx, *[None if d is None else d.to(t.dtype) for d, t in ((self.dw, self.w), (self.db, self.bias))]]
@@ -94,7 +94,7 @@ def _run(x, w, bias, target, weight, reduction, ignore_index, smoothing, of_x, o
         chunks.loss(rows, logits, (loss[rows], lse[rows]))
         if factor is not None:
             chunks.add(rows, logits, lse[rows], factor[rows])
-    result = loss if reduction == 0 else reduced(loss, "add") if divisor is None else reduced(loss, "add") / divisor
+    result = loss if reduction == 0 else dnnkern.reduce(loss, "add") if divisor is None else dnnkern.reduce(loss, "add") / divisor
     return result, lse, *_or_nothing(x, chunks.gradients())
 
 

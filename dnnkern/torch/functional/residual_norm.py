@@ -2,7 +2,8 @@
 import torch
 import torch.nn.functional as F
 
-from ... import layer_norm_bwd, layer_norm_fwd, rms_norm_bwd, rms_norm_fwd
+import dnnkern
+
 from .._above import gradients
 from .._operator import operator
 from .._rules import FLOAT32, leading
@@ -32,7 +33,7 @@ def _summed(found, *tensors):
 # ---- layer normalisation
 
 def _layer(x, residual, gamma, beta, dims, eps):
-    y, mean, rstd, summed = layer_norm_fwd(x, gamma, beta, axis=x.dim() - dims, eps=eps, residual=residual)
+    y, mean, rstd, summed = dnnkern.layer_norm_fwd(x, gamma, beta, axis=x.dim() - dims, eps=eps, residual=residual)
     return y, summed, mean, rstd
 
 
@@ -47,7 +48,7 @@ def _fake_gradients(dy, x, gamma, *more):
 
 _layer_gradients = operator(
     "residual_layer_norm_gradients(Tensor dy, Tensor x, Tensor? gamma, Tensor mean, Tensor rstd, Tensor? dsummed, int dims) "
-    "-> (Tensor, Tensor, Tensor)", lambda dy, x, gamma, mean, rstd, dsummed, dims: layer_norm_bwd(
+    "-> (Tensor, Tensor, Tensor)", lambda dy, x, gamma, mean, rstd, dsummed, dims: dnnkern.layer_norm_bwd(
         dy, x, gamma, mean, rstd, axis=x.dim() - dims, dsummed=dsummed), _fake_gradients, "residual_layer_norm backward")
 
 
@@ -68,7 +69,7 @@ _layer_norm = operator("residual_layer_norm(Tensor x, Tensor residual, Tensor? g
 # ---- RMS normalisation
 
 def _rms(x, residual, gamma, dims, eps):
-    y, rstd, summed = rms_norm_fwd(x, gamma, axis=x.dim() - dims, eps=eps, residual=residual)
+    y, rstd, summed = dnnkern.rms_norm_fwd(x, gamma, axis=x.dim() - dims, eps=eps, residual=residual)
     return y, summed, rstd
 
 
@@ -78,7 +79,7 @@ def _fake_rms(x, residual, gamma, dims, eps):
 
 _rms_gradients = operator(
     "residual_rms_norm_gradients(Tensor dy, Tensor x, Tensor? gamma, Tensor rstd, Tensor? dsummed, int dims) -> (Tensor, Tensor)",
-    lambda dy, x, gamma, rstd, dsummed, dims: rms_norm_bwd(dy, x, gamma, rstd, axis=x.dim() - dims, dsummed=dsummed),
+    lambda dy, x, gamma, rstd, dsummed, dims: dnnkern.rms_norm_bwd(dy, x, gamma, rstd, axis=x.dim() - dims, dsummed=dsummed),
     lambda *given: _fake_gradients(*given)[:2], "residual_rms_norm backward")
 
 

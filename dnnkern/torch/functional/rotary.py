@@ -1,7 +1,8 @@
 """Rotary embeddings of positions."""
 import torch
 
-from ... import rope_bwd, rope_fwd
+import dnnkern
+
 from .._above import needs_gradient
 from .._operator import operator
 from .._rules import leading
@@ -11,7 +12,7 @@ from ._front import public
 
 
 def _kernel(x, cos, sin, interleaved, inverse):
-    return (rope_bwd if inverse else rope_fwd)(x, cos, sin, interleaved=interleaved, out=torch.empty_like(x))
+    return (dnnkern.rope_bwd if inverse else dnnkern.rope_fwd)(x, cos, sin, interleaved=interleaved, out=torch.empty_like(x))
 
 
 def _gradient(dy, wanted, cos, sin, interleaved, inverse):

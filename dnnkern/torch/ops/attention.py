@@ -118,7 +118,7 @@ class Attention(torch.autograd.Function):
         return *found, *(None,) * (9 - len(found))
 
 
-differentiable(forward, Attention)
+differentiable(forward, Attention.backward, Attention.setup_context)
 
 
 @aten("scaled_dot_product_attention", composite=True)

@@ -64,7 +64,7 @@ class CrossEntropy(torch.autograd.Function):
         return dx, *(None,) * 5
 
 
-differentiable(forward, CrossEntropy)
+differentiable(forward, CrossEntropy.backward, CrossEntropy.setup_context)
 
 
 @aten("cross_entropy_loss", composite=True)

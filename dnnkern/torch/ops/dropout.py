@@ -44,7 +44,7 @@ class Dropout(torch.autograd.Function):
         return None if dy is None else Gradient.apply(dy, *ctx.saved_tensors, ctx.p), None, None
 
 
-differentiable(forward, Dropout)
+differentiable(forward, Dropout.backward, Dropout.setup_context)
 
 
 class Gradient(torch.autograd.Function):

@@ -57,7 +57,7 @@ class RmsNorm(torch.autograd.Function):
         return found[0], None if gamma is None else found[1], None, None
 
 
-differentiable(forward, RmsNorm)
+differentiable(forward, RmsNorm.backward, RmsNorm.setup_context)
 
 
 @aten("rms_norm", composite=True)

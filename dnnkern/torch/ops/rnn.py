@@ -8,7 +8,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 import dnnkern
 
-from .._above import counted, define, gradients, needs_gradient
+from .._above import counted, define, differentiable, gradients, needs_gradient
 from .._table import Refused, aten
 from .._tensors import KEY, math_of, one_dtype
 
@@ -93,7 +93,7 @@ def _derived(ctx, dy, dhn, dcn, _):
     return None, None, dx, dh0, None if c0 is None else dc0, dweights, *[None] * (len(ctx.network) + 2)
 
 
-torch.library.register_autograd(forward, _derived, setup_context=_keep)
+differentiable(forward, _derived, _keep)
 
 
 def _weights(x, params):
