@@ -412,6 +412,18 @@ def test_autocast(name):
     assert torch.allclose(y.float(), CALLS[name](x), atol=0.15 if y.dtype is torch.bfloat16 else 1e-6)
 
 
+def test_autocast_leaves_biases_and_sinks():
+    q, bias, sink = drawn(1, 2, 3, 4, dtype="float32"), drawn(3, 3, dtype="float32"), drawn(2, dtype="float32")
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y = ours.attention(q, q, q, bias=bias, sink=sink)
+    low = q.detach().bfloat16()
+    assert torch.equal(y, ours.attention(low, low, low, bias=bias, sink=sink)) and y.dtype is torch.bfloat16
+    grads = torch.autograd.grad(y.sum(), (q, bias, sink))
+    theirs = torch.autograd.grad(composition(q, q, q, bias=bias, sink=sink).sum(), (q, bias, sink))
+    for mine, other in zip(grads, theirs):
+        assert mine.dtype is torch.float32 and torch.allclose(mine, other, atol=0.05)
+
+
 # ---- bad input
 
 def ones(*shape, dtype=torch.float32):

@@ -5,7 +5,7 @@ import dnnkern
 
 from .._above import gradients, needs_gradient
 from .._operator import operator
-from .._rules import LOW, folded
+from .._rules import LOW, folded, in_dtype
 from .._table import Refused
 from .._tensors import computed, one_dtype
 from ._attention_pytorchs import composition, composition_of_decode
@@ -97,7 +97,7 @@ def _seed(name, seed, p, device):
     return torch.full((), seed, dtype=torch.int64, device=device)
 
 
-@public(composition, LOW)
+@public(composition)
 def attention(query, key, value, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, mask=None, alibi=False,
               seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=None, softcap=0.0, sink=None,
               layout="BHSD", return_lse=False):
@@ -159,6 +159,7 @@ def attention(query, key, value, *, scale=None, causal=False, align="top_left", 
     >>> functional.attention(q, k, v, scale=1.0, causal=True).flatten()
     tensor([0.0000, 0.7311, 1.3642])
     """
+    query, key, value = in_dtype((query, key, value))  # not what is added in float32
     _check("attention", query, key, value, layout, [3 if layout == "THD" else 4] * 3)
     if not 0 <= dropout < 1:
         raise ValueError(f"attention: dropout is {dropout}; expected 0 or more and less than 1")
@@ -186,7 +187,7 @@ _decode = operator(
     cast=(LOW, "q", "k", "v"))
 
 
-@public(composition_of_decode, LOW)
+@public(composition_of_decode)
 def attention_decode(query, key_cache, value_cache, seq_len_kv, *, page_table=None, cu_seqlens_q=None, scale=None, window=(-1, -1),
                      bias=None, softcap=0.0, sink=None, layout="BHSD", return_lse=False):
     """Attention of the last queries of sequences to a cache of keys and values, which may be in pages. It has no gradient.
@@ -228,6 +229,7 @@ def attention_decode(query, key_cache, value_cache, seq_len_kv, *, page_table=No
     tensor([2.6667])
     """
     dims = (3, 4, 4) if layout == "THD" else (4, 4, 4)
+    query, key_cache, value_cache = in_dtype((query, key_cache, value_cache))
     _check("attention_decode", query, key_cache, value_cache, layout, dims)
     if needs_gradient(query, key_cache, value_cache, bias, sink):
         raise ValueError("attention_decode: an argument needs a gradient, which decoding has not; expected torch.no_grad(), or attention")
