@@ -469,6 +469,12 @@ def test_bad_input(call, error, text):
 
 def test_what_is_not_ours_is_pytorchs_and_counted():
     x = torch.ones(2, 4, dtype=torch.int64, device=DEVICE)
+    mixed = ones(2, 4, dtype=torch.bfloat16)
+    for y in (ours.swiglu(mixed, ones(2, 4)), ours.residual_rms_norm(mixed, ones(2, 4), 4)[1],
+              ours.batch_norm(mixed, None, None, training=True, residual=ones(2, 4)), ours.linear(mixed, mixed, residual=ones(2, 2))):
+        assert y.dtype is torch.float32
+    named = {"swiglu", "residual_rms_norm", "batch_norm", "linear"}
+    assert {(row.op, row.ours) for row in dnnkern.torch.status(reset=True)} == {(name, False) for name in named}
     assert torch.equal(ours.rope(x.float(), ones(2).requires_grad_(), ones(2)), torch.tensor([[0.0, 0, 2, 2]] * 2, device=DEVICE))
     assert {(row.op, row.ours) for row in dnnkern.torch.status(reset=True)} == {("rope", False)}
 

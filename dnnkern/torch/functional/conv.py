@@ -121,7 +121,7 @@ _DOC = """``activation(conv{dims}d(input, weight) + bias + residual)`` in one ke
         Padding may be "valid" or "same" too.
     groups : int
     residual : Tensor, optional
-        Of the result's shape and dtype.
+        Of the result's shape; PyTorch's functions take other dtypes.
     activation : str, optional
         "relu", "silu", "gelu", "gelu_tanh", "leaky_relu negative_slope=0.2" and others of `dnnkern.activation_fwd`. Where gradients are
         needed, those that do not follow from the result ("gelu", "silu") are a kernel of their own.
@@ -134,7 +134,7 @@ _DOC = """``activation(conv{dims}d(input, weight) + bias + residual)`` in one ke
     Raises
     ------
     ValueError, TypeError
-        A residual of another shape or dtype, an unknown activation; other errors are PyTorch's.
+        A residual of another shape, an unknown activation; other errors are PyTorch's.
 
     Examples
     --------

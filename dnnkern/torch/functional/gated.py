@@ -106,9 +106,9 @@ def _glu(name, gate, up, dim, activation):
     if up is None:
         if not gate.dim() or not -gate.dim() <= dim < gate.dim() or gate.shape[dim] % 2:
             raise ValueError(f"{name}: gate has shape {tuple(gate.shape)} and dim is {dim}; expected an even size there, or up")
-    elif gate.shape != up.shape or gate.dtype is not up.dtype:
-        raise ValueError(f"{name}: up has shape {tuple(up.shape)} and {up.dtype}; expected gate's, {tuple(gate.shape)} and {gate.dtype}")
-    one_dtype(gate)
+    elif gate.shape != up.shape:
+        raise ValueError(f"{name}: up has shape {tuple(up.shape)}; expected gate's, {tuple(gate.shape)}")
+    one_dtype(gate, up)
     if gate.numel() == 0:
         raise Refused("no elements")
     return _halves(gate, activation, dim) if up is None else _gated(gate, up, activation)
@@ -130,7 +130,7 @@ def swiglu(gate, up=None, *, dim=-1):
         float64, float32, float16 or bfloat16. Without `up` it has both, gate first, as halves along `dim`: what one product with the
         weights of both gives.
     up : Tensor, optional
-        Of gate's shape and dtype.
+        Of gate's shape; PyTorch's functions take other dtypes.
     dim : int
 
     Returns
@@ -141,7 +141,7 @@ def swiglu(gate, up=None, *, dim=-1):
     Raises
     ------
     ValueError
-        Shapes or dtypes that differ, an odd size along dim.
+        Shapes that differ, an odd size along dim.
 
     Notes
     -----

@@ -71,7 +71,7 @@ _DOC = """``activation(input @ weight.T + bias + residual)`` in one kernel; othe
     weight : Tensor (N, K)
     bias : Tensor (N,), optional
     residual : Tensor (..., N), optional
-        Of the result's dtype.
+        PyTorch's functions take other dtypes than the result's.
     activation : str, optional
         As in `conv2d`.
 

@@ -6,7 +6,7 @@ from .._above import gradients, needs_gradient
 from .._operator import derived, is_eager, operator, twin
 from .._rules import folded, leading
 from .._table import Refused
-from .._tensors import KEY, computed, is_channels_last
+from .._tensors import KEY, computed, is_channels_last, one_dtype
 from ..ops import rms_norm as rms
 from ..ops.norm import batch_backward, batch_forward
 from . import activation as act
@@ -113,9 +113,10 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 def _with_end(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5, *, residual=None,
               activation=None):
     text = act.text_at_end("batch_norm", activation)
-    if residual is not None and (residual.shape != input.shape or residual.dtype is not input.dtype):
-        raise ValueError(f"batch_norm: residual has shape {tuple(residual.shape)} and {residual.dtype}; expected {tuple(input.shape)} and "
-                         f"{input.dtype}, as input")
+    if residual is not None:
+        if residual.shape != input.shape:
+            raise ValueError(f"batch_norm: residual has shape {tuple(residual.shape)}; expected input's, {tuple(input.shape)}")
+        one_dtype(input, residual)
     last, after = act.parted(text, needs_gradient(input, weight, bias, residual))
     return act.then(batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, residual=residual,
                                activation=last), after)
@@ -138,7 +139,7 @@ _DOC = """``activation(batch_norm(input) + residual)`` in one kernel; otherwise 
     training : bool
     momentum, eps : float
     residual : Tensor, optional
-        Of input's shape and dtype.
+        Of input's shape; PyTorch's functions take other dtypes.
     activation : str, optional
         As in `conv2d`.
 
@@ -149,7 +150,7 @@ _DOC = """``activation(batch_norm(input) + residual)`` in one kernel; otherwise 
     Raises
     ------
     ValueError, TypeError
-        A residual of another shape or dtype, an unknown activation; other errors are PyTorch's.
+        A residual of another shape, an unknown activation; other errors are PyTorch's.
 
     Examples
     --------

@@ -127,7 +127,7 @@ def residual_layer_norm(input, residual, normalized_shape, weight=None, bias=Non
     Parameters
     ----------
     input, residual : Tensor (..., *normalized_shape)
-        Of one shape and dtype: float64, float32, float16 or bfloat16.
+        Of one shape: float64, float32, float16 or bfloat16. PyTorch's functions take two dtypes.
     normalized_shape : int or tuple of int
     weight, bias : Tensor of normalized_shape, optional
         Of input's dtype, or float32.
@@ -136,7 +136,7 @@ def residual_layer_norm(input, residual, normalized_shape, weight=None, bias=Non
     Returns
     -------
     y, summed : Tensor
-        As input; both have gradients.
+        As input; both have gradients. Under autocast on a GPU float32, as ``torch.nn.functional.layer_norm``'s.
 
     Raises
     ------
