@@ -11,6 +11,7 @@ from ..host.front import MISS
 from ..preference import OPEN, USED, context_of, of_context
 from ._context import callers
 from ._repeated import repeated
+from ._rules import only_batches, register
 from ._status import record
 from ._table import nothing
 from ._tensors import KEY
@@ -41,14 +42,28 @@ def counted(function, op, repeats=False):
     return run
 
 
-def define(schema, kernel, fake, op, repeats=False):
+def define(schema, kernel, fake, op, repeats=False, *, cast=None, batch=None):
     """An operator of this library, whose calls count as those of `op`, unless its kernel counts (None). `fake` makes results without
-    values, with the right strides; `repeats`: see `counted`."""
+    values, with the right strides; `repeats`: see `counted`; `cast`, `batch`: see `_rules.register`."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=_TAGS)
     _library.impl(name, counted(kernel, op, repeats) if op else kernel, KEY)
     _register_fake(f"dnnkern::{name}", fake)
-    return getattr(torch.ops.dnnkern, name).default
+    overload = getattr(torch.ops.dnnkern, name).default
+    register(_library, name, overload, cast, batch)
+    return overload
+
+
+def differentiable(overload, backward, setup_context):
+    """What `torch.library.register_autograd` does, at the first call: it makes three classes, 1 ms an operator; no public interface."""
+    made = []
+
+    def autograd(keyset, *args, **more):
+        if not made:
+            from torch._library.autograd import Info, make_autograd_impl
+            made.append(make_autograd_impl(overload, Info(backward, lambda ctx, inputs, output: setup_context(ctx, inputs, output))))
+        return made[0](keyset, *args, **more)
+    _library.impl(overload._schema.name.partition("::")[2], autograd, "Autograd", with_keyset=True)
 
 
 def _register_fake(name, fake):
@@ -64,6 +79,12 @@ def is_pytorchs():
     """Whether a call has to go to PyTorch: inside functorch's transforms and forward derivatives, which take no autograd.Function, and
     inside `pytorchs`. Its parts are overridden then."""
     return _in_functorch() is not None or forward_ad._current_level >= 0 or getattr(_thread, "off", False)
+
+
+def is_derived():
+    """Whether a call is inside a transform of functorch's other than `torch.vmap`, a forward derivative, or `pytorchs`: no operator of this
+    library's own has rules for these."""
+    return is_pytorchs() and (forward_ad._current_level >= 0 or getattr(_thread, "off", False) or not only_batches())
 
 
 @contextlib.contextmanager

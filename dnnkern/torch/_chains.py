@@ -66,10 +66,10 @@ def _ended(chain, x, residual):
     norm._check_input_dim(y)
     running, of_batch, momentum = settings(norm)
     given = y, *running, norm.weight, norm.bias, of_batch, momentum, norm.eps
-    last, then = _parted(text, needs_gradient(y, residual, norm.weight, norm.bias))
+    last, then = act.parted(text, needs_gradient(y, residual, norm.weight, norm.bias))
     try:
         _matches(residual, y)
-        return _then(batch_norm(*given, residual=residual, activation=last), then)
+        return act.then(batch_norm(*given, residual=residual, activation=last), then)
     except _ERRORS:
         y = NAMES["batch_norm"](*given)
         return act.pytorchs(y if residual is None else y + residual, text)
@@ -97,15 +97,6 @@ def _apart(chain, x, residual):
     return x if chain.activation is None else chain.activation(x)
 
 
-def _parted(text, derived):
-    """The activation at a kernel's end, and the one after it: which one is whose gradient does not follow from its result."""
-    return (text, "") if not (derived and text) or act.parsed(text).mode in act.FROM_RESULT else ("", text)
-
-
-def _then(y, text):
-    return act.activate(y, text) if text else y
-
-
 def _matches(residual, y):
     if residual is not None and not (isinstance(residual, torch.Tensor) and residual.shape == y.shape and residual.dtype is y.dtype):
         raise Refused("a residual of another shape or dtype")
@@ -114,7 +105,7 @@ def _matches(residual, y):
 def _of_head(chain, x, residual, text, weight, bias):
     """A convolution or product with all that follows in it."""
     head = chain.head
-    last, then = _parted(text, needs_gradient(x, residual, weight, bias))
+    last, then = act.parted(text, needs_gradient(x, residual, weight, bias))
     try:
         if residual is not None and type(residual) is not torch.Tensor:
             raise Refused("a residual that is no plain tensor")
@@ -127,7 +118,7 @@ def _of_head(chain, x, residual, text, weight, bias):
             y = conv(x, weight, bias, head.stride, padding, head.dilation, head.groups, residual=residual, activation=last)
         else:
             y = linear(x, weight, bias, residual=residual, activation=last)
-        return _then(y, then)
+        return act.then(y, then)
     except _ERRORS:
         return _apart(chain, x, residual)
 

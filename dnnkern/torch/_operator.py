@@ -8,7 +8,8 @@ import inspect
 
 import torch
 
-from ._above import counted, define, needs_gradient
+from ._above import _in_functorch, counted, define, needs_gradient
+from ._above import differentiable as with_gradient
 from ._overrides import _caller
 from ._table import table
 
@@ -24,10 +25,10 @@ def is_traced():
 
 def is_eager(x):
     """Whether a call with this tensor is computed now: nothing traces it."""
-    return not _compiling() and type(x) in _PLAIN and not _tracers() and _scripting() is None
+    return not _compiling() and type(x) in _PLAIN and not _tracers() and _scripting() is None and _in_functorch() is None
 
 
-def operator(schema, kernel, fake, op, gradient=None):
+def operator(schema, kernel, fake, op, gradient=None, *, differentiable=1, cast=None, batch=None):
     """A function of an operator's arguments, without keywords.
 
     Parameters
@@ -42,14 +43,18 @@ def operator(schema, kernel, fake, op, gradient=None):
         Takes the first result's gradient, and for each tensor whether its own is wanted; further parameters have names of the operator's
         arguments, or "y0", "y1" for its results: what they name is kept, y0 only where an argument ``activation`` is not "". Returns the
         gradients of the first tensors among the arguments.
+    differentiable : int
+        So many results have gradients; where it is more than one, `gradient` takes a tuple of them, None for one that is not asked for.
+    cast, batch
+        How it takes part in autocast and `torch.vmap`: see `_rules.register`.
     """
     run = counted(kernel, op) if op else kernel
-    overload = define(schema, run, fake, None)
+    overload = define(schema, run, fake, None, cast=cast, batch=batch)
     if gradient is None:
         def call(*args):
             return run(*args) if is_eager(args[0]) else overload(*args)
         return call
-    node = _node(overload, run, gradient)
+    node = _node(overload, run, gradient, differentiable)
     tensors = node.tensors
 
     def call(*args):
@@ -59,7 +64,7 @@ def operator(schema, kernel, fake, op, gradient=None):
     return call
 
 
-def _node(overload, run, gradient):
+def _node(overload, run, gradient, differentiable):
     """An autograd.Function, of which PyTorch also takes the gradient of the operator."""
     arguments = overload._schema.arguments
     position = {a.name: i for i, a in enumerate(arguments)}
@@ -76,16 +81,17 @@ def _node(overload, run, gradient):
         kept = results if ended is None or inputs_[ended] else (None, *results[1:])
         ctx.save_for_backward(*[inputs_[i] for i in inputs], *[kept[i] for i in outputs])
         ctx.options = [None if i in tensors else a for i, a in enumerate(inputs_)]
-        ctx.mark_non_differentiable(*results[1:])
+        ctx.mark_non_differentiable(*results[differentiable:])
         ctx.set_materialize_grads(False)
 
-    def backward(ctx, dy, *_):
+    def backward(ctx, *dys):
         found = [None] * len(ctx.needs_input_grad)
-        if dy is None:
+        dys = dys[:differentiable]
+        if all(dy is None for dy in dys):
             return tuple(found)
         kept, options = ctx.saved_tensors, ctx.options
         mask = [ctx.needs_input_grad[i] for i in tensors]
-        grads = gradient(dy, mask, *[(kept if is_kept else options)[i] for is_kept, i in source])
+        grads = gradient(dys[0] if differentiable == 1 else dys, mask, *[(kept if is_kept else options)[i] for is_kept, i in source])
         for i, grad in zip(tensors, grads):
             found[i] = grad
         return tuple(found)
@@ -94,14 +100,13 @@ def _node(overload, run, gradient):
         results = run(*args)
         setup_context(ctx, args, results)
         return results
-    torch.library.register_autograd(overload, lambda ctx, *dys: backward(ctx, *dys),
-                                    setup_context=lambda ctx, inputs, output: setup_context(ctx, inputs, output))
+    with_gradient(overload, backward, setup_context)
     return type(overload._schema.name.partition("::")[2], (torch.autograd.Function,), {
         "forward": staticmethod(forward), "backward": staticmethod(backward), "tensors": tensors})
 
 
 @functools.cache
-def twin(name, gradient=None):
+def twin(name, gradient=None, batch=None, cast=None):
     """An aten operator on this library's kernel, by the table's function; where that refuses, by PyTorch's. Takes no keywords.
 
     One without a gradient is a part of a gradient: where its own derivative will be asked for, PyTorch's operator is taken.
@@ -117,7 +122,7 @@ def twin(name, gradient=None):
 
     def kernel(*args):
         return ours(*args[:first], **dict(zip(named, args[first:])))
-    call = operator(str(theirs._schema).removeprefix("aten::").replace("*, ", ""), kernel, aten, None, gradient)
+    call = operator(str(theirs._schema).removeprefix("aten::").replace("*, ", ""), kernel, aten, None, gradient, cast=cast, batch=batch)
     if gradient is not None:
         return call
 
@@ -126,6 +131,6 @@ def twin(name, gradient=None):
     return derivable
 
 
-def derived(name):
+def derived(name, batch=None, cast=None):
     """Decorator: of a `gradient`, as of `operator`, it makes a `twin` that has it."""
-    return functools.partial(twin, name)
+    return functools.partial(twin, name, batch=batch, cast=cast)

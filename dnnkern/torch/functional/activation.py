@@ -8,6 +8,7 @@ from ... import activation_bwd, activation_fwd
 from ...device.activation import Activation
 from .._above import counted, gradients, needs_gradient
 from .._operator import is_eager, operator
+from .._rules import leading
 from .._table import Refused
 from .._tensors import one_dtype
 from ._front import replaces
@@ -32,6 +33,33 @@ def text_of(mode, **parameters):
     return " ".join([mode, *(f"{name}={float(value)!r}" for name, value in parameters.items())])
 
 
+def text_at_end(function, activation):
+    """The text of a function's argument ``activation``; ValueError where there is no such activation."""
+    if activation is not None and not isinstance(activation, str):
+        raise TypeError(f"{function}: activation is {type(activation).__name__}; expected a str such as 'relu' or 'elu alpha=2.0', or None")
+    if activation and not torch.compiler.is_compiling():  # the operator's fake kernel finds what is wrong then
+        try:
+            parsed(activation)
+        except ValueError as error:
+            raise ValueError(f"{function}: activation is {activation!r}: {error}") from None
+    return activation or ""
+
+
+def is_from_result(text):
+    """Whether the activation's gradient follows from its result."""
+    return text.partition(" ")[0] in FROM_RESULT
+
+
+def parted(text, derived):
+    """The activation at a kernel's end, and the one after it: which one is whose gradient does not follow from its result."""
+    return (text, "") if not (derived and text) or is_from_result(text) else ("", text)
+
+
+def then(y, text):
+    """The activation of a text, if there is one."""
+    return activate(y, text) if text else y
+
+
 _PYTORCHS = {"relu": lambda x, p: F.relu(x) if p["upper_clip"] == float("inf") else F.hardtanh(x, p["lower_clip"], p["upper_clip"]),
              "leaky_relu": lambda x, p: F.leaky_relu(x, p["negative_slope"]), "elu": lambda x, p: F.elu(x, p["alpha"]),
              "celu": lambda x, p: F.celu(x, p["alpha"]), "softplus": lambda x, p: F.softplus(x, p["beta"]),
@@ -48,7 +76,7 @@ def pytorchs(x, text):
 
 
 gradient = operator("activation_backward(Tensor dy, Tensor x, str activation) -> Tensor", lambda dy, x, text: activation_bwd(
-    dy, x, parsed(text), out=torch.empty_like(x)), lambda dy, x, text: torch.empty_like(x), "activation backward")
+    dy, x, parsed(text), out=torch.empty_like(x)), lambda dy, x, text: torch.empty_like(x), "activation backward", batch=leading("dy", "x"))
 """dx from dy and x, or y in place of x for those of `FROM_RESULT`."""
 
 
@@ -64,7 +92,7 @@ def _gradient_of_result(dy, mask, activation, y0):
 
 def _made(name, derivative):
     return operator(f"{name}(Tensor x, str activation) -> Tensor", lambda x, text: activation_fwd(x, parsed(text), out=torch.empty_like(x)),
-                    lambda x, text: torch.empty_like(x), "activation", derivative)
+                    lambda x, text: torch.empty_like(x), "activation", derivative, batch=leading("x"))
 
 
 _of_x, _of_result = _made("activation", _gradient), _made("activation_by_result", _gradient_of_result)
@@ -91,11 +119,11 @@ def activate(x, text, inplace=False):
     """The activation of a text."""
     one_dtype(x)
     if not inplace:
-        return (_of_result if parsed(text).mode in FROM_RESULT else _of_x)(x, text)
+        return (_of_result if is_from_result(text) else _of_x)(x, text)
     if not is_eager(x) or x.numel() == 0:
         raise Refused("a result in place that is empty, or while something traces")
     if needs_gradient(x):
-        return _InPlace.apply(x, text) if parsed(text).mode in FROM_RESULT else x.copy_(_of_x(x.clone(), text))
+        return _InPlace.apply(x, text) if is_from_result(text) else x.copy_(_of_x(x.clone(), text))
     _into(x, text)
     torch.autograd.graph.increment_version(x)
     return x

@@ -2,15 +2,16 @@
 import torch
 import torch.nn.functional as F
 
-from .._above import gradients
+from .._above import gradients, needs_gradient
 from .._operator import derived, operator, twin
+from .._rules import folded
 from .._table import Refused
 from ..ops.convolution import convolution as kernel
 from . import activation as act
 from ._front import LOW, each, replaces
 
 
-@derived("convolution")
+@derived("convolution", folded("input"), (LOW, "input", "weight", "bias"))
 def _convolution(dy, mask, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     sizes = None if bias is None else list(bias.shape)
     return twin("convolution_backward")(dy, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
@@ -36,7 +37,8 @@ def _gradient(dy, mask, x, w, bias, residual, stride, padding, dilation, groups,
 
 
 _fused = operator("convolution_fused(Tensor x, Tensor w, Tensor? bias, Tensor? residual, SymInt[] stride, SymInt[] padding, "
-                  "SymInt[] dilation, SymInt groups, str activation) -> Tensor", _kernel, _pytorchs, "convolution", _gradient)
+                  "SymInt[] dilation, SymInt groups, str activation) -> Tensor", _kernel, _pytorchs, "convolution", _gradient,
+                  cast=LOW, batch=folded("x", "residual"))
 
 
 def _padded(x, w, stride, padding, dilation):
@@ -90,6 +92,62 @@ def _of(dims, function):
     return call
 
 
+def _ended(dims):
+    def call(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, residual=None, activation=None):
+        if weight.dim() != dims + 2:
+            raise Refused(f"a {weight.dim()}-D weight")
+        text = act.text_at_end(f"conv{dims}d", activation)
+        last, after = act.parted(text, needs_gradient(input, weight, bias, residual))
+        return act.then(conv(input, weight, bias, stride, padding, dilation, groups, residual=residual, activation=last), after)
+    return call
+
+
+def _composition(theirs):
+    def call(*args, residual=None, activation=None, **more):
+        y = theirs(*args, **more)
+        return act.pytorchs(y if residual is None else y + residual, act.text_at_end(theirs.__name__, activation))
+    return call
+
+
+_DOC = """``activation(conv{dims}d(input, weight) + bias + residual)`` in one kernel; otherwise as ``torch.nn.functional.conv{dims}d``.
+
+    Parameters
+    ----------
+    input : Tensor (N, C, {sizes}) or (C, {sizes})
+        float64, float32, float16 or bfloat16, also with channels last.
+    weight : Tensor (K, C / groups, {windows})
+    bias : Tensor (K,), optional
+    stride, padding, dilation : int or tuple of int
+        Padding may be "valid" or "same" too.
+    groups : int
+    residual : Tensor, optional
+        Of the result's shape; PyTorch's functions take other dtypes.
+    activation : str, optional
+        "relu", "silu", "gelu", "gelu_tanh", "leaky_relu negative_slope=0.2" and others of `dnnkern.activation_fwd`. Where gradients are
+        needed, those that do not follow from the result ("gelu", "silu") are a kernel of their own.
+
+    Returns
+    -------
+    Tensor (N, K, ...)
+        Channels last where PyTorch's is.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A residual of another shape, an unknown activation; other errors are PyTorch's.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from dnnkern.torch import functional
+    >>> x, w = torch.ones({example}), -torch.ones({filter})
+    >>> functional.conv{dims}d(x, w, torch.tensor([2.0]), residual=3 * torch.ones({example}), activation="relu").flatten()
+    tensor([4., 4.])
+    """
 for _dims in (1, 2, 3):
-    replaces(getattr(F, f"conv{_dims}d"), LOW)(_of(_dims, conv))
+    _theirs = getattr(F, f"conv{_dims}d")
+    _ones = ", 1" * (_dims - 1)
+    replaces(_theirs, LOW, composition=_composition(_theirs), doc=_DOC.format(
+        dims=_dims, sizes=", ".join("DHW"[3 - _dims:]), windows=", ".join("TRS"[3 - _dims:]), example=f"1, 1{_ones}, 2",
+        filter=f"1, 1{_ones}, 1"))(_ended(_dims))
     replaces(getattr(F, f"conv_transpose{_dims}d"), LOW)(_of(_dims, _transposed))

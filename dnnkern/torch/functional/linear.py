@@ -3,8 +3,9 @@ import torch
 import torch.nn.functional as F
 
 from ... import matmul, reduce
-from .._above import gradients
+from .._above import gradients, needs_gradient
 from .._operator import operator, twin
+from .._rules import leading
 from .._table import Refused
 from .._tensors import math_of, one_dtype
 from . import activation as act
@@ -37,7 +38,7 @@ def _gradient(dy, mask, x, w, bias, residual, activation, y0):
 
 
 _linear = operator("linear(Tensor x, Tensor w, Tensor? bias, Tensor? residual, str activation) -> Tensor", _kernel, _pytorchs, "linear",
-                   _gradient)
+                   _gradient, cast=LOW, batch=leading("x", "residual"))
 
 
 def linear(input, weight, bias=None, *, residual=None, activation=""):
@@ -49,4 +50,46 @@ def linear(input, weight, bias=None, *, residual=None, activation=""):
     return _linear(input, weight, bias, residual, activation)
 
 
-replaces(F.linear, LOW)(linear)
+def _ended(input, weight, bias=None, *, residual=None, activation=None):
+    text = act.text_at_end("linear", activation)
+    if residual is not None and residual.shape != (*input.shape[:-1], weight.shape[0]):
+        raise ValueError(f"linear: residual has shape {tuple(residual.shape)}; expected {(*input.shape[:-1], weight.shape[0])}")
+    last, after = act.parted(text, needs_gradient(input, weight, bias, residual))
+    return act.then(linear(input, weight, bias, residual=residual, activation=last), after)
+
+
+def _composition(input, weight, bias=None, *, residual=None, activation=None):
+    return _pytorchs(input, weight, bias, residual, act.text_at_end("linear", activation))
+
+
+_DOC = """``activation(input @ weight.T + bias + residual)`` in one kernel; otherwise as ``torch.nn.functional.linear``.
+
+    Parameters
+    ----------
+    input : Tensor (..., K)
+        float64, float32, float16 or bfloat16.
+    weight : Tensor (N, K)
+    bias : Tensor (N,), optional
+    residual : Tensor (..., N), optional
+        PyTorch's functions take other dtypes than the result's.
+    activation : str, optional
+        As in `conv2d`.
+
+    Returns
+    -------
+    Tensor (..., N)
+
+    Raises
+    ------
+    ValueError, TypeError
+        A residual of another shape, an unknown activation; other errors are PyTorch's.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from dnnkern.torch import functional
+    >>> x, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
+    >>> functional.linear(x, w, residual=torch.tensor([[1.0, 1.0]]), activation="relu")
+    tensor([[4., 0.]])
+    """
+replaces(F.linear, LOW, composition=_composition, doc=_DOC)(_ended)

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from .._operator import derived, twin
+from .._rules import folded, leading
 from .._table import Refused
 from .._tensors import KEY
 from ..ops import attention as attention_ops
@@ -14,12 +15,12 @@ from ._front import FLOAT32, LOW, replaces
 _WIDE = FLOAT32 if KEY == "CUDA" else None  # what autocast does on a GPU
 
 
-@derived("_softmax")
+@derived("_softmax", leading("self", shifted=("dim",)), _WIDE)
 def _softmax(dy, mask, dim, y0):
     return [twin("_softmax_backward_data")(dy, y0, dim, y0.dtype)]
 
 
-@derived("_log_softmax")
+@derived("_log_softmax", leading("self", shifted=("dim",)), _WIDE)
 def _log_softmax(dy, mask, dim, y0):
     return [twin("_log_softmax_backward_data")(dy, y0, dim, y0.dtype)]
 
@@ -97,7 +98,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 # ---- products, which PyTorch's attention with returned weights is made of
 
-@derived("bmm")
+@derived("bmm", folded("self", "mat2"), LOW)
 def _bmm(dy, mask, self, mat2):
     return _bmm(dy, mat2.mT) if mask[0] else None, _bmm(self.mT, dy) if mask[1] else None
 

@@ -2,10 +2,11 @@
 import torch
 import torch.nn.functional as F
 
-from .._above import gradients
+from .._above import gradients, needs_gradient
 from .._operator import derived, is_eager, operator, twin
+from .._rules import folded, leading
 from .._table import Refused
-from .._tensors import KEY, computed, is_channels_last
+from .._tensors import KEY, computed, is_channels_last, one_dtype
 from ..ops import rms_norm as rms
 from ..ops.norm import batch_backward, batch_forward
 from . import activation as act
@@ -74,7 +75,7 @@ _infer = operator(
     "-> Tensor",
     lambda x, gamma, beta, residual, mean, var, eps, activation: batch_forward(
         x, gamma, beta, mean, var, False, 0.0, eps, residual, act.parsed(activation))[0],
-    lambda x, *_: torch.empty_like(x), "batch_norm", _gradient_infer)
+    lambda x, *_: torch.empty_like(x), "batch_norm", _gradient_infer, batch=folded("x", "residual"))
 
 
 @torch.no_grad()
@@ -109,7 +110,58 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     return y
 
 
-replaces(F.batch_norm)(batch_norm)
+def _with_end(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5, *, residual=None,
+              activation=None):
+    text = act.text_at_end("batch_norm", activation)
+    if residual is not None:
+        if residual.shape != input.shape:
+            raise ValueError(f"batch_norm: residual has shape {tuple(residual.shape)}; expected input's, {tuple(input.shape)}")
+        one_dtype(input, residual)
+    last, after = act.parted(text, needs_gradient(input, weight, bias, residual))
+    return act.then(batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, residual=residual,
+                               activation=last), after)
+
+
+def _composition(*args, residual=None, activation=None, **more):
+    return _ended(F.batch_norm(*args, **more), residual, act.text_at_end("batch_norm", activation))
+
+
+_DOC = """``activation(batch_norm(input) + residual)`` in one kernel; otherwise as ``torch.nn.functional.batch_norm``.
+
+    Parameters
+    ----------
+    input : Tensor (N, C, ...)
+        float64, float32, float16 or bfloat16, also with channels last.
+    running_mean, running_var : Tensor (C,) or None
+        Updated in training, used otherwise.
+    weight, bias : Tensor (C,), optional
+        Of input's dtype, or float32.
+    training : bool
+    momentum, eps : float
+    residual : Tensor, optional
+        Of input's shape; PyTorch's functions take other dtypes.
+    activation : str, optional
+        As in `conv2d`.
+
+    Returns
+    -------
+    Tensor (N, C, ...)
+
+    Raises
+    ------
+    ValueError, TypeError
+        A residual of another shape, an unknown activation; other errors are PyTorch's.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from dnnkern.torch import functional
+    >>> x, mean, var = torch.tensor([[1.0], [-3.0]]), torch.zeros(1), torch.ones(1)
+    >>> functional.batch_norm(x, mean, var, residual=torch.ones(2, 1), activation="relu", eps=0.0)
+    tensor([[2.],
+            [0.]])
+    """
+replaces(F.batch_norm, composition=_composition, doc=_DOC)(_with_end)
 
 
 def settings(norm):
@@ -125,7 +177,7 @@ def settings(norm):
 
 # ---- the others
 
-@derived("native_layer_norm")
+@derived("native_layer_norm", leading("input"), _WIDE)
 def _layer_norm(dy, mask, input, normalized_shape, weight, bias, y1, y2):
     return twin("native_layer_norm_backward")(dy, input, normalized_shape, y1, y2, weight, bias, mask)
 
@@ -135,7 +187,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     return _layer_norm(input, tuple(normalized_shape), weight, bias, eps)[0]
 
 
-@derived("native_group_norm")
+@derived("native_group_norm", None, _WIDE)
 def _group_norm(dy, mask, input, weight, bias, N, C, HxW, group, eps, y1, y2):
     if torch.is_grad_enabled():
         return gradients(lambda *tensors: F.group_norm(tensors[0], group, *tensors[1:], eps), (input, weight, bias), dy)

@@ -4,7 +4,8 @@ import torch
 import dnnkern
 
 from ...device import HOST_MEMORY
-from .._above import define, gradients, needs_gradient
+from .._above import define, differentiable, gradients, needs_gradient
+from .._rules import LOW, folded
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
@@ -72,7 +73,9 @@ def _fake_gradients_of_bias(dy, q, k, v, o, lse, bias, *more):
 
 _MORE = "Tensor? mask, float dropout, Tensor? seed, bool causal, float? scale, int choice"
 _QKV = "Tensor q, Tensor k, Tensor v"
-forward = define(f"attention({_QKV}, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "scaled_dot_product_attention")
+forward = define(f"attention({_QKV}, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "scaled_dot_product_attention", cast=LOW,
+                 batch=folded("q", "k", "v", when=lambda given, which: not given["dropout"] and (
+                     given["mask"] is None or given["mask"].dim() < 4)))
 backward = define(f"attention_backward(Tensor dy, {_QKV}, Tensor o, Tensor lse, {_MORE}) -> (Tensor, Tensor, Tensor)", _backward,
                   _fake_gradients, "scaled_dot_product_attention backward")
 
@@ -113,6 +116,9 @@ class Attention(torch.autograd.Function):
             found = gradients(lambda *qkvm: torch.nn.functional.scaled_dot_product_attention(
                 *qkvm, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]), (q, k, v, mask), dy)
         return *found, *(None,) * (9 - len(found))
+
+
+differentiable(forward, Attention.backward, Attention.setup_context)
 
 
 @aten("scaled_dot_product_attention", composite=True)

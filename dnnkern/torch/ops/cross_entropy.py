@@ -4,7 +4,8 @@ import torch
 import dnnkern
 
 from ...device import HOST_MEMORY
-from .._above import define, gradients, needs_gradient
+from .._above import define, differentiable, gradients, needs_gradient
+from .._rules import FLOAT32, folded
 from .._table import Refused, aten
 from .._tensors import KEY, computed, one_dtype
 from .loss import REDUCTIONS
@@ -29,7 +30,8 @@ def _backward(dy, x, target, lse, weight, reduction, ignore_index, smoothing):
 
 _MORE = "Tensor? weight, int reduction, int ignore_index, float smoothing"
 forward = define(f"cross_entropy(Tensor x, Tensor target, {_MORE}) -> (Tensor, Tensor)", _forward, _fake, "cross_entropy_loss",
-                 repeats=True)
+                 repeats=True, cast=(FLOAT32, "x") if KEY == "CUDA" else None,
+                 batch=folded("x", "target", when=lambda given, which: given["reduction"] == 0 and given["x"].dim() > 1))
 backward = define(f"cross_entropy_backward(Tensor dy, Tensor x, Tensor target, Tensor lse, {_MORE}) -> Tensor", _backward,
                   lambda dy, x, *_: x.new_empty(x.shape), "cross_entropy_loss backward", repeats=True)
 
@@ -60,6 +62,9 @@ class CrossEntropy(torch.autograd.Function):
         else:
             dx = backward(dy, x, target, lse, weight, *ctx.options)
         return dx, *(None,) * 5
+
+
+differentiable(forward, CrossEntropy.backward, CrossEntropy.setup_context)
 
 
 @aten("cross_entropy_loss", composite=True)

@@ -3,7 +3,7 @@ import torch
 
 import dnnkern
 
-from .._above import define, needs_gradient
+from .._above import define, differentiable, needs_gradient
 from .._table import Refused, aten
 from .._tensors import one_dtype
 
@@ -42,6 +42,9 @@ class Dropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, _):
         return None if dy is None else Gradient.apply(dy, *ctx.saved_tensors, ctx.p), None, None
+
+
+differentiable(forward, Dropout.backward, Dropout.setup_context)
 
 
 class Gradient(torch.autograd.Function):

@@ -3,9 +3,10 @@ import torch
 
 import dnnkern
 
-from .._above import define, gradients, needs_gradient
+from .._above import define, differentiable, gradients, needs_gradient
+from .._rules import FLOAT32, leading
 from .._table import Refused, aten
-from .._tensors import computed, one_dtype
+from .._tensors import KEY, computed, one_dtype
 
 
 def _forward(x, gamma, axis, eps):
@@ -25,7 +26,7 @@ def _fake_gradients(dy, x, gamma, rstd, axis):
 
 
 forward = define("rms_norm(Tensor x, Tensor? gamma, int axis, float eps) -> (Tensor, Tensor)", _forward, _fake, "rms_norm",
-                 repeats=True)
+                 repeats=True, cast=FLOAT32 if KEY == "CUDA" else None, batch=leading("x", shifted=("axis",)))
 backward = define("rms_norm_backward(Tensor dy, Tensor x, Tensor? gamma, Tensor rstd, int axis) -> (Tensor, Tensor)", _backward,
                   _fake_gradients, "rms_norm backward", repeats=True)
 
@@ -54,6 +55,9 @@ class RmsNorm(torch.autograd.Function):
         else:
             found = backward(dy, x, gamma, rstd, ctx.axis)
         return found[0], None if gamma is None else found[1], None, None
+
+
+differentiable(forward, RmsNorm.backward, RmsNorm.setup_context)
 
 
 @aten("rms_norm", composite=True)

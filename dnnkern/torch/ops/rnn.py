@@ -8,7 +8,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 import dnnkern
 
-from .._above import counted, define, gradients, needs_gradient
+from .._above import counted, define, differentiable, gradients, needs_gradient
 from .._table import Refused, aten
 from .._tensors import KEY, math_of, one_dtype
 
@@ -72,6 +72,28 @@ forward = define(f"rnn(str op, bool keep, {_GIVEN}, Tensor weights, Tensor? leng
 backward = define(f"rnn_backward(str op, bool of_weights, Tensor dy, Tensor? dhn, Tensor? dcn, {_GIVEN}, Tensor y, Tensor weights, "
                   f"Tensor reserve, Tensor? lengths, {_NETWORK}) -> {_FOUR}",
                   lambda op, *args: tuple(_derive[op](*args)), lambda *args: tuple(_fake_gradients(*args)), None)
+
+
+def _keep(ctx, inputs, output):
+    _, ctx.keep, x, h0, c0, weights, lengths, _, *ctx.network = inputs
+    y, _, _, reserve = output
+    ctx.op = inputs[0]
+    ctx.save_for_backward(x, h0, c0, y, weights, reserve, lengths)
+    ctx.mark_non_differentiable(reserve, *([] if c0 is not None else [output[2]]))
+    ctx.set_materialize_grads(False)
+
+
+def _derived(ctx, dy, dhn, dcn, _):
+    x, h0, c0, y, weights, reserve, lengths = ctx.saved_tensors
+    if not ctx.keep or torch.is_grad_enabled():
+        raise RuntimeError("dnnkern.rnn: a gradient needs keep=True, and has no derivatives itself; expected torch.lstm, gru or rnn_tanh")
+    dy = torch.zeros_like(y) if dy is None else dy
+    dx, dh0, dc0, dweights = backward(ctx.op, True, dy, dhn, None if c0 is None else dcn, x, h0, c0, y, weights, reserve, lengths,
+                                      *ctx.network)
+    return None, None, dx, dh0, None if c0 is None else dc0, dweights, *[None] * (len(ctx.network) + 2)
+
+
+differentiable(forward, _derived, _keep)
 
 
 def _weights(x, params):
