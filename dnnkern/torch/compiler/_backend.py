@@ -40,7 +40,7 @@ def backend(gm, example_inputs, *, mode=None, options=None):
         raise ValueError(f"torch.compile(backend='dnnkern'): mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}")
     if options:
         raise ValueError(f"torch.compile(backend='dnnkern'): options are {options!r}; expected none")
-    program = Program(_code(), CompileContext.current_compile_id())
+    program = Program(_codes(), CompileContext.current_compile_id())
     programs.append(program)
     captured = mode == "reduce-overhead" and any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     if captured:
@@ -79,7 +79,6 @@ def _on(device, run):
     return guarded
 
 
-def _code():
-    """The code that Dynamo traces."""
-    traced = getattr(TracingContext.try_get(), "traced_code", None)
-    return traced[0] if traced else None
+def _codes():
+    """What Dynamo traces."""
+    return tuple(getattr(TracingContext.try_get(), "traced_code", None) or ())

@@ -2,12 +2,14 @@
 import io
 import re
 from collections import deque
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from ..._table import show
 
+_DYNAMO = str(Path(torch._dynamo.__file__).parent)
 programs = deque(maxlen=1024)
 """Of this process, the oldest first."""
 
@@ -29,10 +31,13 @@ class Left(NamedTuple):
 
 
 class Program:
-    """A graph of Dynamo's: its passes, as they are compiled."""
+    """A graph of Dynamo's: its passes, as they are compiled. `codes` are those that Dynamo traced: the outermost, which has the cache, then
+    what that calls, each after what it calls itself."""
 
-    def __init__(self, code, number):
-        self.code, self.number, self.made = code, number, []
+    def __init__(self, codes, number):
+        self.code, self.number, self.made = codes[0] if codes else None, number, []
+        named = codes[-1] if codes and codes[0].co_filename.startswith(_DYNAMO) else self.code  # it calls forwards of PyTorch's modules
+        self.name = named and (named.co_filename, _origin(named.co_name))
 
     @property
     def is_cached(self):
@@ -115,8 +120,8 @@ def explain(compiled):
     [('addmm', 'relu')]
     """
     name = _name_of(compiled)
-    found = [p for p in programs if p.code is not None and (p.code.co_filename, _origin(p.code.co_name)) == name]
-    latest = {(p.code, str(p.number)): p for p in found if p.is_cached}  # numbers begin anew with Dynamo's caches
+    found = [p for p in programs if p.name is not None and p.name == name and p.is_cached]
+    latest = {(p.code, str(p.number)): p for p in found}  # numbers begin anew with Dynamo's caches
     return Explanation(list(latest.values()))
 
 
