@@ -168,7 +168,7 @@ def test_bad_words_of_warm():
 
 def test_without_pytorch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('none here')")
-    process = run("x.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    process = run(__file__, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert process.returncode == 2 and process.stderr.splitlines() == [
         "python -m dnnkern: run: PyTorch cannot be imported (none here); expected 2.9 or newer: pip install torch"]
 
