@@ -1,0 +1,48 @@
+"""``attn_implementation="dnnkern"``: told to transformers as soon as a program has imported it."""
+import importlib.abc
+import importlib.util
+import sys
+
+NAME = "dnnkern"
+_WHERE = "transformers.modeling_utils"  # all models import it
+
+
+class _WithTransformers(importlib.abc.MetaPathFinder):
+    """Registers after that module has been loaded."""
+
+    def find_spec(self, name, path, target=None):
+        if name != _WHERE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = self.after(spec.loader.exec_module)
+        return spec
+
+    @staticmethod
+    def after(load):
+        def exec_module(module):
+            load(module)
+            register()
+        return exec_module
+
+
+def register():
+    """Tell transformers of our attention, and that its masks are those of its "sdpa": None or bool, True where a query attends."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def _attention(*args, **more):
+    from ._transformers import attention
+    return attention(*args, **more)
+
+
+def follow():
+    """Register now, if transformers is imported, or else when it is."""
+    if _WHERE in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _WithTransformers())
