@@ -231,7 +231,7 @@ def progress(total, done, text):
 
 
 def train(plan, device):
-    """The steps that are left; returns the last step's loss."""
+    """The steps that are left."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     images, labels = load(plan)
     plan.count = len(labels)
@@ -247,9 +247,9 @@ def train(plan, device):
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.rate, momentum=0.9, weight_decay=1e-4, fused=True)
     torch.manual_seed(plan.seed + 1 + rank)
     first, done, steps = resume(plan, model, optimizer, device) if plan.resume else (0, 0, 0)
-    last, loss, saved = plan.steps or plan.epochs * each, None, steps
+    last, saved = plan.steps or plan.epochs * each, steps
     for epoch in range(first, plan.epochs):
-        began, before = None, steps  # the clock begins after a step: the first of all compiles kernels
+        began, before, total = None, steps, 0  # the clock begins after a step: the first of all compiles kernels
         with progress(each, done, f"epoch {epoch + 1}") as advance:
             for indices in batches(plan, epoch, done, rank, ranks):
                 if steps >= last:
@@ -259,7 +259,7 @@ def train(plan, device):
                 loss = F.cross_entropy(model(x.to(memory_format=torch.channels_last)), target)
                 loss.backward()
                 optimizer.step()
-                done, steps = done + 1, steps + 1
+                done, steps, total = done + 1, steps + 1, total + loss.detach()
                 advance()
                 if began is None:
                     loss.item()  # waits for the GPU
@@ -268,18 +268,16 @@ def train(plan, device):
                     save(plan, model, optimizer, (epoch, done, steps), device)
                     saved = steps
         if steps > before:
-            report(epoch, loss, (steps - counted) * plan.batch * ranks, began)
+            report(epoch, total / (steps - before), (steps - counted) * plan.batch * ranks, began)
         if steps >= last:
             break
         done = 0
     if plan.checkpoint and saved != steps:
         save(plan, model, optimizer, (epoch, done, steps), device)
-    return loss
 
 
 def report(epoch, loss, samples, began):
-    """A line on rank 0: the loss is the mean of all ranks'."""
-    loss = loss.detach().clone()
+    """A line on rank 0: the loss is the mean of the epoch's steps and of all ranks."""
     dist.all_reduce(loss)  # which also waits for the GPU
     text = f"epoch {epoch + 1}: loss {loss.item() / dist.get_world_size():.4f}, {samples / (time.perf_counter() - began):.0f} samples/s"
     if dist.get_rank() == 0:
