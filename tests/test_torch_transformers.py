@@ -1,12 +1,15 @@
 """Models of transformers on this library's kernels, beside the same models on PyTorch's: tiny ones with random weights."""
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from test_examples import ENVIRONMENT, ROOT  # noqa: E402
 from test_torch_table import alone, ran  # noqa: E402, F401 (a fixture)
 from torch import nn  # noqa: E402
 
@@ -101,14 +104,15 @@ def test_attention_alone(name):
     assert_near(found, expected)
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
-def test_generation(name):
+@pytest.mark.parametrize("name, cache", [("llama", None), ("llama", "static"), ("mistral", None), ("gemma3", None)])
+def test_generation(name, cache):
     """With a cache, past the window, of prompts with padding on the left: the same tokens."""
     theirs, ours, given = made(name).eval(), made(name).eval(), batch(False)
     given = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"].clone()}
     given["attention_mask"][1, :4] = 0
     dnnkern.torch.apply_to_transformers(ours)
-    options = {"max_new_tokens": 12, "do_sample": False, "use_cache": True, "eos_token_id": None, "pad_token_id": 0}
+    options = {"max_new_tokens": 12, "do_sample": False, "use_cache": True, "eos_token_id": None, "pad_token_id": 0,
+               "cache_implementation": cache, "disable_compile": True}
     expected = theirs.generate(**given, **options)
     dnnkern.torch.status(reset=True)
     found = ours.generate(**given, **options)
@@ -126,6 +130,70 @@ def test_bfloat16():
     errors = [(passed(model, given)[0].double() - exact[0]).square().mean().sqrt().item() for model in (ours, theirs)]
     assert errors[0] <= 1.1 * errors[1], errors
     assert {row.op for row in dnnkern.torch.status() if row.ours} >= OURS
+
+
+def test_autocast():
+    """No further from float32 than the model's own code under autocast, but for a half."""
+    given, results = batch(), []
+    exact = passed(made("llama"), given)
+    for applied in (True, False):
+        model = made("llama", "sdpa")
+        if applied:
+            dnnkern.torch.apply_to_transformers(model)
+        dnnkern.torch.status(reset=True)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            results.append(passed(model, given))
+        rows = dnnkern.torch.status(reset=True)
+        assert all(row.ours for row in rows) and {row.op for row in rows} >= (OURS if applied else set()), rows
+    for name in exact[2]:
+        ours, theirs = ((found[2][name] - exact[2][name]).norm() for found in results)
+        assert ours <= 1.5 * theirs + 1e-6, (name, ours, theirs)
+    ours, theirs = ((found[1] - exact[1]).abs().item() for found in results)
+    assert ours < 1e-2 and results[0][1].dtype is torch.float32, (ours, theirs)
+
+
+def test_checkpointed_layers():
+    """Layers that run again in the backward pass."""
+    theirs, ours, given = made("qwen3").train(), made("qwen3").train(), batch()
+    dnnkern.torch.apply_to_transformers(ours)
+    ours.gradient_checkpointing_enable()
+    expected = passed(theirs, given)
+    dnnkern.torch.status(reset=True)
+    found = passed(ours, given)
+    calls = {row.op: row.calls for row in dnnkern.torch.status() if row.ours}
+    assert calls["attention"] == 2 * calls["attention backward"] == 2 * SIZES["num_hidden_layers"]
+    assert_near(found, expected)
+
+
+def test_under_functional_transforms():
+    """Gradients by torch.func are PyTorch's, counted with the reason, and right."""
+    mlp = made("llama").model.layers[0].mlp
+    x = torch.randn(2, 3, SIZES["hidden_size"], device=DEVICE)
+    weights = {name: p.detach() for name, p in mlp.named_parameters()}
+    mlp(x).square().sum().backward()
+    model = made("llama")
+    dnnkern.torch.apply_to_transformers(model)
+    dnnkern.torch.status(reset=True)
+    found = torch.func.grad(lambda w: torch.func.functional_call(model.model.layers[0].mlp, w, (x,)).square().sum())(weights)
+    assert [(row.op, row.ours, row.why) for row in dnnkern.torch.status(reset=True)] == [
+        ("gated activation", False, "under torch.func, or in a second derivative")]
+    for name, p in mlp.named_parameters():
+        assert (found[name] - p.grad).abs().max() <= 2e-5 * p.grad.abs().max(), name
+
+
+@pytest.mark.parametrize("first, second", [("dnnkern.torch", "transformers.modeling_utils"),
+                                           ("transformers.modeling_utils", "dnnkern.torch")])
+def test_attention_is_registered(first, second):
+    """Whichever is imported first; dnnkern.torch imports nothing of transformers."""
+    code = f"import importlib.util, sys, {first}\n" \
+           "assert 'transformers' not in sys.modules or 'transformers.modeling_utils' in sys.modules\n" \
+           "importlib.util.find_spec('transformers.modeling_utils')\n" \
+           f"import {second}\nfrom transformers.masking_utils import AttentionMaskInterface\n" \
+           "from transformers import AttentionInterface\n" \
+           "assert 'dnnkern' in AttentionInterface() and 'dnnkern' in AttentionMaskInterface()\n" \
+           "assert not [f for f in sys.meta_path if type(f).__name__ == '_WithTransformers']"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
 def test_restore_and_copies():

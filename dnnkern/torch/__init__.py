@@ -5,7 +5,8 @@ autocast, vmap, torch.compile and modules stay PyTorch's and call them. What thi
 `status` says how often and why. ``python -m dnnkern run script.py`` does it for a program as it is.
 
 `convert` gives single layers to this library, or a model's with neighbours that run in one kernel; `nn`, `optim` and `functional` are
-named as PyTorch's. `apply_to_transformers` does so for models of Hugging Face's transformers, whose ``attn_implementation`` may be "dnnkern".
+named as PyTorch's. `apply_to_transformers` gives it what models of Hugging Face's transformers are made of; their ``attn_implementation``
+may be "dnnkern".
 """
 import importlib
 

@@ -76,7 +76,8 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
     def ours():
         seed = torch.empty((), dtype=torch.int64, device=query.device).random_() if dropout else None
         return ops.attention(query, key, value, attention_mask, sink, seed, *options)[0]
-    return _either("attention", ours, lambda: ops.plain_attention(query, key, value, attention_mask, sink, *options), query, key, value), None
+    result = _either("attention", ours, lambda: ops.plain_attention(query, key, value, attention_mask, sink, *options), query, key, value)
+    return result, None
 
 
 # ---- modules, which keep their parameters and get a class with another forward

@@ -140,9 +140,10 @@ def _forward_fake(q, k, v, *_):
 
 
 def _backward(dy, q, k, v, o, lse, bias, sink, seed, of_bias, of_sink, *more):
-    found = dnnkern.sdpa_bwd(dy.transpose(1, 2), q, k, v, o.transpose(1, 2), lse, **_options(bias, sink, seed, *more), bias_gradient=of_bias,
-                             sink_gradient=of_sink, out=tuple(_backward_fake(dy, q, k, v, o, lse, bias, sink, seed, of_bias, of_sink)))
-    return list(found)
+    out = _backward_fake(dy, q, k, v, o, lse, bias, sink, seed, of_bias, of_sink)
+    dnnkern.sdpa_bwd(dy.transpose(1, 2), q, k, v, o.transpose(1, 2), lse, **_options(bias, sink, seed, *more), bias_gradient=of_bias,
+                     sink_gradient=of_sink, out=tuple(out))
+    return out
 
 
 def _backward_fake(dy, q, k, v, o, lse, bias, sink, seed, of_bias, of_sink, *_):

@@ -1,4 +1,5 @@
 """``attn_implementation="dnnkern"``: told to transformers as soon as a program has imported it."""
+import contextlib
 import importlib.abc
 import importlib.util
 import sys
@@ -9,21 +10,27 @@ _WHERE = "transformers.modeling_utils"  # all models import it
 
 class _WithTransformers(importlib.abc.MetaPathFinder):
     """Registers after that module has been loaded."""
+    asking = False
 
     def find_spec(self, name, path, target=None):
-        if name != _WHERE:
+        if name != _WHERE or self.asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.asking = False
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = self.after(spec.loader.exec_module)
         return spec
 
-    @staticmethod
-    def after(load):
+    def after(self, load):
         def exec_module(module):
             load(module)
-            register()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            with contextlib.suppress(ImportError, KeyError):  # of a version without these: it knows no "dnnkern" then, and says so
+                register()
         return exec_module
 
 
@@ -43,6 +50,7 @@ def _attention(*args, **more):
 def follow():
     """Register now, if transformers is imported, or else when it is."""
     if _WHERE in sys.modules:
-        register()
+        with contextlib.suppress(ImportError, KeyError):
+            register()
     else:
         sys.meta_path.insert(0, _WithTransformers())
