@@ -1,5 +1,6 @@
 """``attn_implementation="dnnkern"``: told to transformers as soon as a program has imported it."""
 import contextlib
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -43,8 +44,7 @@ def register():
 
 
 def _attention(*args, **more):
-    from ._transformers import attention
-    return attention(*args, **more)
+    return importlib.import_module("._transformers", __package__).attention(*args, **more)  # when it is first needed
 
 
 def follow():
