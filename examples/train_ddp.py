@@ -13,7 +13,9 @@ import os
 import pickle
 import platform
 import signal
+import socket
 import sys
+import threading
 import time
 
 import numba
@@ -291,13 +293,26 @@ def end(rank, text):
     os._exit(1)
 
 
+def at_sigterm(act):
+    """Call a function as soon as torchrun ends this rank, from a thread: the main one may wait in a kernel or for another rank, and handlers
+    of Python's run in that."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach())
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def wait():
+        while signal.SIGTERM not in reader.recv(64):
+            pass
+        act()
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main():
     """A rank's life."""
     plan, rank = parse(), os.environ.get("RANK", "?")
 
-    def ended(*_):
-        end(rank, f"ended by SIGTERM, as torchrun does when another rank has failed; {advice(plan)}")
-    signal.signal(signal.SIGTERM, ended)
+    at_sigterm(lambda: end(rank, f"ended by SIGTERM, as torchrun does when another rank has failed; {advice(plan)}"))
     try:
         device = start(plan)
         train(plan, device)

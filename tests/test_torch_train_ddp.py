@@ -159,6 +159,23 @@ def test_a_rank_that_is_lost(tmp_path, how, timeout):
     assert "rank 0: lost the other ranks: one has died, or did not answer within" in said and f"with --resume to go on from {path}" in said
 
 
+def test_a_rank_that_is_told_to_end_while_it_waits(tmp_path):
+    """At once, though its main thread waits for another rank."""
+    path = tmp_path / "run.pt"
+    ranks = Ranks("--checkpoint", str(path), "--every", "1", "--epochs", "5000", "--timeout", "90")
+    until_written(path, ranks)
+    os.kill(ranks.ranks[1].pid, signal.SIGSTOP)
+    time.sleep(2)
+    ranks.ranks[0].terminate()
+    try:
+        _, said = ranks.ranks[0].communicate(timeout=20)
+    finally:
+        for p in ranks.ranks:
+            p.kill()
+            p.wait()
+    assert ranks.ranks[0].returncode == 1 and "rank 0: ended by SIGTERM" in said and f"to go on from {path}" in said, said
+
+
 def test_a_rank_that_never_comes():
     (code, _, said), = Ranks("--timeout", "2", ranks=(0,)).ends()
     assert code == 1 and "did not answer within --timeout 2 s" in said and "there is no checkpoint to go on from" in said, said
