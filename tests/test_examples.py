@@ -24,10 +24,13 @@ SAYS = {
                             r"\d\.\de-04\n$",
     "graph_fused.py": r"^graph layer: 1 step(.|\n)* product \+ sum \+ gelu \+ layer +matmul(.|\n)*float64 by \de-0[5-9] at most\n$",
     "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
+    "train_ddp.py": r"^epoch 1: loss [123]\.\d{4}, \d+ samples/s\n1 ranks on cpu; \d+ calls of rank 0 ran on dnnkern's kernels\n$",
     "torch_training.py": r"^step 0: loss 2\.\d{4}\nstep 1: loss [012]\.\d{4}\n$",
 }
-SIZES = {"graph_matmul_bias.py": ("48", "40", "24"), "graph_convolution.py": ("2", "8", "6", "5", "3"), "torch_training.py": ("2",)}
-RUN = {"torch_training.py": ("-m", "dnnkern", "run", "--simulate")}  # programs that are none of this library's
+SIZES = {"graph_matmul_bias.py": ("48", "40", "24"), "graph_convolution.py": ("2", "8", "6", "5", "3"), "torch_training.py": ("2",),
+         "train_ddp.py": ("--size", "8", "--samples", "8", "--batch", "4", "--width", "2", "--epochs", "1")}
+RUN = {"torch_training.py": ("-m", "dnnkern", "run", "--simulate"),  # programs that are none of this library's
+       "train_ddp.py": ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1")}
 TORCH = "matmul.py", "graph_matmul_bias.py", "graph_convolution.py"
 ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"},  # as their readers run them
                "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
@@ -56,7 +59,7 @@ def test_example(name):
 @pytest.mark.parametrize("path", PAGES)
 def test_examples_in_docs(path, simulated):
     """In a process of its own: a page may register algorithms or change the simulator's settings."""
-    for name in ("torch", "keras"):
+    for name in ("torch", "keras", "transformers"):
         if re.search(rf"^>>> import {name}\b", (ROOT / path).read_text(), re.M) and importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
     done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,

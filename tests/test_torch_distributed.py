@@ -1,4 +1,4 @@
-"""Two processes on the CPU: `SyncBatchNorm`, and DistributedDataParallel on overrides."""
+"""Two processes on the CPU: `SyncBatchNorm`, and DistributedDataParallel, FSDP2 and tensor parallelism on overrides."""
 import functools
 import tempfile
 
@@ -26,14 +26,14 @@ def started(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS)
     try:
-        torch.save((synchronised(rank), parallel(rank)), f"{folder}/{rank}")
+        torch.save((synchronised(rank), parallel(rank), sharded(rank), split(rank)), f"{folder}/{rank}")
     finally:
         dist.destroy_process_group()
 
 
 @functools.cache
 def together():
-    """What `synchronised` returns in each of the processes, and what `parallel` does."""
+    """What `synchronised` returns in each of the processes, then `parallel`, `sharded` and `split`."""
     if KEY == "CUDA":
         pytest.skip("of processes without a GPU")
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,7 @@ def synchronised(rank):
 
 def test_two_processes_equal_one():
     """Also where one has no images."""
-    ranks, _ = together()
+    ranks = together()[0]
     assert all(ours for _, ours in ranks)
     for name in CASES:
         (x, dy), parts, more = arguments(name)
@@ -170,3 +170,77 @@ def test_data_parallel_training_on_overrides():
         for mine, again, theirs in zip(found, converted, expected, strict=True):
             assert_same(mine, theirs, "trained")
             assert_same(again, theirs, "converted")
+
+
+# ---- FSDP2: each rank has a part of every parameter, and gathers a module's before it runs
+
+def sharded(rank):
+    """Parameters after the steps, shapes of this rank's parts of them, what ran."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh, net = init_device_mesh("cpu", (RANKS,)), network()
+    for layer in (net[0], net[4]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    with dnnkern.torch.enabled("heavy", strict=True):
+        found = step(net, X.chunk(RANKS)[rank], TARGET.chunk(RANKS)[rank])
+    ran = {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+    return [p.full_tensor().clone() for p in found], [tuple(p.to_local().shape) for p in found], ran
+
+
+def test_sharded_parameters():
+    """As one process on the whole batch; each rank keeps a half."""
+    expected = step(network(), X, TARGET)
+    for found, parts, ran in together()[2]:
+        assert ran >= {"convolution", "convolution_backward", "max_pool2d_with_indices_backward", "cross_entropy_loss", "addmm", "mm"}
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same(mine, theirs, "sharded")
+    shapes = [tuple(p.shape) for p in expected]
+    for whole, *halves in zip(shapes, *(parts for _, parts, _ in together()[2]), strict=True):
+        assert sum(half[0] for half in halves) == whole[0] and all(half[1:] == whole[1:] for half in halves)
+
+
+# ---- tensor parallelism: the hidden features of two linear layers are divided among the ranks
+
+SEQUENCE = data((3, 5, 12), 7)
+
+
+def mlp():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 12)).to(KEY.lower())
+
+
+def trained(net):
+    """Result, loss and parameters of two steps."""
+    optimizer, found = torch.optim.SGD(net.parameters(), lr=0.1), []
+    for _ in range(2):
+        optimizer.zero_grad()
+        y = net(SEQUENCE)
+        loss = (y - SEQUENCE).square().mean()
+        loss.backward()
+        optimizer.step()
+        found += [y.detach().clone(), loss.detach().clone()]  # of results that are still on their way
+    return found, [p.detach() for p in net.parameters()]
+
+
+def split(rank):
+    """As `trained`, then the parts' shapes and what ran."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    net = parallelize_module(mlp(), init_device_mesh("cpu", (RANKS,)), {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    dnnkern.torch.status(reset=True)
+    with dnnkern.torch.enabled("all"):
+        found, parameters = trained(net)
+    ran = {row.op for row in dnnkern.torch.status(reset=True) if row.ours}
+    local = [tuple(getattr(p, "to_local", lambda p=p: p)().shape) for p in parameters]
+    return found, [p.full_tensor().clone() if hasattr(p, "full_tensor") else p for p in parameters], local, ran
+
+
+def test_layers_divided_among_ranks():
+    found, parameters = trained(mlp())
+    for mine, theirs, local, ran in together()[3]:
+        assert ran >= {"addmm", "mm", "gelu", "gelu_backward", "native_layer_norm", "native_layer_norm_backward"}, ran
+        assert local == [(12,), (12,), (8, 12), (8,), (12, 8), (12,)]
+        for name, ours, expected in (("results", mine, found), ("parameters", theirs, parameters)):
+            for one, other in zip(ours, expected, strict=True):
+                assert_same(one, other, name)

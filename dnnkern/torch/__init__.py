@@ -5,14 +5,17 @@ autocast, vmap, torch.compile and modules stay PyTorch's and call them. What thi
 `status` says how often and why. ``python -m dnnkern run script.py`` does it for a program as it is.
 
 `convert` gives single layers to this library, or a model's with neighbours that run in one kernel; `nn`, `optim` and `functional` are
-named as PyTorch's.
+named as PyTorch's. `apply_to_transformers` gives it what models of Hugging Face's transformers are made of; their ``attn_implementation``
+may be "dnnkern".
 """
 import importlib
 
 from ._overrides import disable, enable, enabled, is_overridden
 from ._status import Row, record, status  # noqa: F401 (`record` for dnnkern.keras)
+from ._transformers_register import follow
 
-_LAZY = {"Conversion": "._convert", "convert": "._convert", "restore": "._convert", "explain": ".compiler._explain"}
+_LAZY = {"Conversion": "._convert", "convert": "._convert", "restore": "._convert", "explain": ".compiler._explain",
+         "Applied": "._transformers", "apply_to_transformers": "._transformers", "restore_transformers": "._transformers"}
 _MODULES = "functional", "nn", "optim"
 
 __all__ = ["Row", *_LAZY, "disable", "enable", "enabled", "is_overridden", *_MODULES, "status"]
@@ -24,3 +27,6 @@ def __getattr__(name):
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+follow()
