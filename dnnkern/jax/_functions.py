@@ -66,8 +66,9 @@ def _again(call, function, arrays, **static):
     """`compute` under the preference that the call was traced with."""
     given = {name: x for name, x in arrays.items() if x is not None}
     missing = {name: None for name, x in arrays.items() if x is None and _signature(function).parameters[name].default is inspect._empty}
+    counted = call.counted if call.counted != call.function else None
     with within(VARIABLE, call.prefer):
-        return compute(function, given, **static, **missing)
+        return compute(function, given, counted, **static, **missing)
 
 
 def _backward(call, residuals, dys):

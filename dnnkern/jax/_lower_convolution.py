@@ -128,13 +128,12 @@ def _data(name, sizes, how, padding, wide, stride, dilation, groups):
 
 def _filter(name, sizes, how, padding, wide, stride, dilation, groups):
     """The gradient of the filter: the batch is where the channels are, and the filter is the gradient of the result."""
-    cut, _ = _cropped([(low, 0) for low, _ in padding])
-    pads = []
+    pads, kept = [], []
     for (low, high), s, d, n, p, r in zip(padding, stride, dilation, sizes.image, sizes.filter, sizes.out):
-        over = n + low + high - d * (r - 1) - 1 - s * (p - 1)  # what the windows do not reach, of which a stride's worth may be left
+        left = n + low + max(high, 0) - d * (r - 1) - 1 - s * (p - 1)  # which no window reaches: less than a stride of it may be there
+        kept.append((low, 0 if left < s else high))
         pads.append((max(low, 0), max(high, 0)))
-        if over < 0 or over - min(high, 0) >= s:
-            raise Refused(f"padding {tuple(padding)} with rhs_dilation {tuple(stride)}")
+    cut, _ = _cropped(kept)
     how |= {"stride": tuple(stride), "dilation": tuple(dilation), "padding": tuple(pads), "groups": groups,
             "w_shape": sizes.shape(sizes.outs, sizes.batch // groups, sizes.out)}
 
