@@ -5,6 +5,7 @@ The text says everything, so that programs that XLA has kept on disk run in anot
 import ast
 import contextlib
 import functools
+import importlib
 import math
 import time
 from typing import NamedTuple
@@ -46,7 +47,7 @@ class Call(NamedTuple):
         """Compute it into `results`."""
         start = time.perf_counter_ns()
         with within(VARIABLE, self.prefer) if self.prefer else contextlib.nullcontext():
-            _public(self.function)(**dict(zip(self.arrays, operands)), **dict(self.static), stream=stream,
+            public(self.function)(**dict(zip(self.arrays, operands)), **dict(self.static), stream=stream,
                                    out=results[0] if len(results) == 1 else tuple(results))
         record(self.counted).count(time.perf_counter_ns() - start)
 
@@ -75,9 +76,10 @@ def results_of(call, described):
 
 
 @functools.cache
-def _public(name):
-    import dnnkern
-    return getattr(dnnkern, name)
+def public(name):
+    """The public function of this name."""
+    from .. import _NAMES
+    return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def _plain(function, name, value):

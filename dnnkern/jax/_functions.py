@@ -1,6 +1,5 @@
 """The public functions for JAX: with its arrays, inside of jit, with gradients where `_gradients` has them."""
 import functools
-import importlib
 import inspect
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 from ..dispatch import CHOICE
 from ..host.suggest import nearest
 from ..preference import VARIABLE, within
-from ._call import make_call
+from ._call import make_call, public
 from ._gradients import GRADIENTS
 from ._primitive import bind
 
@@ -58,7 +57,7 @@ def _forward(call, operands):
                                       "(jax.lax.stop_gradient)")
     arrays = {name: x.value for name, x in given.items()}
     found = gradient.forward and gradient.forward(functools.partial(_again, call), arrays, dict(call.static))
-    results, kept = found or (bind(call, tuple(arrays.values())), None)
+    results, kept = found or (_differentiable(call, tuple(arrays.values())), None)
     return results, (tuple(arrays.values()), results, kept)
 
 
@@ -90,14 +89,8 @@ _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 @functools.cache
-def _public(name):
-    from .. import _NAMES
-    return getattr(importlib.import_module(_NAMES[name]), name)
-
-
-@functools.cache
 def _signature(name):
-    signature = inspect.signature(_public(name))
+    signature = inspect.signature(public(name))
     return signature.replace(parameters=[p for p in signature.parameters.values() if p.name not in _OF_XLA and p.name != "choice"])
 
 
@@ -117,9 +110,9 @@ def function(name):
     """The function of this name for JAX's arrays; AttributeError if there is none."""
     if name not in NAMES:
         raise AttributeError(f"module 'dnnkern.jax' has no attribute {name!r}{nearest(name, NAMES)}")
-    public, signature = _public(name), _signature(name)
+    signature = _signature(name)
 
-    @functools.wraps(public)
+    @functools.wraps(public(name))
     def call(*args, **kwargs):
         _check(name, kwargs)
         try:

@@ -303,8 +303,14 @@ def _loss(function, *names):
     return backward
 
 
-for _function, _names in {"cross_entropy": ("logits", "targets"), "nll_loss": ("logp", "targets"), "mse_loss": ("x", "target")}.items():
+for _function, _names in {"cross_entropy": ("logits", "targets"), "nll_loss": ("logp", "targets")}.items():
     _gradient(f"{_function}_fwd", _names[0])(_loss(f"{_function}_bwd", *_names))
+
+
+@_gradient("mse_loss_fwd", "x", "target")
+def _mse(again, a, s, y, dy, kept):
+    dx = again("mse_loss_bwd", {"dloss": dy[0], **a}, **s)
+    return {"x": dx, "target": -dx}
 
 
 @_gradient("ctc_loss_fwd", "logits")
