@@ -3,7 +3,6 @@
 The text says everything, so that programs that XLA has kept on disk run in another process.
 """
 import ast
-import contextlib
 import functools
 import importlib
 import math
@@ -46,9 +45,12 @@ class Call(NamedTuple):
     def run(self, operands, results, stream):
         """Compute it into `results`."""
         start = time.perf_counter_ns()
-        with within(VARIABLE, self.prefer) if self.prefer else contextlib.nullcontext():
-            public(self.function)(**dict(zip(self.arrays, operands)), **dict(self.static), stream=stream,
-                                   out=results[0] if len(results) == 1 else tuple(results))
+        given = {**dict(zip(self.arrays, operands)), **dict(self.static), "out": results[0] if len(results) == 1 else tuple(results)}
+        if self.prefer:
+            with within(VARIABLE, self.prefer):
+                public(self.function)(**given, stream=stream)
+        else:
+            public(self.function)(**given, stream=stream)
         record(self.counted).count(time.perf_counter_ns() - start)
 
 
@@ -60,8 +62,8 @@ def make_call(function, arrays, static, counted=None):
 
 @functools.lru_cache(maxsize=4096)
 def parsed(text) -> Call:
-    """The call of a text."""
-    return Call(*ast.literal_eval(text))
+    """The call of a text, of bytes."""
+    return Call(*ast.literal_eval(text.decode()))
 
 
 @functools.lru_cache(maxsize=4096)

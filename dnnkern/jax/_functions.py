@@ -98,11 +98,11 @@ def _check(name, kwargs):
     """TypeError for arguments that the function has elsewhere."""
     for given in kwargs:
         if given in _OF_XLA:
-            raise TypeError(f"{name}: {given} is not an argument in dnnkern.jax: XLA allocates results and says on what stream a call runs; "
+            raise TypeError(f"{name}: {given} is not an argument in dnnkern.jax: XLA allocates results and has a stream, and "
                             "dnnkern.dispatch.prefer selects algorithms")
         if given in _IN_PLACE and kwargs[given] is not None:
-            raise TypeError(f"{name}: {given} would be updated in place, which JAX's arrays cannot be; expected None: the statistics of the "
-                            "batch are among the results")
+            raise TypeError(f"{name}: {given} would be updated in place, as no array of JAX can be; expected None: the statistics of "
+                            "the batch are among the results")
 
 
 @functools.cache

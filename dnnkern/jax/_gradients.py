@@ -1,7 +1,7 @@
 """The gradients of public functions, by this library's own backward functions.
 
-Each is a `Gradient`. Its functions get ``again(function, {name: array or None}, **static)``, which computes a public function, the arrays of
-the call by name, and its other arguments.
+Each is a `Gradient`. Its functions get ``again(function, {name: array or None}, **static)``, which computes a public function, the arrays
+of the call by name, and its other arguments.
 """
 from typing import Callable, NamedTuple
 

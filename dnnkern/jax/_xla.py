@@ -5,11 +5,15 @@ A call arrives with the addresses of its buffers, a text that says what to compu
 without waiting for them. An exception becomes an error of XLA's: one that left the handler would end the process.
 """
 import ctypes
+import functools
+import math
+import struct
 import threading
 
 import numpy as np
 
 from ..device import HOST_MEMORY, SIMULATED
+from ..host.dtypes import numpy_dtype
 from ._call import parsed
 
 TARGET = "dnnkern"
@@ -19,90 +23,100 @@ PLATFORM = "cpu" if HOST_MEMORY else "cuda"
 _MAJOR, _MINOR = 0, 1  # the oldest version of the interface that has all that is used here
 _EXECUTE, _METADATA = 3, 1
 _INTERNAL = 13
-_FUNCTIONS = 48  # where the table of XLA's functions begins in its interface
-_ERROR_CREATE, _STREAM_GET, _DEVICE_ORDINAL_GET = 0, 4, 17
 _DTYPES = {1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64", 10: "float16",
            11: "float32", 12: "float64", 16: "bfloat16", 19: "float8_e5m2", 20: "float8_e4m3fn"}
 
+# Structures are read as words of eight bytes, all of one at once: fields of `ctypes.Structure` take several times as long.
+_FRAME = struct.Struct("21Q")
+"""size, extension, api, context, stage; (size, extension, count, kinds, values) of operands, and of results; (size, extension, count,
+kinds, names, values) of attributes."""
+_BUFFER = struct.Struct("6Q")
+"""size, extension, dtype, data, rank, dims."""
+_BYTES = struct.Struct("2Q")
+"""data, length."""
+_HALF = (1 << 32) - 1  # an int of C in a word
+_FUNCTIONS = 48  # where the table of XLA's functions begins in its interface
+_ERROR_CREATE, _STREAM_GET, _DEVICE_ORDINAL_GET = 0, 4, 17
+_Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_at = ctypes.string_at
 
 
-
-def _structure(name, *fields):
-    """A structure, which begins as all of them do."""
-    return type(name, (ctypes.Structure,), {"_fields_": [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), *fields]})
-
-
-_I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
-_Version = _structure("_Version", ("major", ctypes.c_int), ("minor", ctypes.c_int))
-_Extension = type("_Extension", (ctypes.Structure,), {"_fields_": [
-    ("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("next", _POINTER), ("metadata", _POINTER)]})
-_Metadata = type("_Metadata", (ctypes.Structure,), {"_fields_": [
-    ("size", ctypes.c_size_t), ("version", _Version), ("traits", ctypes.c_uint32)]})
-_Buffer = _structure("_Buffer", ("dtype", ctypes.c_int), ("data", _POINTER), ("rank", _I64), ("dims", ctypes.POINTER(_I64)))
-_Buffers = _structure("_Buffers", ("count", _I64), ("kinds", _POINTER), ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))))
-_Bytes = type("_Bytes", (ctypes.Structure,), {"_fields_": [("data", _POINTER), ("length", ctypes.c_size_t)]})
-_Attributes = _structure("_Attributes", ("count", _I64), ("kinds", _POINTER), ("names", ctypes.POINTER(ctypes.POINTER(_Bytes))),
-                         ("values", ctypes.POINTER(ctypes.POINTER(_Bytes))))
-_Frame = _structure("_Frame", ("api", _POINTER), ("context", _POINTER), ("stage", ctypes.c_int), ("operands", _Buffers),
-                    ("results", _Buffers), ("attributes", _Attributes))
-_ErrorCreate = _structure("_ErrorCreate", ("message", ctypes.c_char_p), ("code", ctypes.c_int))
-_StreamGet = _structure("_StreamGet", ("context", _POINTER), ("stream", _POINTER))
-_OrdinalGet = _structure("_OrdinalGet", ("context", _POINTER), ("ordinal", ctypes.c_int32))
-_Function = ctypes.CFUNCTYPE(_POINTER, _POINTER)
+class _Metadata(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("version_size", ctypes.c_size_t), ("version_extension", ctypes.c_void_p),
+                ("major", ctypes.c_int), ("minor", ctypes.c_int), ("traits", ctypes.c_uint32)]
 
 
-def _of_xla(frame, index, argument):
-    """Call a function of XLA's interface."""
-    table = ctypes.cast(frame.api + _FUNCTIONS, ctypes.POINTER(_POINTER))
+class _Extension(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("next", ctypes.c_void_p), ("metadata", ctypes.c_void_p)]
+
+
+class _ErrorCreate(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("message", ctypes.c_char_p), ("code", ctypes.c_int)]
+
+
+class _Get(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("context", ctypes.c_void_p), ("found", ctypes.c_uint64)]
+
+
+def _of_xla(api, index, argument):
+    """Call a function of XLA's interface: the address of an error, or None."""
+    table = ctypes.cast(api + _FUNCTIONS, ctypes.POINTER(ctypes.c_void_p))
+    argument.size = ctypes.sizeof(argument)
     return _Function(table[index])(ctypes.addressof(argument))
 
 
-def _error(frame, message):
-    """An error for XLA."""
-    argument = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, message.encode(errors="replace"), _INTERNAL)
-    return _of_xla(frame, _ERROR_CREATE, argument)
+def _words(address, count):
+    return struct.unpack(f"{count}Q", _at(address, 8 * count)) if count else ()
 
 
-def _on_host(buffer, stream, device):
+@functools.lru_cache(maxsize=4096)
+def _memory(dtype, dims):
+    """(shape, NumPy dtype, type of so many bytes or None) of a buffer."""
+    shape, dtype = struct.unpack(f"{len(dims) // 8}q", dims), numpy_dtype(_DTYPES[dtype])
+    size = math.prod(shape) * dtype.itemsize
+    return shape, dtype, ctypes.c_char * size if size else None
+
+
+def _on_host(dtype, data, dims, device):
     """A buffer as a NumPy array of the same memory."""
-    from ..host.dtypes import numpy_dtype
-    shape, dtype = tuple(buffer.dims[:buffer.rank]), numpy_dtype(_DTYPES[buffer.dtype])
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not size:
-        return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(buffer.data))
+    shape, dtype, memory = _memory(dtype, dims)
+    return np.empty(shape, dtype) if memory is None else np.ndarray(shape, dtype, memory.from_address(data))
 
 
-def _on_gpu(buffer, stream, device):
+def _on_gpu(dtype, data, dims, device):
     """A buffer as an array that the front end takes."""
     from ._buffers import DeviceBuffer
-    return DeviceBuffer(tuple(buffer.dims[:buffer.rank]), _DTYPES[buffer.dtype], buffer.data or 0, device)
-
-
-def _stream(frame):
-    """(stream, index of the device) of a call on a GPU."""
-    stream = _StreamGet(ctypes.sizeof(_StreamGet), None, frame.context, None)
-    ordinal = _OrdinalGet(ctypes.sizeof(_OrdinalGet), None, frame.context, 0)
-    for index, argument in ((_STREAM_GET, stream), (_DEVICE_ORDINAL_GET, ordinal)):
-        if _of_xla(frame, index, argument):
-            raise RuntimeError("XLA does not tell on what stream and device the call is")
-    return stream.stream or 0, ordinal.ordinal
+    return DeviceBuffer(struct.unpack(f"{len(dims) // 8}q", dims), _DTYPES[dtype], data, device)
 
 
 _array = _on_host if HOST_MEMORY else _on_gpu
+
+
+def _arrays(count, values, device):
+    made = []
+    for address in _words(values, count):
+        _, _, dtype, data, rank, dims = _BUFFER.unpack(_at(address, _BUFFER.size))
+        made.append(_array(dtype & _HALF, data, _at(dims, 8 * rank) if rank else b"", device))
+    return made
+
+
+def _stream(api, context):
+    """(stream, index of the device) of a call on a GPU."""
+    stream, ordinal = _Get(context=context), _Get(context=context)
+    for index, argument in ((_STREAM_GET, stream), (_DEVICE_ORDINAL_GET, ordinal)):
+        if _of_xla(api, index, argument):
+            raise RuntimeError("XLA does not tell on what stream and device the call is")
+    return stream.found, ordinal.found & _HALF
+
+
 # XLA calls from several threads at once; the simulator computes one kernel at a time.
 _one_at_a_time = threading.Lock() if SIMULATED else None
 
 
-def _arrays(buffers, stream, device):
-    return [_array(buffers.values[i].contents, stream, device) for i in range(buffers.count)]
-
-
-def _compute(frame):
-    text = frame.attributes.values[0].contents
-    call = parsed(ctypes.string_at(text.data, text.length).decode())
-    stream, device = (None, 0) if HOST_MEMORY else _stream(frame)
-    operands, results = _arrays(frame.operands, stream, device), _arrays(frame.results, stream, device)
+def _compute(api, context, operands, results, text):
+    stream, device = (None, 0) if HOST_MEMORY else _stream(api, context)
+    call = parsed(_at(*_BYTES.unpack(_at(text, _BYTES.size))))
+    operands, results = _arrays(*operands, device), _arrays(*results, device)
     if _one_at_a_time is None:
         call.run(operands, results, stream)
     else:
@@ -110,23 +124,29 @@ def _compute(frame):
             call.run(operands, results, stream)
 
 
-@ctypes.CFUNCTYPE(_POINTER, ctypes.POINTER(_Frame))
-def _handler(pointer):
-    frame = None
+def _answer(extension):
+    """Tell XLA what version of its interface this is."""
+    extension = _Extension.from_address(extension)
+    if extension.kind == _METADATA:
+        metadata = _Metadata.from_address(extension.metadata)
+        metadata.major, metadata.minor, metadata.traits = _MAJOR, _MINOR, 0
+
+
+@_Function
+def _handler(address):
+    api = None
     try:
-        frame = pointer.contents
-        if frame.extension:
-            extension = _Extension.from_address(frame.extension)
-            if extension.kind == _METADATA:
-                metadata = _Metadata.from_address(extension.metadata)
-                metadata.version.major, metadata.version.minor, metadata.traits = _MAJOR, _MINOR, 0
-                return None
-        if frame.stage == _EXECUTE:
-            _compute(frame)
+        _, extension, api, context, stage, *buffers = _FRAME.unpack(_at(address, _FRAME.size))
+        if extension:
+            _answer(extension)
+        elif stage & _HALF == _EXECUTE:
+            _, _, operands, _, first, _, _, results, _, written, _, _, _, _, _, values = buffers
+            _compute(api, context, (operands, first), (results, written), *_words(values, 1))
         return None
     except BaseException as error:  # whatever it is: it must not leave
         try:
-            return _error(frame, f"dnnkern.jax: {type(error).__name__}: {error}")
+            message = f"dnnkern.jax: {type(error).__name__}: {error}"
+            return _of_xla(api, _ERROR_CREATE, _ErrorCreate(message=message.encode(errors="replace"), code=_INTERNAL))
         except BaseException:
             return None
 
@@ -134,5 +154,5 @@ def _handler(pointer):
 def register():
     """Give XLA the handler, for the platform of this library's device."""
     import jax
-    address = ctypes.cast(_handler, _POINTER).value
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform=PLATFORM if HOST_MEMORY else "CUDA")
+    address = ctypes.cast(_handler, ctypes.c_void_p).value
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu" if HOST_MEMORY else "CUDA")
