@@ -3,9 +3,11 @@
 Values and gradients are JAX's in float64, or in a narrower dtype within its rounding. Everything runs on the simplest algorithms: which one
 runs is not what is tested here.
 """
+import doctest
 import importlib.util
 import math
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -421,6 +423,13 @@ def test_enabling_and_disabling():
     with pytest.raises(ValueError, match="enable: exclude has 'nothing'"):
         ours.enable(exclude=["nothing"])
     assert not ours.status(reset=True)[0].why and not ours.status()
+
+
+def test_the_page():
+    page = pathlib.Path(__file__).resolve().parent.parent / "docs" / "jax.md"
+    with dispatch.prefer(None):
+        found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted == 10 and not found.failed
 
 
 # ---- other processes
