@@ -3,11 +3,13 @@
 Values and gradients are JAX's in float64, or in a narrower dtype within its rounding. Everything runs on the simplest algorithms: which one
 runs is not what is tested here.
 """
+import ctypes
 import doctest
 import importlib.util
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -21,7 +23,7 @@ from jax import lax  # noqa: E402
 
 import dnnkern.jax  # noqa: E402
 from dnnkern import dispatch  # noqa: E402
-from dnnkern.jax import _call  # noqa: E402
+from dnnkern.jax import _call, _xla  # noqa: E402
 
 pytestmark = pytest.mark.sized
 ours = dnnkern.jax
@@ -430,6 +432,55 @@ def test_the_page():
     with dispatch.prefer(None):
         found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert found.attempted == 10 and not found.failed
+
+
+# ---- XLA's interface
+
+def header():
+    found = list(pathlib.Path(jax.ffi.include_dir()).rglob("ffi/api/c_api.h"))
+    return found[0].read_text()
+
+
+def test_functions_of_the_interface():
+    """Where the handler looks for them is where the header of this JAX has them."""
+    table = re.search(r"struct XLA_FFI_Api {(.*?)};", header(), re.DOTALL)[1]
+    names = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\)", table)
+    assert [names.index(name) for name in ("Error_Create", "Stream_Get", "DeviceOrdinal_Get")] == [
+        _xla._ERROR_CREATE, _xla._STREAM_GET, _xla._DEVICE_ORDINAL_GET]
+
+
+def test_dtypes_of_the_interface():
+    known = {int(number): name for name, number in re.findall(r"XLA_FFI_DataType_(\w+) = (\d+)", header())}
+    short = {"bool": "PRED", "bfloat16": "BF16", "float8_e5m2": "F8E5M2", "float8_e4m3fn": "F8E4M3FN"}
+    for number, dtype in _xla._DTYPES.items():
+        assert known[number] == short.get(dtype, re.sub(r"[a-z]+", lambda word: {"int": "S"}.get(word[0], word[0][0].upper()), dtype))
+
+
+def test_stream_and_device_of_a_call_on_a_gpu():
+    """By an interface made here: the real one's has them on GPUs alone."""
+    asked = []
+
+    def answer(number):
+        @_xla._Function
+        def get(address):
+            found = _xla._Get.from_address(address)
+            asked.append((found.size, found.context))
+            found.found = number
+        return get
+    functions = {_xla._STREAM_GET: answer(0x7f0012345678), _xla._DEVICE_ORDINAL_GET: answer(3)}
+    table = (ctypes.c_void_p * 24)(*[ctypes.cast(functions[i], ctypes.c_void_p).value if i in functions else None for i in range(24)])
+    assert _xla._stream(ctypes.addressof(table) - _xla._FUNCTIONS, 77) == (0x7f0012345678, 3)
+    assert asked == [(32, 77)] * 2
+
+
+def test_arrays_of_a_call_on_a_gpu():
+    """They are arrays to the front end, of whatever device it has."""
+    dims = np.array([4, 5]).tobytes()
+    a, b = (_xla._on_gpu(11, address, dims, 0) for address in (0x7f0000001000, 0x7f0000002000))
+    assert dnnkern.problem("matmul", a=a, b=b, transpose_b=True) == dnnkern.problem(
+        "matmul", a=((4, 5), "float32"), b=((4, 5), "float32"), transpose_b=True)
+    with pytest.raises(ValueError, match="matmul: a gives K=5"):
+        dnnkern.matmul(a, b)
 
 
 # ---- other processes
