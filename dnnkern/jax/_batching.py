@@ -39,6 +39,41 @@ def _merging(*names, shapes=(), able=lambda static: True):
     return fold
 
 
+def _grouping(images, *, shape=None, result="images"):
+    """The batch becomes groups of a convolution: part of the channels of `images`, and of the first dimension of filters and biases.
+    `shape` is the parameter that is the result's shape."""
+    def fold(call, operands, is_batched, size, bind):
+        static, batched = dict(call.static), dict(zip(call.arrays, is_batched))
+        if not size:
+            return None
+        made = []
+        for name, x in _given(call, operands).items():
+            x = _all_batched(x, batched[name], size)
+            axis = _channels(static, x.ndim - 1) if name in images else 0
+            x = jnp.moveaxis(x, 0, axis)
+            made.append(x.reshape(*x.shape[:axis], size * x.shape[axis + 1], *x.shape[axis + 2:]))
+        changed = {"groups": size * static.get("groups", 1)}
+        if shape:
+            sizes = list(static[shape])
+            sizes[_channels(static, len(sizes)) if result == "images" else 0] *= size
+            changed[shape] = tuple(sizes)
+        y, = bind(_static(call, **changed), made)
+        axis = _channels(static, y.ndim) if result == "images" else 0
+        return [jnp.moveaxis(y.reshape(*y.shape[:axis], size, y.shape[axis] // size, *y.shape[axis + 1:]), axis, 0)]
+    return fold
+
+
+def _channels(static, rank):
+    """The dimension of the channels."""
+    return rank - 1 if static.get("layout") == "NHWC" else 1
+
+
+def _either(*folds):
+    def fold(*args):
+        return next(filter(None, (f(*args) for f in folds)), None)
+    return fold
+
+
 def _leading(*names, able=lambda static: True):
     """The batch is one more dimension in front of these operands. An `axis` counts from the end then."""
     def fold(call, operands, is_batched, size, bind):
@@ -84,8 +119,9 @@ def _keeps_rows(static):
 
 _QKV = "q", "k", "v", "seq_len_q", "seq_len_kv"
 FOLDS = {
-    "conv_fwd": _merging("x", "residual"),
-    "conv_bwd_data": _merging("dy", shapes=("x_shape",)),
+    "conv_fwd": _either(_merging("x", "residual"), _grouping(("x", "residual"))),
+    "conv_bwd_data": _either(_merging("dy", shapes=("x_shape",)), _grouping(("dy",), shape="x_shape")),
+    "conv_bwd_filter": _grouping(("x", "dy"), shape="w_shape", result="filters"),
     "conv_transpose_fwd": _merging("x", "residual"),
     "matmul": _product,
     "max_pool_fwd": _merging("x"),
