@@ -519,6 +519,26 @@ def test_programs_that_are_kept_on_disk(tmp_path):
     assert program(KEPT, str(tmp_path), "now") == program(KEPT, str(tmp_path), "later") == "2.0 True\n"
 
 
+SEVERAL = """
+import jax, jax.numpy as jnp, numpy as np, dnnkern.jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ("d",))
+made = np.random.default_rng(0)
+x, w = jnp.asarray(made.normal(size=(4, 3)), "float32"), jnp.asarray(made.normal(size=(3, 5)), "float32")
+expected, parts = np.asarray(x) @ np.asarray(w), jax.device_put(x, NamedSharding(mesh, P("d")))
+dnnkern.jax.enable()
+for f in (dnnkern.jax.matmul, jnp.matmul):
+    of_parts = jax.shard_map(lambda x, w: f(x, w), mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d"))
+    for g in (f, of_parts):
+        np.testing.assert_allclose(jax.jit(lambda x, w: g(x, w))(parts, w), expected, rtol=1e-5)
+print(sum(row.calls for row in dnnkern.jax.status() if row.ours))
+"""
+
+
+def test_several_devices():
+    assert program(SEVERAL, XLA_FLAGS="--xla_force_host_platform_device_count=2", JAX_PLATFORMS="cpu") == "8\n"
+
+
 KERAS = """
 import sys, numpy as np, keras
 if sys.argv[1] == "ours":
