@@ -46,6 +46,8 @@ if importlib.util.find_spec("torch") is None:
     names = [name for name in names if not name.startswith(("dnnkern.torch", "dnnkern.graph.experimental.ops"))]
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("keras") is None:
     names = [name for name in names if not name.startswith("dnnkern.keras")]
+if importlib.util.find_spec("jax") is None:
+    names = [name for name in names if not name.startswith("dnnkern.jax")]
 for name in names:
     importlib.import_module(name)
 print(len(names))

@@ -10,9 +10,9 @@ from kit import sized
 
 for module in (test_embedding, test_rnn):
     globals().update(sized(module))
-# In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_torch_overrides.py.
-ELSEWHERE = {"test_demo", *(f"test_torch_{name}" for name in ("above", "convert", "distributed", "keras", "modules_optim", "nn", "optim",
-                                                              "overrides", "programs", "run", "table"))}
+# In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_jax.py, test_cpu_torch_overrides.py.
+ELSEWHERE = {"test_demo", "test_jax", *(f"test_torch_{name}" for name in (
+    "above", "convert", "distributed", "keras", "modules_optim", "nn", "optim", "overrides", "programs", "run", "table"))}
 
 
 def test_nothing_that_is_marked_is_left_out():
