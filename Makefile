@@ -39,8 +39,8 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
 
-# PyTorch, Keras and JAX, without which `make test` skips their tests by name.
-frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras) $(call with,jax)
+# PyTorch, Keras, JAX and transformers, without which `make test` skips their tests by name.
+frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras) $(call with,jax) $(call with,transformers)
 
 test-torch: frameworks
 	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_*.py $(ARGS)
