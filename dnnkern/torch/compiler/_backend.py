@@ -45,7 +45,7 @@ def backend(gm, example_inputs, *, mode=None, options=None):
     captured = mode == "reduce-overhead" and any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     if captured:
         from ._captured import Captured
-        capture = Captured(len(example_inputs))
+        capture = Captured()
     else:
         capture = None
 
