@@ -294,8 +294,8 @@ def end(rank, text):
 
 
 def at_sigterm(act):
-    """Call a function as soon as torchrun ends this rank, from a thread: the main one may wait in a kernel or for another rank, and handlers
-    of Python's run in that."""
+    """Call a function as soon as torchrun ends this rank, from a thread: the main one may wait in a kernel or for another rank, and
+    handlers of Python's run in that."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach())
