@@ -5,6 +5,7 @@ is a `View`; a view moves nothing. So that neighbours find together, an operatio
 all of its operands have such dims.
 """
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,9 +99,8 @@ class Draft:
     def _take(self, node, rules, targets):
         target = node.target
         if node.op == "call_function":
-            if target in targets or getattr(target, "__name__", "") == "getitem":
-                if self._view(node):
-                    return
+            if (target in targets or target is operator.getitem) and self._view(node):
+                return
             rule = rules.get(target)
             if rule is not None:
                 before = len(self.ops)
@@ -126,7 +126,7 @@ class Draft:
     def _view(self, node):
         """Take a node that is a view of a tensor, or one of several results; False where it is none that is known."""
         source = self.values.get(node.args[0])
-        if node.target.__name__ == "getitem" and isinstance(source, tuple):
+        if node.target is operator.getitem and isinstance(source, tuple) and not isinstance(source, View):
             self.values[node] = source[node.args[1]]
             self.aliases.add(node)
             return True

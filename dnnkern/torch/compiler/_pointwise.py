@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ._draft import Left, Operand, View, Whole
+from ._draft import Left, Operand, Whole
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -238,6 +238,3 @@ def rules():
     for target in (aten.full.default, aten.scalar_tensor.default):
         found[target] = _filled
     return found
-
-
-__all__ = ["View", "rules"]
