@@ -83,7 +83,8 @@ class Recipe:
             known[self.names[o]] = t.set_alignment(self.alignment(o))
         for k, op in enumerate(self.ops):
             arguments = {name: known[self._name(o)] if isinstance(o, Operand)
-                         else g.tensor_scalar(float(o), cudnn.scalar_type.COMPILE_TIME_CONST) for name, o in op.inputs.items()}
+                         else g.tensor_scalar(float(o), cudnn.scalar_type.COMPILE_TIME_CONST).set_data_type(data_type[op.compute])
+                         for name, o in op.inputs.items()}
             results = getattr(g, op.method)(**arguments, **op.attributes, compute_data_type=data_type[op.compute], name=str(k))
             for w, t in zip(op.results, results if isinstance(results, list) else [results]):
                 if w is not None:
