@@ -19,7 +19,7 @@ BETWEEN = 6
 
 
 def cuts(spec) -> list:
-    """The cuts to try: with prologues and reductions, without, with pointwise nodes together but anchors alone, and one node a part, which
+    """The cuts to try: with prologues and reductions, without, with pointwise nodes together but products alone, and one node a part, which
     every graph has; those that have fewer parts than the next, or as many. First the one in which a product's kernel reads what it has
     reduced of its rows, and where these are a kernel of their own, then with two products that share a kernel and reductions among
     pointwise nodes, then with the latter alone."""
@@ -40,8 +40,9 @@ def cuts(spec) -> list:
 
 
 def _without_anchor(part):
-    """An anchor alone, and the pointwise nodes after it."""
-    return (part,) if len(part) == 1 or is_pointwise(part[0]) else (part[:1], part[1:])
+    """A product alone, and the pointwise nodes after it."""
+    is_product = OPERATIONS[part[0].op].axes is not None
+    return (part[:1], part[1:]) if is_product and len(part) > 1 else (part,)
 
 
 def spelled_cuts(spec) -> list:
