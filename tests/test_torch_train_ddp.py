@@ -45,8 +45,21 @@ class Ranks:
         try:
             return [(p.returncode, *said) for p in self.ranks for said in [p.communicate(timeout=120)]]
         finally:
-            for p in self.ranks:
-                p.kill()
+            self.kill()
+
+    def end_of(self, rank, seconds):
+        """(code, stdout, stderr) of a rank, which has so many seconds; then the others are killed."""
+        try:
+            said = self.ranks[rank].communicate(timeout=seconds)
+            return self.ranks[rank].returncode, *said
+        finally:
+            self.kill()
+
+    def kill(self):
+        """End what has not ended."""
+        for p in self.ranks:
+            p.kill()
+            p.wait()
 
 
 def trained(*words):
@@ -149,13 +162,8 @@ def test_a_rank_that_is_lost(tmp_path, how, timeout):
     until_written(path, ranks)
     os.kill(ranks.ranks[1].pid, how)
     began = time.monotonic()
-    try:
-        _, said = ranks.ranks[0].communicate(timeout=50)
-    finally:
-        for p in ranks.ranks:
-            p.kill()
-            p.wait()
-    assert ranks.ranks[0].returncode == 1 and time.monotonic() - began < 50
+    code, _, said = ranks.end_of(0, 50)
+    assert code == 1 and time.monotonic() - began < 50
     assert "rank 0: lost the other ranks: one has died, or did not answer within" in said and f"with --resume to go on from {path}" in said
 
 
@@ -167,13 +175,8 @@ def test_a_rank_that_is_told_to_end_while_it_waits(tmp_path):
     os.kill(ranks.ranks[1].pid, signal.SIGSTOP)
     time.sleep(2)
     ranks.ranks[0].terminate()
-    try:
-        _, said = ranks.ranks[0].communicate(timeout=20)
-    finally:
-        for p in ranks.ranks:
-            p.kill()
-            p.wait()
-    assert ranks.ranks[0].returncode == 1 and "rank 0: ended by SIGTERM" in said and f"to go on from {path}" in said, said
+    code, _, said = ranks.end_of(0, 20)
+    assert code == 1 and "rank 0: ended by SIGTERM" in said and f"to go on from {path}" in said, said
 
 
 def test_a_rank_that_never_comes():

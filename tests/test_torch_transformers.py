@@ -15,6 +15,8 @@ from torch import nn  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern.torch._tensors import KEY  # noqa: E402
+from dnnkern.torch.functional.gated import ACTIVATIONS, gated  # noqa: E402
+from dnnkern.torch.functional.rotary import rotated  # noqa: E402
 
 pytestmark = pytest.mark.sized
 DEVICE = KEY.lower()
@@ -26,7 +28,7 @@ SHAPES = {
     "qwen2": ("Qwen2", {}), "qwen3": ("Qwen3", HEADS), "mistral": ("Mistral", {**HEADS, "sliding_window": 5}),
     "gemma": ("Gemma", HEADS), "gemma2": ("Gemma2", {**HEADS, "sliding_window": 5, "query_pre_attn_scalar": 8}),
     "gemma3": ("Gemma3Text", {**HEADS, "sliding_window": 5, "query_pre_attn_scalar": 8})}
-OURS = {"attention", "rms_norm", "rope", "gated activation", "cross_entropy_loss"}
+OURS = {"attention", "rms_norm", "rope", "gated", "cross_entropy_loss"}
 
 
 def made(name, attention="eager", **more):
@@ -88,7 +90,7 @@ def test_a_training_step(name, padded):
     dnnkern.torch.status(reset=True)
     found = passed(ours, given)
     rows = dnnkern.torch.status(reset=True)
-    assert {row.op for row in rows if row.ours} >= OURS | {"attention backward", "rms_norm backward", "gated activation backward"}
+    assert {row.op for row in rows if row.ours} >= OURS | {"attention backward", "rms_norm backward", "gated backward"}
     assert not [row for row in rows if not row.ours], rows
     assert_near(found, expected)
 
@@ -116,7 +118,7 @@ def test_generation(name, cache):
     expected = theirs.generate(**given, **options)
     dnnkern.torch.status(reset=True)
     found = ours.generate(**given, **options)
-    assert ran() >= {"attention", "rms_norm", "rope", "gated activation"}
+    assert ran() >= {"attention", "rms_norm", "rope", "gated"}
     assert torch.equal(found, expected)
     assert len(set(found[:, 11:].flatten().tolist())) > 3  # not one token again and again
 
@@ -351,11 +353,11 @@ def test_second_derivatives():
         return ops.attention(q, k, v, None, None, None, 0.5, True, -1, 2.0, 0.0)[0]
     gate, up, gamma = q.reshape(6, 4), k.reshape(6, 4), v.reshape(-1)[:4]
     assert torch.autograd.gradcheck(attend, (q, k, v)) and torch.autograd.gradgradcheck(attend, (q, k, v))
-    for function in ops.GATES:
-        assert torch.autograd.gradgradcheck(lambda a, b, f=function: ops.gated(a, b, f), (gate, up))
+    for function in ACTIVATIONS:
+        assert torch.autograd.gradgradcheck(lambda a, b, f=function: gated(a, b, f), (gate, up))
     assert torch.autograd.gradgradcheck(lambda x, g: ops.rms_norm(x, g, 1e-5)[0], (gate, gamma))
     angles = torch.randn(6, 2, dtype=torch.float64, device=DEVICE)
-    assert torch.autograd.gradgradcheck(lambda x: ops.rope(x, angles.cos(), angles.sin(), False), (gate,))
+    assert torch.autograd.gradgradcheck(lambda x: rotated(x, angles.cos(), angles.sin(), False, False), (gate,))
 
 
 def test_compiled():

@@ -18,6 +18,8 @@ from ._table import Refused
 from ._tensors import FLOATS, KEY
 from ._transformers_register import NAME
 from .functional._front import in_dtype
+from .functional.gated import ACTIVATIONS, gated
+from .functional.rotary import rotated
 
 _PLAIN = {torch.Tensor, nn.Parameter}
 _ERRORS = Refused, NotSupported, ValueError, TypeError
@@ -121,7 +123,7 @@ def _mlp_forward(cls, function):
     """down(activation(gate(x)) * up(x))."""
     def forward(self, x):
         gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj(_either("gated activation", lambda: ops.gated(gate, up, function), lambda: self.act_fn(gate) * up, gate, up))
+        return self.down_proj(_either("gated", lambda: gated(gate, up, function), lambda: self.act_fn(gate) * up, gate, up))
     return functools.update_wrapper(forward, cls.forward)
 
 
@@ -133,7 +135,7 @@ def _rope_forward(cls, _):
         def ours():
             half = cos.shape[-1] // 2  # the other half holds the same angles
             angles = [t[..., :half].unsqueeze(unsqueeze_dim) for t in (cos, sin)]
-            return ops.rope(q, *angles, False), ops.rope(k, *angles, False)
+            return rotated(q, *angles, False, False), rotated(k, *angles, False, False)
         return _either("rope", ours, lambda: theirs(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim), q, k, cos, sin)
     return _rebound_within(cls.forward, {_ROPE: rotate})
 
@@ -208,7 +210,7 @@ def _activation(act):
     """The name of the activation that a module computes."""
     x = torch.linspace(-6, 6, 97)
     found = act(x)
-    return next((name for name, function in ops.GATES.items() if torch.allclose(found, function(x), atol=1e-6)), None)
+    return next((name for name, function in ACTIVATIONS.items() if torch.allclose(found, function(x), atol=1e-6)), None)
 
 
 @_probe
@@ -350,7 +352,7 @@ def _swap(module):
             return "it does not compute down_proj(act_fn(gate_proj(x)) * up_proj(x))"
         option = _activation(module.act_fn)
         if option is None:
-            return f"its activation {type(module.act_fn).__name__} is none of {', '.join(ops.GATES)}"
+            return f"its activation {type(module.act_fn).__name__} is none of {', '.join(ACTIVATIONS)}"
     else:
         inner, option = _innermost(cls.forward), None
         if _ROPE not in getattr(inner, "__code__", cls.__init__.__code__).co_names or not _is_rope(inner.__globals__.get(_ROPE)):

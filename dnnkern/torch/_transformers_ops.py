@@ -1,14 +1,10 @@
-"""Operators that Hugging Face's models are made of, with gradients: attention with all that their layers ask for, RMS norm with weights of
-float32, rotary embedding, and a gated activation of two tensors."""
-import functools
-
+"""Operators that Hugging Face's models are made of, with gradients: attention with all that their layers ask for, and RMS norm with weights
+of float32."""
 import torch
 import torch.nn.functional as F
 
 import dnnkern
 
-from ..device.pointwise import Function
-from ..device.program import Program, Step
 from ._above import gradients
 from ._operator import operator
 from ._tensors import computed
@@ -42,62 +38,6 @@ rms_norm = operator(
     "transformers_rms_norm(Tensor x, Tensor gamma, float eps) -> (Tensor, Tensor)",
     lambda x, gamma, eps: dnnkern.rms_norm_fwd(x, gamma, eps=eps),
     lambda x, gamma, eps: (x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=computed(x))), "rms_norm", _rms_gradient)
-
-
-# ---- rotary embedding: linear in x, and its gradient is the inverse rotation
-
-def _rotate(x, cos, sin, inverse):
-    return (dnnkern.rope_bwd if inverse else dnnkern.rope_fwd)(x, cos, sin, out=torch.empty_like(x))
-
-
-def _rope_gradient(dy, mask, cos, sin, inverse):
-    return [rope(dy, cos, sin, not inverse), None, None]
-
-
-rope = operator("transformers_rope(Tensor x, Tensor cos, Tensor sin, bool inverse) -> Tensor", _rotate,
-                lambda x, cos, sin, inverse: torch.empty_like(x), "rope", _rope_gradient)
-
-
-# ---- activation(gate) * up
-
-GATES = {"swish": F.silu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
-"""PyTorch's functions of the activations."""
-
-
-@functools.cache
-def _program(function, dtype, backward):
-    """Loads (gate, up), or (dy, gate, up) for both gradients."""
-    short, compute = str(dtype).removeprefix("torch."), "float64" if dtype is torch.float64 else "float32"
-
-    def step(mode, *values):
-        return Step(Function.of(mode), values, compute=compute)
-    if not backward:
-        loads, steps, results = 2, [step(function, 0), step("mul", 2, 1)], [3]
-    else:
-        loads, results = 3, [4, 6]
-        steps = [step("mul", 0, 2), step(f"{function}_backward", 3, 1), step(function, 1), step("mul", 0, 5)]
-    return Program(((short, "matrix"),) * loads, tuple(steps), tuple((v, short, "matrix") for v in results), accumulators=0)
-
-
-def _gated(gate, up, function):
-    return dnnkern.fused_pointwise(_program(function, gate.dtype, False), [gate, up], out=torch.empty_like(gate))
-
-
-_gated_backward = operator(
-    "transformers_gated_backward(Tensor dy, Tensor gate, Tensor up, str function) -> (Tensor, Tensor)",
-    lambda dy, gate, up, function: dnnkern.fused_pointwise(
-        _program(function, gate.dtype, True), [dy, gate, up], out=(torch.empty_like(gate), torch.empty_like(up))),
-    lambda dy, gate, up, function: (torch.empty_like(gate), torch.empty_like(up)), "gated activation backward")
-
-
-def _gated_gradient(dy, mask, gate, up, function):
-    if torch.is_grad_enabled():
-        return gradients(lambda gate, up: GATES[function](gate) * up, (gate, up), dy)
-    return _wanted(mask, _gated_backward(dy, gate, up, function))
-
-
-gated = operator("transformers_gated(Tensor gate, Tensor up, str function) -> Tensor", _gated,
-                 lambda gate, up, function: torch.empty_like(gate), "gated activation", _gated_gradient)
 
 
 # ---- attention: the result is (B, S, H, E), as the models' layers take it

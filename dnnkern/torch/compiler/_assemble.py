@@ -1,4 +1,4 @@
-"""A traced program with its parts in position of its nodes."""
+"""A traced program in which parts are called instead of its nodes."""
 import contextlib
 import functools
 import heapq
@@ -12,7 +12,6 @@ from .._tensors import KEY
 from ._draft import Draft, Operand, View
 from ._parts import Part, Recipe, compiled
 from ._rules import RULES, VIEWS
-
 
 aten = torch.ops.aten
 
@@ -64,18 +63,23 @@ class Assembled:
     def _updates(self):
         """{node that copies a result to a tensor that the program was given: (the result, the tensor's node)} of those that need no copy:
         nothing else reads the tensor but the operation that makes the result."""
-        found = {}
+        found, readers = {}, {}
+        for op in self.draft.ops:
+            for o in op.inputs.values():
+                if isinstance(o, Operand):
+                    readers.setdefault(o.whole, []).append(op)
+        for node, wholes in self.reads.items():
+            for whole in wholes:
+                readers.setdefault(whole, []).append(node)
         for node in self.gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
             to, source = node.args[:2]
-            view = self.draft.values.get(source)
+            view, value = self.draft.values.get(source), to.meta["val"]
             if to.op != "placeholder" or not isinstance(view, View) or view.whole.maker is None or node.users:
                 continue
-            whole, value, given = view.whole, to.meta["val"], self.draft.values[to]
-            readers = [op for op in self.draft.ops for o in op.inputs.values() if isinstance(o, Operand) and o.whole is given.whole]
-            others = [n for n, wholes in self.reads.items() if n is not node and given.whole in wholes]
-            if readers == [whole.maker] and not others and (view.shape, view.strides) == (tuple(value.shape), tuple(value.stride())) \
-                    and self._as_tensor(whole) == (view.shape, view.strides, value.dtype):
-                found[node] = whole, to
+            like = tuple(value.shape), tuple(value.stride())
+            alone = readers[self.draft.values[to].whole] == [view.whole.maker, node]
+            if alone and (view.shape, view.strides) == like and self._as_tensor(view.whole) == (*like, value.dtype):
+                found[node] = view.whole, to
         return found
 
     # ---- which operations run together
@@ -122,17 +126,17 @@ class Assembled:
             found = {("part", of_op[w.maker]) for w in wholes if w.maker is not None}
             found |= {("node", w.node) for w in wholes if w.maker is None} | {("node", n) for n in nodes}
             waits[item] = {other for other in found if other in position or other[0] == "part" or other[1] in self.reads} - {item}
-        return self._emitted(_in_order(items, waits, position), groups)
+        return self._emitted(_in_order(items, waits, position), groups, of_op)
 
-    def _emitted(self, order, groups):
+    def _emitted(self, order, groups, of_op):
         """The program, in which parts are called."""
         graph, old = torch.fx.Graph(), self.gm.graph
         made, memory = {}, {}  # {node of the program: node}, {Whole: node}
-        counters, calls = _counters(self.gm.graph), []
+        counters, calls = _counters(old), []
         for node in old.find_nodes(op="placeholder"):
             made[node] = graph.node_copy(node)
         outside = {w for k, group in enumerate(groups) for op in group for o in op.inputs.values()
-                   if isinstance(o, Operand) and (w := o.whole).maker is not None and w.maker not in set(group)} | self.stored
+                   if isinstance(o, Operand) and (w := o.whole).maker is not None and of_op[w.maker] != k} | self.stored
 
         def value(node):
             if node not in made:
@@ -169,10 +173,9 @@ class Assembled:
 
     def _in_place(self, recipe):
         """{index of an output: index of the input whose memory it is written to}"""
-        at = {self.draft.values[to].whole: k for k, o in enumerate(recipe.inputs) for _, to in self.updates.values()
-              if o.whole is self.draft.values[to].whole}
-        return {recipe.outputs.index(whole): at[self.draft.values[to].whole] for whole, to in self.updates.values()
-                if whole in recipe.outputs}
+        at = {o.whole: k for k, o in enumerate(recipe.inputs)}
+        targets = {whole: self.draft.values[to].whole for whole, to in self.updates.values()}
+        return {k: at[targets[whole]] for k, whole in enumerate(recipe.outputs) if whole in targets}
 
     def _note(self, node, ours):
         """Tell who computes a node that is left; what only takes results apart is not told of."""

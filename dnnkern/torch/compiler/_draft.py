@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from ._shapes import are_same, expanded, in_dims, padded, row_major
+from ...host.tensor import packed_strides
+from ._shapes import are_same, expanded, in_dims, padded
 
 RANK = 3
 """The least rank of operations' dims: products have a batch."""
@@ -192,7 +193,7 @@ class Draft:
     def dims_for(self, views, shape, strides):
         """The dims in which operations on operands that broadcast to a shape, with a result of these strides, find their neighbours."""
         candidates = [s.whole.dims for s in views if s.whole.maker is not None]
-        if len(shape) == RANK and are_same(shape, strides, row_major(shape)):
+        if len(shape) == RANK and are_same(shape, strides, packed_strides(shape)):
             rows = 1, math.prod(shape[:-1]), shape[-1]  # as products have them
             candidates = [rows, *candidates]
         for dims in candidates:

@@ -7,6 +7,7 @@ import math
 import torch
 
 from ._draft import Left, Operand, Whole
+from ._shapes import packed_like
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -163,7 +164,7 @@ def rule_of(expression):
     """The rule of an operator whose arguments make an expression."""
     def rule(draft, node):
         value = draft.meta(node)
-        of = expression(*node.args, **{key: v for key, v in node.kwargs.items()})
+        of = expression(*node.args, **node.kwargs)
         return _evaluated(draft, node, of, value)
     return rule
 
@@ -195,7 +196,7 @@ def _evaluated(draft, node, of, value):
         if target is None:
             given = [o for o in inputs.values() if isinstance(o, Operand)]
             own = tuple(max(o.dims[k] for o in given) for k in range(len(dims)))
-            target = Whole(own, _ordered(own, whole.strides), torch.bool if name in TRUTH else inner)
+            target = Whole(own, packed_like(own, whole.strides), torch.bool if name in TRUTH else inner)
         draft.add(name, inputs, target, **attributes)
         return Operand(target, target.dims, target.strides)
     made(of if isinstance(of, tuple) else ("identity", of), whole)
@@ -203,15 +204,6 @@ def _evaluated(draft, node, of, value):
 
 
 TRUTH = {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or", "logical_not"}
-
-
-def _ordered(dims, strides):
-    """Packed strides in the order of others."""
-    found, step = [0] * len(dims), 1
-    for axis in sorted(range(len(dims)), key=lambda k: (strides[k], -k)):
-        found[axis] = step
-        step *= dims[axis]
-    return tuple(found)
 
 
 def _leaves(draft, e, found):

@@ -3,10 +3,11 @@ import math
 
 import torch
 
+from ...host.tensor import packed_strides
 from ..ops import rms_norm
 from . import _pointwise
 from ._draft import Left, Operand, Whole
-from ._shapes import in_dims, padded, row_major
+from ._shapes import in_dims, padded
 
 aten = torch.ops.aten
 
@@ -45,7 +46,7 @@ def _product(draft, node, a, b, inner=False):
     shape, strides = padded(tuple(value.shape), tuple(value.stride()), 3)
     whole, view = draft.result(node, shape)
     if inner:
-        whole = Whole(shape, row_major(shape), torch.float64 if a.whole.dtype is torch.float64 else torch.float32)
+        whole = Whole(shape, packed_strides(shape), torch.float64 if a.whole.dtype is torch.float64 else torch.float32)
     draft.add("matmul", dict(zip("AB", operands)), whole)
     return whole, view
 

@@ -57,12 +57,12 @@ def padded(dims, strides, rank):
     return (1,) * missing + tuple(dims), (0,) * missing + tuple(strides)
 
 
-def row_major(dims):
-    """Packed strides with the last dim fastest."""
-    found, step = [], 1
-    for n in reversed(dims):
-        found.insert(0, step)
-        step *= n
+def packed_like(dims, strides):
+    """Packed strides of dims, in the order of other strides."""
+    found, step = [0] * len(dims), 1
+    for axis in sorted(range(len(dims)), key=lambda k: (strides[k], -k)):
+        found[axis] = step
+        step *= dims[axis]
     return tuple(found)
 
 

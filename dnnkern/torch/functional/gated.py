@@ -43,11 +43,11 @@ def _run_gradients(dy, gate, up, activation, out):
     return out
 
 
-_ACTIVATIONS = {"swish": F.silu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
+ACTIVATIONS = {"swish": F.silu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
 
 
 def _pytorchs(gate, up, activation):
-    return _ACTIVATIONS[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
 
 
 def _fake_both(dy, gate, up, activation):
@@ -68,8 +68,8 @@ def _gradient(dy, wanted, gate, up, activation):
     return _both(dy, gate, up, activation)
 
 
-_gated = operator("gated(Tensor gate, Tensor up, str activation) -> Tensor", _run, lambda gate, up, activation: gate.new_empty(gate.shape),
-                  "gated", _gradient, batch=leading("gate", "up"))
+gated = operator("gated(Tensor gate, Tensor up, str activation) -> Tensor", _run, lambda gate, up, activation: gate.new_empty(gate.shape),
+                 "gated", _gradient, batch=leading("gate", "up"))
 
 
 # ---- of halves of one array: its gradient is one array, too
@@ -111,7 +111,7 @@ def _glu(name, gate, up, dim, activation):
     one_dtype(gate, up)
     if gate.numel() == 0:
         raise Refused("no elements")
-    return _halves(gate, activation, dim) if up is None else _gated(gate, up, activation)
+    return _halves(gate, activation, dim) if up is None else gated(gate, up, activation)
 
 
 def _composition(activation):

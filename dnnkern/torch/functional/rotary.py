@@ -16,17 +16,17 @@ def _kernel(x, cos, sin, interleaved, inverse):
 
 
 def _gradient(dy, wanted, cos, sin, interleaved, inverse):
-    return [_rope(dy, cos, sin, interleaved, not inverse)]
+    return [rotated(dy, cos, sin, interleaved, not inverse)]
 
 
-_rope = operator("rope(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool inverse) -> Tensor", _kernel,
-                 lambda x, *_: torch.empty_like(x), "rope", _gradient, batch=leading("x"))
+rotated = operator("rope(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool inverse) -> Tensor", _kernel,
+                   lambda x, *_: torch.empty_like(x), "rope", _gradient, batch=leading("x"))
 
 
 def _composition(input, cos, sin, *, interleaved=False):
     x, count = input.to(computed(input)), 2 * cos.shape[-1]
-    rotated, rest = x[..., :count], x[..., count:]
-    a, b = (rotated[..., ::2], rotated[..., 1::2]) if interleaved else rotated.chunk(2, -1)
+    turned, rest = x[..., :count], x[..., count:]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
     pair = a * cos - b * sin, b * cos + a * sin
     done = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([done, rest], -1).to(input.dtype)
@@ -73,4 +73,4 @@ def rope(input, cos, sin, *, interleaved=False):
         raise Refused("cosines that need a gradient or are integers, or no elements")
     wide = torch.float32 if input.dtype.itemsize == 2 else input.dtype
     cos, sin = [t if t.dtype in (wide, input.dtype) and t.dtype is cos.dtype else t.to(wide) for t in (cos, sin)]
-    return _rope(input, cos, sin, interleaved, False)
+    return rotated(input, cos, sin, interleaved, False)
