@@ -25,8 +25,8 @@ rotated = operator("rope(Tensor x, Tensor cos, Tensor sin, bool interleaved, boo
 
 def _composition(input, cos, sin, *, interleaved=False):
     x, count = input.to(computed(input)), 2 * cos.shape[-1]
-    turned, rest = x[..., :count], x[..., count:]
-    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    part, rest = x[..., :count], x[..., count:]
+    a, b = (part[..., ::2], part[..., 1::2]) if interleaved else part.chunk(2, -1)
     pair = a * cos - b * sin, b * cos + a * sin
     done = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([done, rest], -1).to(input.dtype)
