@@ -178,7 +178,7 @@ def test_under_functional_transforms():
     dnnkern.torch.status(reset=True)
     found = torch.func.grad(lambda w: torch.func.functional_call(model.model.layers[0].mlp, w, (x,)).square().sum())(weights)
     assert [(row.op, row.ours, row.why) for row in dnnkern.torch.status(reset=True)] == [
-        ("gated activation", False, "under torch.func, or in a second derivative")]
+        ("gated", False, "under torch.func, or in a second derivative")]
     for name, p in mlp.named_parameters():
         assert (found[name] - p.grad).abs().max() <= 2e-5 * p.grad.abs().max(), name
 
@@ -373,7 +373,7 @@ def test_compiled():
         return graph
     compiled = torch.compile(model.model.layers[0].mlp, backend=seen)
     x = torch.randn(2, 3, SIZES["hidden_size"], device=DEVICE)
-    assert torch.allclose(compiled(x), model.model.layers[0].mlp(x), atol=1e-5) and graphs == ["dnnkern.transformers_gated.default"]
+    assert torch.allclose(compiled(x), model.model.layers[0].mlp(x), atol=1e-5) and graphs == ["dnnkern.gated.default"]
     model.compile(backend="aot_eager")
     assert_near(passed(model, given), expected)
     torch._dynamo.reset()
