@@ -36,10 +36,12 @@ class Compiled(Bench):
     def by(self, who):
         """() -> the program, whose model is compiled."""
         def make():
-            program = self.made()
+            torch, program = self.torch, self.made()
             if who != "eager":
                 from dnnkern.torch.compiler import backend
-                program.model.compile(backend=backend if who == "ours" else "inductor", mode=self.args.mode)
+                # `model.compile()` would leave the frame of an `nn.Sequential` to Python, and compile its layers one by one
+                program.model.forward = torch.compile(program.model.forward, fullgraph=True, mode=self.args.mode,
+                                                      backend=backend if who == "ours" else "inductor")
             return program
         return make
 

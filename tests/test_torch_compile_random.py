@@ -51,7 +51,8 @@ class Program:
         one = pick.choice([k for k in known if self.shapes[k]] + [len(self.shapes) - 1] * 3) if self.shapes[-1] else pick.choice(
             [k for k in known if self.shapes[k]])
         shape = self.shapes[one]
-        kind = pick.choice(("unary", "unary", "binary", "binary", "binary", "reduced", "product", "softmax", "norm", "view", "view"))
+        kind = pick.choice(("unary", "unary", "binary", "binary", "binary", "reduced", "product", "softmax", "norm", "view", "view",
+                            "joined"))
         if kind == "binary":
             like = [k for k in known if _broadcasts(shape, self.shapes[k])]
             return self._add(pick.choice(BINARY), one, pick.choice(like))
@@ -70,6 +71,10 @@ class Program:
             if weight:
                 k = pick.choice(weight)
                 return self._add(lambda x, w: F.layer_norm(x, x.shape[-1:], w, w * 0.5), one, k)
+        if kind == "joined":
+            axis, join = pick.randrange(len(shape)), pick.choice((torch.cat, torch.stack) if len(shape) < 4 else (torch.cat,))
+            like = pick.choice([k for k in known if self.shapes[k] == shape])
+            return self._add(lambda x, y: join([x, y * 2, x], axis)[..., :5], one, like)
         if kind == "view":
             views = [lambda x: x.transpose(0, -1), lambda x: x.flatten(0, -2) if x.dim() > 1 else x[None], lambda x: x[..., ::2],
                      lambda x: x.reshape(-1), lambda x: x[1:] if x.shape[0] > 1 else x[None], lambda x: x.unsqueeze(1)]

@@ -11,7 +11,7 @@ from ._rows import rows_launch, rows_refusal
 from ._stages import finish_launch, workspace_bytes
 
 # Elements of a result below which there is nothing to divide.
-LEAST = 4096
+LEAST = 512
 DEPENDENT = (9, 0)  # compute capability from which the second launch is prepared while the first runs
 
 

@@ -3,13 +3,16 @@ import contextlib
 import functools
 import heapq
 import operator
+from collections import defaultdict
 
 import torch
 
 from .._overrides import _caller
 from .._table import table
 from .._tensors import KEY
+from ..ops import attention
 from ._draft import Draft, Operand, View
+from ._joined import concatenations, joined
 from ._parts import Part, Recipe, compiled
 from ._rules import RULES, VIEWS
 
@@ -29,8 +32,11 @@ class Assembled:
 
     def __init__(self, gm):
         self.gm, self.device = gm, _device_of(gm)
+        concatenations(gm.graph)
         self.draft, self.left, self.parts = Draft(gm.graph, RULES, VIEWS, self.device), {}, []
-        self.reads = {node: self._read_by(node) for node in gm.graph.nodes if self._is_computed(node) or node.op == "output"}
+        self.draft.fold(self._readers(self._reads()))
+        self.joined = joined(self.draft, gm.graph, self._readers(self._reads()))
+        self.reads = self._reads()
         self.stored = self._stored()
         self.updates = self._updates()
         with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
@@ -47,9 +53,24 @@ class Assembled:
         is_given = node.op in ("output", "placeholder") or node in self.draft.aliases
         return not (is_given or _wholes(self.draft.values.get(node), True))
 
+    def _reads(self):
+        """{node that is computed by itself, or the output: memory that it reads}"""
+        return {node: self._read_by(node) for node in self.gm.graph.nodes if self._is_computed(node) or node.op == "output"}
+
     def _read_by(self, node):
         """Memory that something other than an operation of the graph reads."""
         return {w for n in node.all_input_nodes for w in self._under(n)}
+
+    def _readers(self, reads):
+        """{memory: the operations and other nodes that read it}"""
+        found = defaultdict(list)
+        for op in self.draft.ops:
+            for whole in {o.whole for o in op.inputs.values() if isinstance(o, Operand)}:
+                found[whole].append(op)
+        for node, wholes in reads.items():
+            for whole in wholes:
+                found[whole].append(node)
+        return found
 
     def _under(self, node):
         return _wholes(self.draft.values.get(node))
@@ -63,14 +84,7 @@ class Assembled:
     def _updates(self):
         """{node that copies a result to a tensor that the program was given: (the result, the tensor's node)} of those that need no copy:
         nothing else reads the tensor but the operation that makes the result."""
-        found, readers = {}, {}
-        for op in self.draft.ops:
-            for o in op.inputs.values():
-                if isinstance(o, Operand):
-                    readers.setdefault(o.whole, []).append(op)
-        for node, wholes in self.reads.items():
-            for whole in wholes:
-                readers.setdefault(whole, []).append(node)
+        found, readers = {}, self._readers(self.reads)
         for node in self.gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
             to, source = node.args[:2]
             view, value = self.draft.values.get(source), to.meta["val"]
@@ -149,19 +163,45 @@ class Assembled:
 
         def base(whole):
             return memory[whole] if whole.maker is not None else value(whole.node)
+
+        def joint(node):
+            """The memory of a concatenation whose pieces are written to it."""
+            if node not in made:
+                view, like = self.draft.values[node], {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
+                made[node] = graph.call_function(torch.empty_strided, (view.shape, view.strides), like)
+            return made[node]
+
+        def left(node):
+            """What a node becomes that is computed by itself."""
+            homes = {user.args[1]: w for user in node.users if (w := self._at_home(user)) is not None}
+            if homes:
+                outs = [k in homes and graph.call_function(torch.as_strided, (
+                    joint(homes[k].home[0]), homes[k].dims, homes[k].strides, homes[k].home[1])) or None for k in range(3)]
+                self._note(node, True)
+                return graph.call_function(attention.backward_into, (outs, *torch.fx.map_arg(node.args, value)))
+            copied = graph.node_copy(node, value)
+            by = overridden(node.target, self.device)
+            if by is not None:
+                copied.target = by
+            self._note(node, by)
+            return copied
         for kind, what in order:
             if what in self.updates or what in counters:
                 continue
+            if what in self.joined:
+                if self.joined[what]:
+                    self.left[what] = "PyTorch", f"{len(self.joined[what])} of its pieces are copied"
+                for x, first in self.joined[what]:
+                    like = tuple(x.meta["val"].shape), self.draft.values[what].strides, first
+                    graph.call_function(aten.copy_.default, (graph.call_function(torch.as_strided, (joint(what), *like)), value(x)))
+                continue
             if kind == "node":
-                made[what] = graph.node_copy(what, value)
-                by = overridden(what.target, self.device)
-                if by is not None:
-                    made[what].target = by
-                self._note(what, by)
+                made[what] = left(what)
                 continue
             recipe = Recipe(groups[what], outside)
             part = Part(recipe, [self._as_tensor(w) for w in recipe.outputs], self.device, self._in_place(recipe))
-            call = graph.create_node("call_function", _unbuilt, tuple(base(o.whole) for o in recipe.inputs), name=f"part{len(self.parts)}")
+            given = [base(o.whole) for o in recipe.inputs] + [joint(w.home[0]) for w in recipe.outputs if w.home]
+            call = graph.create_node("call_function", _unbuilt, tuple(given), name=f"part{len(self.parts)}")
             self.parts.append(part)
             calls.append(call)
             for k, w in enumerate(recipe.outputs):
@@ -170,6 +210,11 @@ class Assembled:
             graph.call_function(torch._foreach_add_, ([value(t) for t in tensors], step))
         graph.output(torch.fx.map_arg(old.output_node().args[0], value))
         return graph, calls
+
+    def _at_home(self, node):
+        """The memory of a node's value that lies in a concatenation's, or None."""
+        view = self.draft.values.get(node)
+        return view.whole if isinstance(view, View) and view.whole.node is node and view.whole.home else None
 
     def _in_place(self, recipe):
         """{index of an output: index of the input whose memory it is written to}"""

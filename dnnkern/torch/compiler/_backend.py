@@ -1,6 +1,6 @@
 """The backend of `torch.compile`: from Dynamo's graphs to functions."""
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext, TracingContext
 
@@ -65,18 +65,23 @@ def _compiled(program, kind, traced):
     def make(traced):
         made = Assembled(traced)
         program.add(kind, made)
-        run = make_boxed_func(made.module.forward)
-        return _on(made.device, run) if made.device.type == "cuda" else run
+        return _boxed(made.module.forward, made.device)
     return shaped(make, traced) if is_symbolic(traced) else make(traced)
 
 
-def _on(device, run):
-    """The function with this GPU as the current one, on which parts allocate."""
-    def guarded(inputs):
+def _boxed(forward, device):
+    """The function of a list, which it empties as PyTorch's callers expect, with a GPU as the current one, on which parts allocate."""
+    def on_host(inputs):
+        given = tuple(inputs)
+        inputs.clear()
+        return forward(*given)
+
+    def on_gpu(inputs):
         with torch.cuda._DeviceGuard(device.index):
-            return run(inputs)
-    guarded._boxed_call = True
-    return guarded
+            return on_host(inputs)
+    run = on_gpu if device.type == "cuda" else on_host
+    run._boxed_call = True
+    return run
 
 
 def _codes():

@@ -29,13 +29,14 @@ class Whole:
     """Memory, as an operation or something else of the program has written it.
 
     `node` is the program's that it is the value of, None of what lies between operations of one node; `maker` the `Op`, None of what is
-    given.
+    given. `home`: (the concatenation in whose memory it lies, its first element there), None of what has memory of its own.
     """
     dims: tuple
     strides: tuple
     dtype: torch.dtype
     node: object = None
     maker: object = None
+    home: tuple = None
 
 
 class View(NamedTuple):
@@ -150,6 +151,18 @@ class Draft:
         view, tensor = of
         first = view.first + value.storage_offset() - tensor.storage_offset()
         return View(view.whole, tuple(value.shape), tuple(value.stride()), first)
+
+    def fold(self, readers):
+        """Let operations make what a cast, or a copy of the same order, makes of their results, if nothing else reads those."""
+        for op in [op for op in self.ops if op.method == "identity" and isinstance(op.inputs["input"], Operand)]:
+            o, (copy,) = op.inputs["input"], op.results
+            whole = o.whole
+            is_same = o.is_whole and copy.dims == whole.dims and are_same(copy.dims, copy.strides, whole.strides)
+            if is_same and readers[whole] == [op] and whole.dtype.is_floating_point and copy.dtype.is_floating_point:
+                copy.maker = whole.maker
+                copy.maker.results = tuple(copy if w is whole else w for w in copy.maker.results)
+                copy.maker.nodes += op.nodes
+                self.ops.remove(op)
 
     # ---- what rules ask for
 

@@ -36,7 +36,7 @@ class Recipe:
 
     def __init__(self, ops, stored):
         self.ops, self.inputs, self.outputs, self.names = ops, [], [], {}
-        self.kinds, words = {}, []
+        self.kinds, self.unrounded, words = {}, set(), []
         made = {w for op in ops for w in op.wholes}
         readers = Counter(o.whole for op in ops for o in op.inputs.values() if self._is_inside(o, made))
         for op in ops:
@@ -51,13 +51,13 @@ class Recipe:
                 if w is None:
                     words.append("-")
                     continue
-                self.names[w], kind = f"t{len(self.names)}", DTYPES[w.dtype]
+                self.names[w], self.kinds[w] = f"t{len(self.names)}", DTYPES[w.dtype]
                 if w in stored:
                     self.outputs.append(w)
-                elif kind in _SHORT and readers[w] == 1:
-                    kind = "FLOAT"  # rounded where it is stored
-                self.kinds[w] = kind
-                words.append(f"{self.names[w]}: {w.dims} {w.strides} {kind} {w in stored}")
+                    words.append(f"{self.output_alignment(w)}")
+                elif self.kinds[w] in _SHORT and readers[w] == 1:
+                    self.unrounded.add(w)
+                words.append(f"{self.names[w]}: {w.dims} {w.strides} {self.kinds[w]} {w in stored}")
         self.key = "\n".join(words)
 
     @staticmethod
@@ -73,8 +73,13 @@ class Recipe:
         """Of an operand's address, in bytes, if its memory's is a multiple of 16."""
         return math.gcd(o.first * o.whole.dtype.itemsize, 16)
 
-    def graph(self):
-        """(graph, {name: tensor})"""
+    @staticmethod
+    def output_alignment(w):
+        """Of an output's address, likewise."""
+        return math.gcd(w.home[1] * w.dtype.itemsize, 16) if w.home else 16
+
+    def graph(self, rounds=False):
+        """(graph, {name: tensor}); `rounds`: results of 16 bits that one operation reads are rounded, too."""
         g = cudnn.pygraph(io_data_type=data_type.FLOAT, intermediate_data_type=data_type.FLOAT, compute_data_type=data_type.FLOAT)
         known = {}
         for o in self.inputs:
@@ -88,10 +93,11 @@ class Recipe:
             results = getattr(g, op.method)(**arguments, **op.attributes, compute_data_type=data_type[op.compute], name=str(k))
             for w, t in zip(op.results, results if isinstance(results, list) else [results]):
                 if w is not None:
-                    t.set_dim(w.dims).set_stride(_packed_where_one(w.dims, w.strides)).set_data_type(data_type[self.kinds[w]])
+                    t.set_dim(w.dims).set_stride(_packed_where_one(w.dims, w.strides)).set_data_type(
+                        data_type["FLOAT" if w in self.unrounded and not rounds else self.kinds[w]])
                     known[self.names[w]] = t.set_name(self.names[w])
                     if w in self.outputs:
-                        t.set_output(True)
+                        t.set_output(True).set_alignment(self.output_alignment(w))
         return g, known
 
 
@@ -105,12 +111,20 @@ class Kernels:
     """A recipe's plan for one device, which `compiled` builds."""
 
     def __init__(self, recipe):
-        self.graph, known = recipe.graph()
-        self.graph.build()
-        self.graph.create_execution_plans([cudnn.heur_mode.A])
+        self.graph, known, self.plan = self._planned(recipe, False)
+        if recipe.unrounded and len(self.plan.steps) > 1:  # what lies between kernels takes half as many bytes
+            graph, others, plan = self._planned(recipe, True)
+            if plan.seconds < self.plan.seconds:
+                self.graph, known, self.plan = graph, others, plan
         self.inputs, self.outputs = ([known[recipe.names[x]].get_uid() for x in some] for some in (recipe.inputs, recipe.outputs))
-        self.plan, self.is_built = self.graph._known("torch.compile").first(), False
-        self.workspace = self.plan.workspace
+        self.is_built, self.workspace = False, self.plan.workspace
+
+    @staticmethod
+    def _planned(recipe, rounds):
+        graph, known = recipe.graph(rounds)
+        graph.build()
+        graph.create_execution_plans([cudnn.heur_mode.A])
+        return graph, known, graph._known("torch.compile").first()
 
     def build(self):
         """Compile what is not compiled, and load it."""
@@ -159,7 +173,8 @@ def compiled(parts):
 
 
 class Part:
-    """A call of a part: takes the memory of its inputs, returns its outputs.
+    """A call of a part: takes the memory of its inputs and of the concatenations in which outputs lie, returns its outputs, and such
+    memory for those.
 
     Parameters
     ----------
@@ -180,6 +195,8 @@ class Part:
         self.odd = [recipe.alignment(o) - 1 for o in recipe.inputs]
         self.nodes = [node for op in recipe.ops for node in op.nodes]
         self.single = len(results) == 1
+        at_home = [k for k, w in enumerate(recipe.outputs) if w.home]
+        self.homes = {k: (len(recipe.inputs) + n, recipe.outputs[k].home[1]) for n, k in enumerate(at_home)}
 
     def build(self):
         """Make `call`, which takes the tensors whose memory its inputs are, and returns its output, or a tuple of several."""
@@ -190,14 +207,16 @@ class Part:
         """A function of as many tensors as there are inputs, in which nothing is looked up that is known: it is called for each kernel."""
         executable, order = self.kernels.executable(self.in_place)
         inputs, outputs = (range(len(some)) for some in (self.recipe.inputs, self.results))
-        lines = [f"def call({', '.join(f't{k}' for k in inputs)}):"]
+        tensors = ", ".join(f"t{k}" for k in range(len(inputs) + len(self.homes)))
+        lines = [f"def call({tensors}):"]
         lines += [f"    a{k} = t{k}.data_ptr()" + f" + {self.firsts[k]}" * bool(self.firsts[k]) for k in inputs]
         lines.append(f"    if {' or '.join(f'a{k} & {self.odd[k]}' for k in inputs)}:")
-        lines.append(f"        return aligned({', '.join(f't{k}' for k in inputs)})")
-        for k, (shape, strides, _) in enumerate(self.results):
-            made = f"t{self.in_place[k]}" if k in self.in_place else f"empty({tuple(shape)}, {tuple(strides)}, dtype{k})"
-            lines.append(f"    y{k} = {made}")
-        values = [f"a{k}" for k in inputs] + [f"y{k}.data_ptr()" for k in outputs]
+        lines.append(f"        return aligned({tensors})")
+        given, addresses = {**self.in_place, **{k: slot for k, (slot, _) in self.homes.items()}}, {}
+        for k, (shape, strides, dtype) in enumerate(self.results):
+            lines.append(f"    y{k} = " + (f"t{given[k]}" if k in given else f"empty({tuple(shape)}, {tuple(strides)}, dtype{k})"))
+            addresses[k] = f"y{k}.data_ptr()" + (f" + {self.homes[k][1] * dtype.itemsize}" if k in self.homes else "")
+        values = [f"a{k}" for k in inputs] + [addresses[k] for k in outputs]
         values = [values[k] for k in order]
         if self.kernels.workspace:
             lines.append(f"    workspace = empty(({self.kernels.workspace},), (1,), uint8)")
@@ -231,11 +250,15 @@ class Part:
         def call(*tensors):
             if any((t.data_ptr() + first) & mask for t, first, mask in zip(tensors, self.firsts, self.odd)):
                 return self._aligned(*tensors)
-            outputs = [torch.empty_strided(shape, strides, dtype=dtype) if k not in self.in_place else tensors[self.in_place[k]]
+            given = {**self.in_place, **{k: slot for k, (slot, _) in self.homes.items()}}
+            outputs = [torch.empty_strided(shape, strides, dtype=dtype) if k not in given else tensors[given[k]]
                        for k, (shape, strides, dtype) in enumerate(self.results)]
             pack = {uid: t.detach().as_strided(o.dims, o.strides, t.storage_offset() + o.first)
                     for uid, t, o in zip(kernels.inputs, tensors, recipe.inputs)}
             pack.update(zip(kernels.outputs, outputs))
+            for k, (slot, first) in self.homes.items():
+                w = recipe.outputs[k]
+                pack[kernels.outputs[k]] = tensors[slot].as_strided(w.dims, w.strides, tensors[slot].storage_offset() + first)
             kernels.graph.execute(pack, torch.empty(max(kernels.workspace, 1), dtype=torch.uint8))
             for out, given in self.copied.items():
                 tensors[given].copy_(outputs[out])

@@ -52,14 +52,23 @@ def _fake(q, k, v, mask, dropout, seed, causal, scale, choice):
     return o, q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
 
 
-def _backward(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice):
+def _backward(*given):
+    return backward_into((None,) * 3, *given)
+
+
+def backward_into(out, dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice):
+    """The gradients of `backward`, in memory that is given; None: in memory of their own."""
     more = {"bias_gradient": False} if mask is not None and mask.dtype is not torch.bool else {}
-    out = _fake_gradients(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice)
+    out = tuple(_gradient_like(x, choice, of_keys) if y is None else y for y, (x, of_keys) in zip(out, _gradients_of(q, k, v)))
     return dnnkern.sdpa_bwd(dy, q, k, v, o, lse, **_options(mask, dropout, seed, causal, scale), **more, out=out)
 
 
+def _gradients_of(q, k, v):
+    return (q, False), (k, k.shape[1] == q.shape[1]), (v, False)
+
+
 def _fake_gradients(dy, q, k, v, o, lse, mask, dropout, seed, causal, scale, choice):
-    return _gradient_like(q, choice), _gradient_like(k, choice, k.shape[1] == q.shape[1]), _gradient_like(v, choice)
+    return tuple(_gradient_like(x, choice, of_keys) for x, of_keys in _gradients_of(q, k, v))
 
 
 def _backward_of_bias(dy, q, k, v, o, lse, bias, dropout, seed, causal, scale, choice):
