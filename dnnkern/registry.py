@@ -55,6 +55,8 @@ def declare(operation, family):
 
 def operation_of(op):
     """The front end of an operation."""
+    if op in _operations:
+        return _operations[op]
     for family in sorted(families(), key=lambda f: not op.startswith(f)):
         if op not in _operations:
             importlib.import_module(f"{__package__}.{family}")

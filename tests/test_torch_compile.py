@@ -239,10 +239,13 @@ def test_every_call(call):
         pytest.skip("Dynamo takes recurrent networks apart only where it is told to")
     if call.id.startswith("grouped") and DEVICE == "cpu":
         pytest.skip("PyTorch traces products of groups for GPUs alone")
+    if call.id == "ctc_loss-cudnn" and DEVICE == "cuda":
+        pytest.skip("PyTorch does not trace cuDNN's")
+    dtype = "bfloat16" if call.id.startswith("grouped") else "float32"  # PyTorch traces no others
     way = call.ways[len(call.id) % len(call.ways)]
-    theirs = pytorchs(call, tensors(call, way, "float32"))
+    theirs = pytorchs(call, tensors(call, way, dtype))
     taken = replace(call, function=torch.compile(call.function, backend=backend))
-    for kind, ours, others in zip(("result", "gradient"), results(taken, tensors(call, way, "float32")), theirs):
+    for kind, ours, others in zip(("result", "gradient"), results(taken, tensors(call, way, dtype)), theirs):
         for k, (x, y) in enumerate(zip(ours, others, strict=True)):
             assert (x is None) == (y is None)
             if y is not None:

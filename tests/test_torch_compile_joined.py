@@ -53,7 +53,7 @@ def turned(x, w):
 
 
 def stacked(x, w):
-    return torch.stack([x @ w, (x @ w).exp(), x.sum(-1, keepdim=True) * w.mean(0)], 1).cos()
+    return torch.stack([x @ w, (x @ w).tanh(), x.sum(-1, keepdim=True) * w.mean(0)], 1).cos()
 
 
 def read_twice(x, w):
@@ -158,8 +158,7 @@ def test_inputs_are_given_up():
     """As PyTorch's callers expect of a function of a list."""
     given = [made(3), made(3)]
     a, b = given
-    assert _boxed(lambda x, y: x + y, torch.device(DEVICE))(given) is not None
-    assert given == []
+    assert torch.equal(_boxed(lambda x, y: x + y, a.device)(given), a + b) and given == []
 
 
 @pytest.mark.parametrize("dims, strides, shape, old, new, expected", [

@@ -197,6 +197,8 @@ class Assembled:
                 continue
             if kind == "node":
                 made[what] = left(what)
+                if self._has_strides_to_check(what):
+                    made[what] = graph.call_function(_as_traced, (made[what], what.meta["val"].stride()))
                 continue
             recipe = Recipe(groups[what], outside)
             part = Part(recipe, [self._as_tensor(w) for w in recipe.outputs], self.device, self._in_place(recipe))
@@ -210,6 +212,13 @@ class Assembled:
             graph.call_function(torch._foreach_add_, ([value(t) for t in tensors], step))
         graph.output(torch.fx.map_arg(old.output_node().args[0], value))
         return graph, calls
+
+    def _has_strides_to_check(self, node):
+        """Whether the strides of what an operator makes are not sure: kernels do not always keep to what was traced."""
+        of = node.args[0] if node.target is operator.getitem else node
+        is_operator = isinstance(of.target, torch._ops.OpOverload) and not of.target._schema.is_mutable and not of.target.is_view
+        value = node.meta.get("val")
+        return is_operator and isinstance(value, torch.Tensor) and value.dim() > 1 and self._at_home(node) is None
 
     def _at_home(self, node):
         """The memory of a node's value that lies in a concatenation's, or None."""
@@ -242,6 +251,13 @@ class Assembled:
         if (shape, strides) == (view.shape, view.strides) and not view.first:
             return node
         return graph.call_function(torch.as_strided, (node, view.shape, view.strides, view.first))
+
+
+def _as_traced(x, strides):
+    """A tensor with the strides that were traced."""
+    if x.stride() == strides:
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _unbuilt(*tensors):

@@ -1,4 +1,5 @@
 """Parts of a program as graphs: what is built of them, and the calls that run them."""
+import functools
 import math
 import threading
 from collections import Counter
@@ -141,8 +142,11 @@ class Kernels:
 
     def allows(self, out, given):
         """Whether an output may be an input's memory."""
-        pair = self.outputs[out], self.inputs[given]
-        return all(same for *of, same in self.plan.hazards() if tuple(of) == pair)
+        return self._hazards.get((self.outputs[out], self.inputs[given]), True)
+
+    @functools.cached_property
+    def _hazards(self):
+        return {(out, other): same for out, other, same in self.plan.hazards()}
 
 
 def kernels_of(recipe, device):
