@@ -1,17 +1,22 @@
 """Compiled PyTorch programs: ``python -m dnnkern bench compile --set resnet50-train-64``.
 
 The same program takes turns as it is, compiled by this library's backend, and by Inductor, in one process. First each has to give
-PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of compiling: with caches on disk from
-the second run of the command on. Without a GPU programs are small.
+PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of a process of its own in which a
+program has run as it is, with what earlier processes have left in caches on disk. Without a GPU programs are small.
+
+``--losses 200`` trains three times instead of timing: as it is, with PyTorch's kernels that add up in another order, and compiled.
 """
 import argparse
 import json
 import statistics
+import subprocess
+import sys
+import time
 
 from dnnkern import _table, dispatch
 
 from .machine import machine
-from .programs import SECONDS, TOLERANCE, TOP, WARM, Bench
+from .programs import ROOT, SECONDS, TOLERANCE, TOP, WARM, Bench, losses_beside
 
 WHOS = "eager", "ours", "inductor"
 
@@ -24,6 +29,8 @@ def parser(sets):
     p.add_argument("--mode", default=None, help="torch.compile's: reduce-overhead")
     p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
+    p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
+    p.add_argument("--first", choices=WHOS, help="only print the seconds of a first step")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -46,6 +53,40 @@ class Compiled(Bench):
         return make
 
 
+def first_step(args):
+    """Print the seconds of a first step, compiled, after one as it is."""
+    bench = Compiled(args.set, args)
+    bench.made().step()
+    program = bench.by(args.first)()
+    bench.wait()
+    started = time.perf_counter()
+    program.step()
+    bench.wait()
+    print(time.perf_counter() - started)
+    return 0
+
+
+def first_seconds(name, who, args):
+    """What `first_step` prints, in a process of its own."""
+    words = ["--set", name, "--first", who, *(["--mode", args.mode] if args.mode else [])]
+    done = subprocess.run([sys.executable, "-m", "dnnkern", "bench", "compile", *words], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError((done.stderr.splitlines() or ["a first step failed"])[-1])
+    return float(done.stdout.splitlines()[-1])
+
+
+def trained(name, args):
+    """A row: losses of three trainings, and whether another compiled one gives the same bits."""
+    bench, found = Compiled(name, args), []
+
+    def ours():
+        bench.torch._dynamo.reset()
+        found.append(bench.results(args.losses, bench.by("ours"))[0])
+        return found[-1]
+    row = losses_beside(bench, ours)
+    return {"op": "compile", "problem": name, "mode": args.mode, **row, "same_bits": bool((ours() == found[0]).all())}
+
+
 def measured(name, args):
     """A row: times, share of the device's time that is ours, results, memory."""
     import torch
@@ -56,13 +97,14 @@ def measured(name, args):
     size, row = theirs.abs().max().item(), {"op": "compile", "problem": name, "mode": args.mode, "status": "ok"}
     for who in whos:
         torch._dynamo.reset()
-        found, row[f"{who}_first_s"], row[f"{who}_memory"] = bench.results(args.steps, bench.by(who))
+        found, row[f"{who}_warm_first_s"], row[f"{who}_memory"] = bench.results(args.steps, bench.by(who))
         row[f"{who}_error"] = (found - theirs).abs().max().item() / size
         if who == "ours":
             row.update(same_bits=bool((bench.results(args.steps, bench.by(who))[0] == found).all()), losses=found.flatten()[:20].tolist())
     row.update(eager_spread=spread / size, eager_losses=theirs.flatten()[:20].tolist())
     if not row["ours_error"] <= TOLERANCE:
         return {**row, "status": f"WRONG: the results differ by {row['ours_error']:.3g} of the largest"}
+    row.update({f"{who}_first_s": first_seconds(name, who, args) for who in whos if who != "eager"})
     torch._dynamo.reset()
     made, turns = {who: bench.by(who)() for who in whos}, {who: [] for who in whos}
     for program in made.values():
@@ -98,6 +140,8 @@ def main(argv) -> int:
 
     from . import models
     args = parser(models.SETS).parse_args(argv)
+    if args.first:
+        return first_step(args)
     names = list(models.SETS) if args.set == "all" else args.set.split(",")
     for name in names:
         if name not in models.SETS:
@@ -109,16 +153,19 @@ def main(argv) -> int:
     device, rows = dispatch.device_of(dispatch.current_device()), []
     for name in names:
         try:
-            row = measured(name, args)
+            row = (trained if args.losses else measured)(name, args)
         except Exception as error:
             if args.raises:
                 raise
             row = {"op": "compile", "problem": name, "status": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
         rows.append(row)
-        print(f"{name}: {row['status']}", flush=True)
+        shown = ("difference", "spread", "same_bits") if args.losses else ()
+        print(f"{name}: {row['status']}", *(f"{what} {row[what]:.3g}" for what in shown if what in row), flush=True)
         if args.json:
             with open(args.json, "a", encoding="utf-8") as file:
                 file.write(json.dumps({**row, "machine": machine(device)}) + "\n")
+    if args.losses:
+        return int(any(row["status"] != "ok" for row in rows))
     print()
     _table.show(("program", "ours (ms)", "eager (ms)", "Inductor (ms)", "x eager", "x Inductor", "host, ours", "device, ours", "share",
                  "memory", "first (s)", "Inductor's"), [_shown(row) for row in rows])

@@ -267,21 +267,30 @@ def measured(name, args):
 
 
 def trained(name, args):
-    """A row: losses of three trainings. Of the means of twenty losses each, the largest difference of this library's from PyTorch's, and of
-    PyTorch's in another order of additions, relative."""
+    """A row: losses of three trainings."""
     bench = Bench(name, args)
-    eager = bench.results(args.losses)[0]
+
+    def ours():
+        with bench.overrides():
+            bench.compiled()
+            return bench.results(args.losses, bench.ours)[0]
+    return {"op": "torch", "problem": name, "ops": args.ops, **losses_beside(bench, ours)}
+
+
+def losses_beside(bench, ours):
+    """Losses of PyTorch, of PyTorch in another order of additions, and of ``ours()``. Of the means of twenty losses each, the largest
+    difference from the first, relative, of the others."""
+    steps = bench.args.losses
+    eager = bench.results(steps)[0]
     with bench.another_order():
-        other = bench.results(args.losses)[0]
-    with bench.overrides():
-        bench.compiled()
-        ours = bench.results(args.losses, bench.ours)[0]
+        other = bench.results(steps)[0]
+    mine = ours()
 
     def difference(losses):
         means, theirs = (x[:len(x) // 20 * 20].view(-1, 20).mean(1) for x in (losses, eager))
         return ((means - theirs).abs() / theirs.abs()).max().item()
-    return {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "difference": difference(ours), "spread": difference(other),
-            "losses": ours.tolist(), "eager_losses": eager.tolist(), "other_losses": other.tolist()}
+    return {"status": "ok", "difference": difference(mine), "spread": difference(other),
+            "losses": mine.tolist(), "eager_losses": eager.tolist(), "other_losses": other.tolist()}
 
 
 def print_operators(by_op):

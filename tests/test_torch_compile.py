@@ -475,6 +475,16 @@ def test_the_backend_has_a_name():
     assert_same(torch.compile(torch.relu, backend="dnnkern")(X), torch.relu(X), "x")
 
 
+def test_what_may_be_rounded_is_left(monkeypatch):
+    """Products that PyTorch allows in TF32 run on overrides, which have it."""
+    from dnnkern.torch.compiler import _rules
+    monkeypatch.setattr(_rules, "math_of", lambda kind, x: "tf32" if kind == "matmul" and x.dtype is torch.float32 else None)
+    run = compiled(lambda x, y: torch.relu(x @ y.mT) + 1)
+    assert_same(run(X, Y), torch.relu(X @ Y.mT) + 1, "result")
+    assert [(found.operator, found.reason) for found in dnnkern.torch.explain(run).left] == [
+        ("mm", "PyTorch allows TF32, and the graph has none")]
+
+
 def test_reduced_overhead():
     """CUDA graphs on a GPU; without one nothing is captured."""
     net = Block().to(DEVICE)

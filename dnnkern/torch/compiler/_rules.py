@@ -4,6 +4,7 @@ import math
 import torch
 
 from ...host.tensor import packed_strides
+from .._tensors import math_of
 from ..ops import rms_norm
 from . import _pointwise
 from ._draft import Left, Operand, Whole
@@ -42,6 +43,7 @@ def _product(draft, node, a, b, inner=False):
     """(the product's memory, how the program has it); `inner`: it is read by another operation of the node."""
     a, b, value = draft.view(a), draft.view(b), draft.meta(node)
     _same_dtype(a, b)
+    _exact("matmul", a)
     operands = [draft.memory(s, padded(s.shape, s.strides, 3)[0]) for s in (a, b)]
     shape, strides = padded(tuple(value.shape), tuple(value.stride()), 3)
     whole, view = draft.result(node, shape)
@@ -55,6 +57,12 @@ def _same_dtype(*views):
     found = {s.whole.dtype for s in views}
     if len(found) > 1:
         raise Left(f"arguments of {' and '.join(sorted(str(d).removeprefix('torch.') for d in found))}")
+
+
+def _exact(kind, view):
+    """The graph never rounds float32 to TF32; overrides do where PyTorch allows it."""
+    if math_of(kind, view.whole):
+        raise Left("PyTorch allows TF32, and the graph has none")
 
 
 @_rule(aten.addmm.default, aten.baddbmm.default)
@@ -91,6 +99,7 @@ def _(draft, node):
     x, w, bias = node.args[:3]
     x, w = draft.view(x), draft.view(w)
     _same_dtype(x, w)
+    _exact("conv", x)
     rank = len(x.shape) - 2
     whole, view = draft.result(node, tuple(draft.meta(node).shape))
     if bias is not None:
@@ -109,6 +118,7 @@ def _(draft, node):
 def _(draft, node):
     dy, x, w = map(draft.view, node.args[:3])
     _same_dtype(dy, x, w)
+    _exact("conv", x)
     mask, rank = node.args[10], len(x.shape) - 2
     windows = _window(node, 4, rank)
     found = [None] * 3
