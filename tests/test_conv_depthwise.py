@@ -21,6 +21,7 @@ CASES = [
     ((1, 16, 19, 9), (3, 2), dict(padding=(2, 1), dilation=(2, 1))),
     ((1, 8, 18, 7), (7, 7), dict(padding=3)),
     ((3, 16, 12, 5), (1, 3), dict(padding=(0, 1))),
+    ((2, 16, 13, 6), (3, 3), dict(padding=1, dtype="bfloat16", out_dtype="float32")),
 ]
 
 

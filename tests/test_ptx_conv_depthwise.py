@@ -23,10 +23,11 @@ STEPS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", 16, 1, 240, 128)
          ("conv_fwd", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", 16, 1, 320, 128),
          ("conv_bwd_data", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", 8, 1, 224, 128),
          ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", 16, 3, 272, 128),
+         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc --out-dtype f32", 16, 3, 272, 128),
          ("conv_fwd", "64x240x28x28 k240 5x5 p2 g240 f16 nhwc", 16, 1, 544, 168)]
 LARGE = [("conv_bwd_data", "1x4x8x8 k4 7x7 p3 g4 f16"), ("conv_bwd_filter", "1x4x8x8 k4 7x7 p3 g4 f16"),
          ("conv_fwd", "1x2x6x16 k2 5x5 p2 g2 f16"), ("conv_bwd_filter", "2x4x8x8x8 k4 3x3x3 p1 g4 f16"),
-         ("conv_fwd", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc"), ("conv_bwd_filter", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc")]
+         ("conv_fwd", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc"), ("conv_bwd_filter", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc --out-dtype f32")]
 
 
 def _variants(op, words):

@@ -83,6 +83,21 @@ class Chain:
         return tuple(tensors), refs, numbers
 
 
+def sole_reader(part, operations, nodes, value, compute):
+    """(node, its function, what it reads besides) of the one of these nodes that reads the tensor `value`, where that lies in no memory and
+    is not rounded, and the node is one function of it that is computed in the same type; else None. What an epilogue may have."""
+    t, kind = part.spec.tensor(value), {"float32": "FLOAT", "float64": "DOUBLE"}[compute]
+    readers = [node for node in nodes if value in dict(node.inputs).values()]
+    if len(readers) != 1 or not t.virtual or value in part.needed or t.dtype != kind or readers[0].compute != kind:
+        return None
+    node, = readers
+    if operations[node.op].formula is None:
+        return None
+    (f, _), *more = operations[node.op].formula(node)
+    others = [part.spec.tensor(uid) for _, uid in node.inputs if uid != value]
+    return None if more or len(others) + 1 != f.inputs else (node, f, others)
+
+
 class Values:
     """Numbers of values as a program is made: accumulators, then loads, then steps; loads are found while steps are made, so that both are
     numbered at the end."""

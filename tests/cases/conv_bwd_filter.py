@@ -58,6 +58,19 @@ def _grouped(t):
            out_dtype="float32", alpha=2.0, lay={name: LAST for name in "xy"})
 
 
+def _depthwise(t):
+    """Gradients of depthwise filters in another float than the image's."""
+    for dtype, out in (("bfloat16", "float32"), ("float16", "float32"), ("float16", "bfloat16"), ("float32", "float16"),
+                       ("float64", "float32")):
+        t.case(f"depthwise-to-{out}-nhwc-1x16x6x5-3x3-p1", (1, 16, 6, 5), 16, (3, 3), dtype, layout="NHWC", padding=1, groups=16,
+               out_dtype=out)
+    t.case("depthwise-to-float32-1x3x6x16-5x5-p2", (1, 3, 6, 16), 3, (5, 5), "bfloat16", padding=2, groups=3, out_dtype="float32")
+    t.case("depthwise-to-float32-beta-nhwc-1x8x9x8-7x7-p3", (1, 8, 9, 8), 8, (7, 7), "bfloat16", layout="NHWC", padding=3, groups=8,
+           out_dtype="float32", alpha=2.0, beta=1.0)
+    t.case("depthwise-to-float32-strided-w-last-2x8x5x6-3x3", (2, 8, 5, 6), 8, (3, 3), "float16", groups=8, out_dtype="float32",
+           lay={name: LAST for name in "xwy"})
+
+
 def _cases():
     t = Table("conv_bwd_filter")
     shared(t)
@@ -67,6 +80,7 @@ def _cases():
     _slabs(t)
     _products(t)
     _grouped(t)
+    _depthwise(t)
     return [*t.found, *prologues_of_filters()]
 
 

@@ -73,7 +73,7 @@ def supports(problem):
     p = problem
     if p.c_group != 1:
         return f"groups of {p.c_group} channels; depthwise convolutions have one"
-    if p.dtype not in FLOATS or p.w.dtype != p.dtype:
+    if p.dtype not in FLOATS or p.op != "conv_bwd_filter" and p.w.dtype != p.dtype:  # a filter's gradient may be of another float
         return f"{p.dtype} x {p.w.dtype}; it supports {', '.join(FLOATS)}"
     if p.filter[2] > MOST_TAPS:
         return f"{p.filter[2]} taps along w; the unrolled loop has at most {MOST_TAPS}"

@@ -8,7 +8,7 @@ import itertools
 from ...device.pointwise import Function
 from .._enums import member, norm_forward_phase
 from .._errors import InvalidValue
-from .._fuse import chain_of, made_of
+from .._fuse import chain_of, made_of, sole_reader
 from .._infer import channels_last, row_major
 from .._ir import prologue
 from ...host.choices import activation_of
@@ -139,19 +139,14 @@ class After:
 
     def _next(self, value, dtype, addition):
         """The node that is the kernel's own, of what nothing but it reads, in the type that the kernel computes in."""
-        spec, kind = self.part.spec, {"float32": "FLOAT", "float64": "DOUBLE"}[self.compute]
-        t, readers = spec.tensor(value), [node for node in self.left if value in dict(node.inputs).values()]
-        if len(readers) != 1 or not t.virtual or value in self.part.needed or t.dtype != kind or readers[0].compute != kind:
+        found = sole_reader(self.part, OPERATIONS, self.left, value, self.compute)
+        if found is None:
             return None
-        node, = readers
-        (f, _), *more = OPERATIONS[node.op].formula(node)
-        added = [other for _, uid in node.inputs if uid != value and (other := spec.tensor(uid))]
-        if more or len(added) + 1 != f.inputs:
-            return None
+        node, f, added = found
         if f.op == "activation_fwd" and (not self.residual or BatchNormProblem.follows_residual(f.activation)):
             self.activation = f.activation
         elif (f.op, f.mode) == ("binary", "add") and addition and not self.residual and all(
-                o.dim == t.dim and not o.by_value and self.part.dtype(o) == dtype for o in added):
+                o.dim == self.part.spec.tensor(value).dim and not o.by_value and self.part.dtype(o) == dtype for o in added):
             self.residual = [self.part.memory(o) for o in added]
         else:
             return None

@@ -2,11 +2,12 @@
 import operator
 
 from ...conv import ConvProblem
+from ...device.activation import Activation
 from ...matmul import MatmulProblem
 from .._enums import convolution_mode, member
 from .._errors import AttributeNotSet, InvalidValue, cudnnGraphNotSupportedError
 from .._infer import broadcast, channels_last
-from .._fuse import chain_of, prologue_of
+from .._fuse import chain_of, prologue_of, sole_reader
 from .._ir import prologue
 from ._define import OPERATIONS, operation
 
@@ -262,27 +263,79 @@ def _made_image(part, other):
     return {"X": made.main, other: part.converted(part.input(other), dtype)}, made, dtype
 
 
+class _Own:
+    """What the kernels of a convolution do themselves, ``activation(conv + residual + bias)``, where the part's other nodes are just that:
+    every algorithm has it, few run programs.
+
+    Attributes
+    ----------
+    refs : {str: Ref}
+        The bias, one value a channel, and the residual, if there are any.
+    activation : Activation or None
+    y : int or None
+        uid of what the last node makes; None where the nodes are something else. With a filter's gradient they are but an identity.
+    """
+
+    def __init__(self, part, op, uid, dtype):
+        self.part, self.refs, self.activation, self.y = part, {}, None, uid
+        self.is_filter, self.dim = op == "conv_bwd_filter", part.spec.tensor(uid).dim
+        self.compute, (_, *left) = ACCUMULATOR.get(dtype, "float32"), part.nodes
+        while dtype in FLOATS and (found := sole_reader(part, OPERATIONS, left, self.y, self.compute)) and self._takes(*found):
+            left.remove(found[0])
+            self.y = found[0].outputs[0][1]
+        if left or part.dtype(part.spec.tensor(self.y)) not in OUTPUTS[dtype]:
+            self.y = None
+
+    def _takes(self, node, function, others):
+        """Whether the kernels have this node, too, after those that were found before."""
+        kind = function.op, function.mode
+        if kind == ("unary", "identity"):
+            return True
+        if self.is_filter or self.activation is not None:
+            return False
+        if function.op == "activation_fwd":
+            self.activation = function.activation
+            return True
+        return kind == ("binary", "add") and self._adds(others[0])
+
+    def _adds(self, t):
+        if t.by_value or self.part.dtype(t) not in (FLOATS if self.compute == "float64" else FLOATS[1:]):
+            return False
+        (_, channels, *pixels), dim = self.dim, (*(1,) * (len(self.dim) - len(t.dim)), *t.dim)
+        if dim == tuple(self.dim) and "residual" not in self.refs:
+            self.refs["residual"] = self.part.memory(t)
+        elif dim == (1, channels, *(1 for _ in pixels)) and "bias" not in self.refs:
+            ref = self.part.memory(t)
+            self.refs["bias"] = ref.view((channels,), (ref.tensor.strides[-len(pixels) - 1],))
+        else:
+            return False
+        return True
+
+
 def _lower(part, op, x_port, w_port, y_port, fused=False):
-    made = None
+    made = chain = own = None
+    result = {"conv_fwd": y_port, "conv_bwd_data": x_port, "conv_bwd_filter": w_port}[op]
     if fused and prologue(part.nodes[1:], part.node):
-        result = y_port if op == "conv_fwd" else w_port
         converted, made, dtype = _made_image(part, w_port if op == "conv_fwd" else y_port)
     else:
-        inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if part.node.input(port) is not None}
+        inputs = {port: part.input(port) for port in (x_port, w_port, y_port) if port != result}
         converted = dict(zip(inputs, alike(part, *inputs.values())))
-        (result,) = {x_port, w_port, y_port} - set(inputs)
         dtype = next(iter(converted.values())).dtype
     if op != "conv_fwd" and dtype not in FLOATS:
         converted, dtype = {port: part.converted(r, "float32") for port, r in converted.items()}, "float32"
-    chain = None
-    if fused:
+    if fused and made is None:
+        own = _Own(part, op, part.node.output(result), dtype)
+    if fused and (own is None or own.y is None):
         rows, (columns,) = _axes(len(part.spec_of(result).dim))
-        chain = chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype], (rows, columns))
-    if chain is not None:
+        own, chain = None, chain_of(part, OPERATIONS, part.node.output(result), ACCUMULATOR.get(dtype, "float32"), OUTPUTS[dtype],
+                                    (rows, columns))
+    if own is not None:
+        written = out = part.memory(part.spec.tensor(own.y))
+    elif chain is not None:
         written = out = chain.main
     else:
         written, out = target(part, result, dtype)
-    converted[result] = written
+    converted[result], refs = written, own.refs if own else {}
     x, w, y = (converted[port] for port in (x_port, w_port, y_port))
     groups = x.shape[1] // w.shape[1]
     rank = len(x.shape)
@@ -291,21 +344,14 @@ def _lower(part, op, x_port, w_port, y_port, fused=False):
         layout, order = "NHWC", (0, *range(2, rank), 1)
         x, w, y = (r.permuted(order) for r in (x, w, y))
         chain, made = chain and chain.permuted(order), made and made.permuted(order)
-    padding = tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding")))
-    stride, dilation = part.attribute("stride"), part.attribute("dilation")
-    mode = part.attribute("convolution_mode").lower()
-    common = stride, padding, dilation, groups, layout, mode
-    if made is not None:
-        names = "stride", "padding", "dilation", "groups", "layout", "mode"
-        operands, results = ({"x": x, "w": w}, {"y": y}) if op == "conv_fwd" else ({"x": x, "y": y}, {"w": w})
-        part.problem(ConvProblem, operands, results, {"alpha": 1.0, "beta": 0.0}, chain=chain, prologues={"a": made}, dtype=dtype, op=op,
-                     **dict(zip(names, common)))
-    elif op == "conv_fwd":
-        part.call(op, (x, w, None, None, None), (y,), *common, None, None, None, False, False, scalars=(1.0, 0.0), chain=chain)
-    elif op == "conv_bwd_data":
-        part.call(op, (y, w, None, None, None), (x,), x.shape, *common, None, False, False, scalars=(1.0, 0.0), chain=chain)
-    else:
-        part.call(op, (x, y, None), (w,), w.shape, *common, None, False, False, scalars=(1.0, 0.0), chain=chain)
+        refs = {name: r.permuted(order) if name == "residual" else r for name, r in refs.items()}
+    operands = {"x": x, "w": w, "y": y}
+    name = {x_port: "x", w_port: "w", y_port: "y"}[result]
+    part.problem(ConvProblem, {**operands, **refs}, {name: operands[name]}, {"alpha": 1.0, "beta": 0.0}, chain=chain,
+                 prologues={"a": made} if made else None, dtype=dtype, op=op, groups=groups, layout=layout,
+                 stride=part.attribute("stride"), padding=tuple(zip(part.attribute("pre_padding"), part.attribute("post_padding"))),
+                 dilation=part.attribute("dilation"), mode=part.attribute("convolution_mode").lower(),
+                 activation=Activation.of(own.activation if own else None))
     part.done(written, out)
 
 
