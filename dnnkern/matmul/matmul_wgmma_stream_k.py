@@ -26,7 +26,7 @@ from ..engine.hopper import Tile, make_matrix_loader, make_product
 from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, least_memory_seconds, locate_arguments,
                                   make_epilogue_params, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
                                   steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import aside_seconds, make_boxed_store
+from ..engine.hopper_stores import aside_seconds, make_boxed_store, staged_addend
 from ..engine.programs import read_operands
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges, make_place
@@ -117,7 +117,7 @@ def estimate(problem, device, config):
     copies = pack_seconds(operands_of(parts, problem.math), device)
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
     waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
-    return (copies + aside_seconds(problem, device) + waves + sums).slowed(slower=COST.unmeasured)
+    return (copies + aside_seconds(problem, device, wide=1) + waves + sums).slowed(slower=COST.unmeasured)
 
 
 @remembered
@@ -247,7 +247,10 @@ def build(problem, device, config):
     rest, accumulator = tiles - config.whole, parts.epilogue.accumulator
     ranges = even_ranges(steps.value, config.ranges)
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
+    operands = read_operands(problem, parts)
+    staged = staged_addend(parts.epilogue, operands, wide=True) if by_tma else None
+    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
+                             staged=staged)
     copies = _sums_bytes(parts, config, tiles)
     a_map = a.argument(tile.bm, copies)
     sums = store_argument("workspace", accumulator, (ranges * rest, tile.bm, tile.bn), (tile.bm * tile.bn, tile.bn, 1))
@@ -263,7 +266,7 @@ def build(problem, device, config):
                  Argument("uint32x3", divisor(tile.bm * tile.bn)), Argument("uint32x3", divisor(tile.bn)), whole, per_matrix, band_tiles,
                  super_rows, last_rows, *output)
     blocks = ceil_div(elements, THREADS // groups * VECTOR)
-    ahead = loaded_ahead(parts.epilogue, read_operands(problem, parts), parts.n)
+    ahead = loaded_ahead(parts.epilogue, operands, parts.n)
     total = Launch(sum_kernel(tile, parts.epilogue, groups, store_width(parts, VECTOR) > 1, ahead), (blocks, 1, 1), (THREADS, 1, 1),
                    arguments, dependent=True)
     return (*a.pack(copies), *b.pack(copies + a.bytes), product, total)
