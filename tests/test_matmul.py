@@ -46,6 +46,40 @@ def test_ranges_of_every_matrix_of_a_batch(name):
     contract.check(next(a for a in dispatch.algorithms("matmul") if a.name == name), case, **contract.ONCE)
 
 
+@pytest.mark.parametrize("ranges, words", [
+    (2, dict(program="two-inputs")), (3, dict(out_dtype="bfloat16", program="chain")), (8, dict(c="full", beta=2.0, bias="column")),
+    (70, dict(c="in place", bias="column", ta=True, program="bias-gelu")), (9, dict(n=27, c="full", bias="column", program="two-inputs")),
+    (2, dict(c="full", c_dtype="float16", bias="column", bias_dtype="bfloat16", layout={"c": {"gap": 3}}))], ids=str)
+def test_what_is_added_to_the_sums_of_ranges(ranges, words):
+    """Each number of threads that share ranges, one turn and several; operands that come in groups of columns, and those that cannot."""
+    from dnnkern.engine.split_k import RangesConfig
+    from dnnkern.matmul.matmul_split_k import ALGORITHM, TILES
+    words = {"n": 28, **words}
+    case = Matmul(f"{ranges} {words}", 9, words.pop("n"), 32 * ranges, "float32", **words)
+    contract.check(dataclasses.replace(ALGORITHM, config=RangesConfig(TILES[2], ranges)), case, **contract.ONCE)
+
+
+def test_what_comes_in_groups_of_columns():
+    """One access for four of them: aligned, beside each other, and none beyond a row's end."""
+    from dnnkern.device.epilogue import EpilogueSpec
+    from dnnkern.device.pointwise import Function
+    from dnnkern.device.program import Program, Step
+    from dnnkern.engine.sum_operands import loaded_ahead, make_ahead
+    add = Function.of("add")
+    loads = ("float32", "matrix"), ("bfloat16", "column"), ("float32", "row"), ("int8", "matrix")
+    program = Program(loads, tuple(Step(add, (0 if k == 0 else 4 + k, 1 + k)) for k in range(4)))
+    spec = EpilogueSpec(c="float16", bias="column", bias_dtype="float32", output="bfloat16", program=program)
+    wide, short = Tensor.packed((64, 64), "float32"), Tensor.packed((64, 64), "bfloat16")
+    operands = {"c": (Tensor.packed((64, 64), "float16"), (64, 1, 4096)), "bias": (wide, (0, 1)), 0: (wide, (64, 1)), 1: (short, (0, 1)),
+                2: (wide, (1, 0)), 3: (Tensor.packed((64, 64), "int8"), (64, 1))}
+    assert loaded_ahead(spec, operands, 64) == ("c", "bias", 0, 1) and loaded_ahead(spec, operands, 62) == ()
+    assert make_ahead(spec, ("c", "bias", 0, 1))[0] == 2 + 4 + 4 + 2 and make_ahead(spec, ())[0] == 1
+    for strides in ((66, 1), (64, 2), (64, 1, 2)):
+        assert loaded_ahead(spec, {**operands, 0: (wide, strides)}, 64) == ("c", "bias", 1)
+    assert loaded_ahead(spec, {**operands, 0: (dataclasses.replace(wide, alignment=8), (64, 1))}, 64) == ("c", "bias", 1)
+    assert loaded_ahead(EpilogueSpec(c="float32", accumulator="float64", output="float64"), {"c": (wide, (64, 1))}, 64) == ()
+
+
 def test_a_few_rows_of_bytes_that_are_not_packed():
     """Columns of x are gathered byte by byte; of what is past their ends nothing is read."""
     gemv = next(a for a in dispatch.algorithms("matmul") if a.name == "gemv")

@@ -17,6 +17,7 @@ from dnnkern.device.program import Program, Step
 from dnnkern.host.device import Device
 from dnnkern.host.tensor import Tensor
 from dnnkern.engine import hopper as engine
+from dnnkern.engine import hopper_addend
 from dnnkern.engine.hopper import Tile, make_matrix_loader
 from dnnkern.engine.hopper_columns import paired_columns
 from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
@@ -103,7 +104,11 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(64, 64, blocks=2), dict(c="full", beta=2.0)), (Tile(128, 256), dict(tb=True, c="in place")),
     (Tile(256, 128), dict(c="full", bias="column", activation="relu")), (Tile(128, 128, ping_pong=True), dict(tb=True, c="in place")),
     (Tile(64, 256, ping_pong=True), dict(bias="row")), (Tile(64, 64, ping_pong=True), dict(ta=True)),
-    (Tile(64, 64, cluster=2, ping_pong=True), dict(tb=True))], ids=str)
+    (Tile(64, 64, cluster=2, ping_pong=True), dict(tb=True)),
+    *((tile, dict(out_dtype="float32", **words)) for tile, words in (  # float32 arrays beside float32 results, through the ring and not
+        (Tile(128, 256), dict(tb=True, program="two-inputs")), (Tile(64, 64), dict(program="chain")),
+        (Tile(256, 128), dict(c="full", beta=2.0)), (Tile(128, 64, cluster=2), dict(tb=True, c="in place")),
+        (Tile(64, 64, ping_pong=True), dict(program="two-inputs")), (Tile(64, 192), dict(tb=True, c="in place", bias="column"))))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""
     case = Matmul(f"{tile}", *(200, 136, 330) if SIMULATED else (3000, 1400, 600), "bfloat16", **words)
@@ -121,6 +126,29 @@ def test_an_addend_comes_through_shared_memory_where_it_is_16_bytes_wide():
         assert staged_addend(dataclasses.replace(spec, **change), {"c": (c, strides), "residual": (c, (64, 1))}) is None
     for other in (dataclasses.replace(c, alignment=8), Tensor.packed((64, 64), "float32")):
         assert staged_addend(dataclasses.replace(spec, c=other.dtype), {"c": (other, (64, 1))}) is None
+
+
+def test_a_float32_addend_comes_through_shared_memory_beside_float32_results():
+    """Where the kernel knows of it, and only if the arithmetic is float32."""
+    spec, c = EpilogueSpec(c="float32", output="float32"), Tensor.packed((64, 64), "float32")
+    assert staged_addend(spec, {"c": (c, (64, 1))}, wide=True) == "c" and staged_addend(spec, {"c": (c, (64, 1))}) is None
+    for change, tensor, strides in (({}, c, (66, 1)), ({}, c, (1, 64)), (dict(c="bfloat16"), Tensor.packed((64, 64), "bfloat16"), (64, 1)),
+                                    (dict(output="int32"), c, (64, 1)), (dict(accumulator="float64"), c, (64, 1))):
+        assert staged_addend(dataclasses.replace(spec, **change), {"c": (tensor, strides)}, wide=True) is None
+    add = Function.of("add")
+    program = Program((("bfloat16", "matrix"), ("float32", "matrix")), (Step(add, (0, 1)), Step(add, (3, 2))))
+    operands = {0: (Tensor.packed((64, 64), "bfloat16"), (64, 1)), 1: (c, (64, 1))}
+    assert staged_addend(EpilogueSpec(output="float32", program=program), operands, wide=True) == 1
+
+
+@pytest.mark.parametrize("tile, itemsize, boxes, stages", [
+    (Tile(128, 256), 2, (3, 4), 2), (Tile(128, 256), 4, (3, 8), 3), (Tile(256, 128), 4, (3, 8), 3), (Tile(64, 64), 4, (2, 2), 1),
+    (Tile(256, 192), 4, (3, 12), 4)], ids=str)
+def test_stages_that_an_addend_takes(tile, itemsize, boxes, stages):
+    """Boxes of 64 rows by 128 bytes: of a warpgroup in a stage, in all. A stage more is needed for the next tile's operands."""
+    dtype = {2: "bfloat16", 4: "float32"}[itemsize]
+    assert (hopper_addend.boxes_of(tile, itemsize), hopper_addend.stages_of(tile, itemsize)) == (boxes, stages)
+    assert hopper_addend.fits_ring(tile, Tensor.packed((64, 64), dtype), (64, 1)) == (stages < tile.stages)
 
 
 def test_a_programs_matrix_comes_through_shared_memory():

@@ -16,6 +16,7 @@ from test_ptx import device  # noqa: E402
 from dnnkern.device.program import Program, make_narrow, make_program, member_types  # noqa: E402
 from dnnkern.device.program_operands import operands_class  # noqa: E402
 from dnnkern.host.compile import compile_anew  # noqa: E402
+from dnnkern.matmul._parse import parse_problem  # noqa: E402
 
 LENGTHS = (1, 3, 10, 30)
 REGISTERS = 32  # of a thread of an element: two pointers, the operands, two indices
@@ -82,6 +83,35 @@ def test_a_product_with_a_program_keeps_its_registers(algorithm, program, arch):
     last = chosen.build(problem, target, chosen.config)[-1]
     code = assembled(last.kernel, last.signature, arch)
     assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL"), code.report
+
+
+RESIDUAL = "1024x2048x8192 bf16 nt --out-dtype float32 --program add@2048 add@1024x2048"
+
+
+@pytest.mark.parametrize("algorithm, words, arch", [
+    ("wgmma_split_k", RESIDUAL, "sm_90a"), ("wgmma_stream_k", RESIDUAL, "sm_90a"),
+    ("mma", "256x256x8192 bf16 nt --out-dtype float32 --program add@256 add@256x256", "sm_80"),
+    ("split_k", "512x512x8192 f32 nn --program add@512 add@512x512", "sm_80")])
+def test_a_sum_of_ranges_reads_by_vectors(algorithm, words, arch):
+    """The ranges, the bias and the matrix; of up to 16 ranges a thread has two: four loads of 16 bytes in all, one after the other."""
+    problem, target = parse_problem(words.split()), device(arch)
+    able = next(a for a in dispatch.algorithms("matmul") if a.name == algorithm)
+    config = min((c for c in able.configs(problem, target) if getattr(c, "ranges", 1) > 1), key=lambda c: c.ranges)
+    launch = able.build(problem, target, config)[-1]
+    code = assembled(launch.kernel, launch.signature, arch)
+    assert {*code.opcodes("LDG")} == {"LDG.E.128"} and code.opcodes("STG") == ["STG.E.128"]
+    assert config.ranges > 16 or code.count("LDG") == 4
+    assert (code.stack, code.spilled) == (0, 0)
+
+
+@pytest.mark.parametrize("config", ["128x256", "256x128", "128x192"])
+def test_a_float32_residual_comes_by_tma(config):
+    """Threads load no element of it, only the bias."""
+    problem, target = parse_problem(RESIDUAL.replace("add@2048 ", "").split()), device("sm_90a")
+    able = next(a for a in dispatch.algorithms("matmul") if a.name == "wgmma")
+    launch, = able.build(problem, target, next(c for c in able.configs(problem, target) if str(c) == config))
+    code = assembled(launch.kernel, launch.signature, "sm_90a")
+    assert not code.opcodes("LDG", "LDGSTS", "STG") and not code.slow and (code.stack, code.spilled) == (0, 0)
 
 
 @pytest.mark.parametrize("program", ["two-inputs", "chain"])

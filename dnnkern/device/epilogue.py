@@ -222,7 +222,7 @@ def make_epilogue(spec, result="storage", given=(), boxed=None, aside=False):
     given : tuple of "c", "residual", "bias", and numbers
         With "packed": addends, and the program's operands of these numbers, that are not loaded but handed over,
         ``epilogue(acc0, acc1, m, n, e, low, high)``: tuples of their values for either column. Numbers of side outputs: those are stored
-        two columns at a time.
+        two columns at a time. With "storage" addends and operands, ``epilogue(acc, m, n, e, values)``.
     boxed, aside
         With "packed": the number of a side output that the epilogue does not store; `aside`, that is the result, and nothing is stored.
     """
@@ -308,6 +308,8 @@ def make_epilogue(spec, result="storage", given=(), boxed=None, aside=False):
         narrow = make_narrow(spec.program.types(spec.compute)[spec.program.result], spec.output)
     else:
         narrow = (i32 if spec.integer else float_to_int32) if spec.output == "int32" else element(spec.output).narrow
+    if given:
+        return device_function(lambda acc, m, n, e, values: narrow(combine(acc, m, n, e, values)))
 
     @device_function
     def epilogue(acc, m, n, e):

@@ -49,6 +49,6 @@ def least_seconds(dtype, flops, nbytes, device):
     return float(LAUNCH) + max(flops / rate, nbytes / (COST.memory * device.bandwidth))
 
 
-def sum_seconds(nbytes, device):
-    """Time of a launch that adds up partial results of so many bytes."""
-    return Cost(reduction=COST.sum_launch + 2 * nbytes / device.bandwidth)
+def sum_seconds(nbytes, device, beside=0):
+    """Time of a launch that adds up partial results of so many bytes, which were written; so many `beside` them are read and written."""
+    return Cost(reduction=COST.sum_launch + (2 * nbytes + beside) / device.bandwidth)

@@ -29,6 +29,7 @@ TERMS = {
     "slower": "factors for what a model does not count: short accesses, unaligned rows, few bytes in flight",
     "pack": "copies of operands into the layout that the kernel needs",
     "transform": "transforms of images, filters and results (Winograd, FFT)",
+    "aside": "a program's matrices, which are loaded and stored while nothing is multiplied",
     "reduction": "a second pass that adds up or merges the partial results of splits",
     "calls": "of the processor: what each call takes",
     "compile": "of the processor: a share of the time to compile",

@@ -12,7 +12,7 @@ from ..device.index import ceil_div
 from ..device.pipeline import make_pipeline
 from ..device.tma import tma_load_3d
 from ..device.unroll import unrolled
-from .hopper import GROUP
+from .hopper import GROUP, ROW
 
 
 class AddendStages(NamedTuple):
@@ -27,14 +27,14 @@ class AddendStages(NamedTuple):
     load: object
 
 
-def boxes_of(tile):
+def boxes_of(tile, itemsize):
     """(boxes of a warpgroup's in a stage, in all)."""
-    return tile.stage // GROUP // tile.sharing, tile.groups * tile.boxes
+    return tile.stage // GROUP // tile.sharing, tile.groups * ceil_div(tile.bn * itemsize, ROW)
 
 
-def stages_of(tile):
+def stages_of(tile, itemsize=2):
     """Further stages of a tile."""
-    per_stage, boxes = boxes_of(tile)
+    per_stage, boxes = boxes_of(tile, itemsize)
     return ceil_div(boxes, per_stage)
 
 
@@ -43,7 +43,7 @@ def fits_ring(tile, tensor, strides):
     next tile's operands, and both sides of the ring are in the same order of tiles. `strides` along rows, columns and batch. Host function.
     """
     row, _, *others = strides
-    return not tile.ping_pong and tile.stages > stages_of(tile) and all(s > 0 for s in (row, *others))
+    return not tile.ping_pong and tile.stages > stages_of(tile, tensor.itemsize) and all(s > 0 for s in (row, *others))
 
 
 @functools.cache
@@ -58,10 +58,10 @@ def _make_boxes(tile):
 
 
 @functools.cache
-def make_addend_stages(tile, corner):
-    """`AddendStages` of 16-bit elements; `corner` is a device function (tile) -> (row, column, matrix)."""
-    (PER_STAGE, ALL), COUNT = boxes_of(tile), stages_of(tile)
-    GROUPS, BOXES, SHARING = tile.groups, tile.boxes, tile.sharing
+def make_addend_stages(tile, corner, itemsize=2):
+    """`AddendStages` of elements of so many bytes; `corner` is a device function (tile) -> (row, column, matrix)."""
+    (PER_STAGE, ALL), COUNT, WIDTH = boxes_of(tile, itemsize), stages_of(tile, itemsize), ROW // itemsize
+    GROUPS, BOXES, SHARING = tile.groups, ALL // tile.groups, tile.sharing
     pipe, box_at = _make_boxes(tile)
 
     @device_function
@@ -76,16 +76,16 @@ def make_addend_stages(tile, corner):
             for k in range(PER_STAGE):
                 box = first + k
                 if box < ALL:
-                    tma_load_3d(box_at(ring, own, warpgroup * PER_STAGE + k), addend_map, bar, column + box % BOXES * 64,
+                    tma_load_3d(box_at(ring, own, warpgroup * PER_STAGE + k), addend_map, bar, column + box % BOXES * WIDTH,
                                 row + (warpgroup * GROUPS + box // BOXES) * 64, z)
     return AddendStages(COUNT, unrolled(COUNT, load))
 
 
 @functools.cache
-def make_addend_box(tile):
+def make_addend_box(tile, itemsize=2):
     """Device functions `arrive` and `leave`, of a warpgroup's box of the array: (stages, number) -> its address, once it is there, and
     (stages, number, thread), after a barrier of those who have read it. `stages` are (state, ring, bars, warpgroup)."""
-    PER_STAGE, ALL = boxes_of(tile)
+    PER_STAGE, ALL = boxes_of(tile, itemsize)
     pipe, box_at = _make_boxes(tile)
 
     @device_function

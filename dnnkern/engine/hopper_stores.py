@@ -17,7 +17,7 @@ from ..device.program import positions_of
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
-from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
+from ..device.vec import address, advance, as_u32, load_shared_2f32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
 from .constants import constants
 from .cost import Cost
 from .hopper import GROUP, ROW
@@ -27,6 +27,7 @@ from .stores import make_epilogue_of, make_group_store
 from .tile_states import WARP_ROWS, Reducing, reduces
 
 ASIDE = constants("engine/hopper_aside")
+SHORT = "float16", "bfloat16"
 
 
 def stores_aside(spec):
@@ -52,7 +53,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
     PAIRS = bool(in_columns(spec, pairs))
     CLAMPED, GIVEN = not stores_aside(spec), ADDEND or PAIRS
 
-    if GIVEN:
+    if GIVEN and itemsize < 4:
         values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, span or width)[2])
 
         @device_function
@@ -110,20 +111,26 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
     else:
         @device_function
         def fill_part(block, s):
-            acc, j, line, inside, lane, r0, r1, column, last, e = s
+            acc, j, line, inside, lane, r0, r1, column, last, e, before = s
             ca, cb = column + block * 8, column + block * 8 + 1
             if CLAMPED:
                 ca, cb = min(ca, last), min(cb, last)
             chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
             at, k = line + chunk + inside, j + block * 4
-            store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e)), bits(epilogue(acc, k + 1, r0, cb, e)))
-            store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e)), bits(epilogue(acc, k + 3, r1, cb, e)))
+            if ADDEND:
+                a, b = load_shared_2f32(at - before)
+                c, d = load_shared_2f32(at - before + 8 * ROW)
+                store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e, (a,))), bits(epilogue(acc, k + 1, r0, cb, e, (b,))))
+                store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e, (c,))), bits(epilogue(acc, k + 3, r1, cb, e, (d,))))
+            else:
+                store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e)), bits(epilogue(acc, k + 1, r0, cb, e)))
+                store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e)), bits(epilogue(acc, k + 3, r1, cb, e)))
         fill_all = unrolled(4, fill_part)
 
         @device_function
         def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source):
             line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
-            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e))
+            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e, buffer - source))
     return fill
 
 
@@ -152,19 +159,20 @@ def _given_values(staged_dtype, pairs):
     return values_of_both
 
 
-def staged_addend(spec, addends):
+def staged_addend(spec, addends, wide=False):
     """The array that `make_boxed_store` can stage: "c", "residual", the number of a program's operand, or None. Host function.
 
     `addends` has (tensor, element strides along rows, columns and what else moves its pointer) of c, the residual, and the program's
-    operands, by these names.
+    operands, by these names. `wide`: whether a float32 array can be, beside float32 results.
     """
-    if element(spec.output).storage.itemsize != 2:
+    if element(spec.output).storage.itemsize != 2 and not (wide and (spec.output, spec.compute) == ("float32", "float32")):
         return None
+    dtypes = ("float32",) if spec.output == "float32" else SHORT
     names = [name for name, dtype in (("c", spec.c), ("residual", spec.residual)) if dtype]
     if not names and spec.program is not None:
         names = [k for k, (_, access) in enumerate(spec.program.operands[:spec.program.inputs]) if access == "matrix"]
-        return next((k for k in names if _can_be_staged(*addends[k])), None)
-    return names[0] if len(names) == 1 and _can_be_staged(*addends[names[0]]) else None
+        return next((k for k in names if _can_be_staged(*addends[k], dtypes)), None)
+    return names[0] if len(names) == 1 and _can_be_staged(*addends[names[0]], dtypes) else None
 
 
 def boxed_output(spec, operands):
@@ -178,11 +186,11 @@ def boxed_output(spec, operands):
                  and min(operands[k][1]) > 0 and _can_be_staged(*operands[k])), None)
 
 
-def _can_be_staged(tensor, strides):
-    """Whether rows of an array are multiples of 16 bytes, of 16-bit floats side by side."""
+def _can_be_staged(tensor, strides, dtypes=SHORT):
+    """Whether rows of an array are multiples of 16 bytes, of elements of one of these dtypes side by side."""
     row, column, *others = strides
     rows_of_16_bytes = tensor.alignment % 16 == 0 and all(s * tensor.itemsize % 16 == 0 for s in (row, *others))
-    return tensor.dtype in ("float16", "bfloat16") and column == 1 and rows_of_16_bytes
+    return tensor.dtype in dtypes and column == 1 and rows_of_16_bytes
 
 
 @functools.cache
@@ -239,7 +247,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None, pairs=(), by_ring=F
                         for aside in (False, True))
     free, ADDS = make_bulk_wait_read(BUFFERS - 1), spec.c is not None and staged != "c"
     STAGED, AHEAD, CLAMPED = staged is not None and not by_ring, BUFFERS > 1, not stores_aside(spec)
-    arrive, leave = make_addend_box(tile) if by_ring else (None, None)
+    arrive, leave = make_addend_box(tile, itemsize) if by_ring else (None, None)
     staged_array, fetch_piece = make_staged(spec, staged) if STAGED else None, make_fetch()
     all_free, arrived, BOXED = make_bulk_wait_read(0), wait_copies(0), boxed is not None
     (WORDS, read_columns, _), PAIRS = make_columns(spec, pairs), bool(in_columns(spec, pairs))
@@ -439,10 +447,16 @@ def make_direct_store(tile, spec, vector, keeps=False, apart=0):
     return store
 
 
-def aside_seconds(problem, device, by_boxes=1):
-    """What a program's matrices take that threads load and store themselves: all but as many as go `by_boxes`, where the result does."""
+def aside_seconds(problem, device, by_boxes=1, wide=0):
+    """What a program's matrices take that threads load and store themselves: all but as many as go `by_boxes`, where the result does, or of
+    a float32 result `wide`, which are more than is hidden."""
     if problem.program is None:
         return Cost()
     matrices = [t for (_, access), t in zip(problem.program.operands, problem.extras) if access == "matrix"]
-    aside = matrices[by_boxes if problem.y.itemsize == 2 else 0:]
-    return Cost(aside=ASIDE.aside * sum(t.nbytes for t in aside) / device.bandwidth)
+    if problem.y.itemsize == 2:
+        boxes, aside = [], matrices[by_boxes:]
+    else:
+        boxes = [t for t in matrices if t.dtype == problem.y.dtype == "float32"][:wide]
+        aside = [t for t in matrices if all(t is not other for other in boxes)]
+    seconds = ASIDE.boxes * sum(t.nbytes for t in boxes) + ASIDE.aside * sum(t.nbytes for t in aside)
+    return Cost(aside=seconds / device.bandwidth)

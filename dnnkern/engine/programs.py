@@ -376,6 +376,12 @@ def numbered_operands(problem, all_steps):
     return {k: (t, (steps.row, steps.column, *steps.batch)) for k, (t, steps) in enumerate(zip(problem.extras, all_steps))}
 
 
+def read_operands(problem, parts):
+    """The same with "c" and "bias": all that a product's epilogue reads, of its problem and its parts (`engine.roles`)."""
+    return {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
+            "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
+
+
 def program_argument(parts, dims=0):
     """The kernel parameter with the operands of ``parts.epilogue.program``, where `parts` has `m`, `n` and `operand_steps` as well."""
     return operands_argument(parts.epilogue, parts.operand_steps, parts.m, parts.n, dims) if parts.epilogue.program else NOTHING

@@ -7,6 +7,7 @@ from ..device.epilogue import make_epilogue
 from ..device.program_operands import handed_over
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, store2, store4
+from .sum_operands import make_epilogue_ahead
 
 
 @functools.cache
@@ -21,6 +22,8 @@ def make_epilogue_of(spec, result, given=(), apart=0, boxed=None, aside=False):
         of = device_function(lambda acc, k: (acc[k], acc[k + apart]))
     else:
         of = device_function(lambda acc, k: acc[k])
+    if result != "packed" and given:
+        return device_function(lambda acc, k, m, n, e, values: epilogue(of(acc, k), m, n, e, values))
     if result != "packed":
         return device_function(lambda acc, k, m, n, e: epilogue(of(acc, k), m, n, e))
     if handed_over(spec.program, given):
@@ -29,14 +32,16 @@ def make_epilogue_of(spec, result, given=(), apart=0, boxed=None, aside=False):
 
 
 @functools.cache
-def make_group_store(spec, group, vector, apart=0):
+def make_group_store(spec, group, vector, apart=0, ahead=None):
     """Device function ``store(acc, k, row, column, n, y, at, column_stride, e)``: acc[k:k+group] to columns from `column` on, below `n`.
 
     `at` is the offset in y of the first. With `vector` the group is one store: y is contiguous and aligned there, and `group` divides n.
-    `apart`: see `make_epilogue_of`.
+    `apart`: see `make_epilogue_of`. `ahead`: names of what `sum_operands.make_ahead` has loaded, or of nothing; `e` is then a tuple of that
+    and the words, k is 0.
     """
     itemsize, halves = element(spec.output).storage.itemsize, spec.output in ("float16", "bfloat16")
-    epilogue = make_epilogue_of(spec, "packed" if vector and halves and group > 1 else "storage", apart=apart)
+    result = "packed" if vector and halves and group > 1 else "storage"
+    epilogue = make_epilogue_ahead(spec, result, ahead) if ahead is not None else make_epilogue_of(spec, result, apart=apart)
 
     if not vector or group == 1:
         @device_function

@@ -29,12 +29,12 @@ from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
-from ..engine.programs import program_argument
+from ..engine.programs import program_argument, read_operands
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
-from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
+from ..engine.split_k import bytes_beside, pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..engine.stores import make_run_store
 from ..engine.tile_states import (Reducing, fragment_reductions, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   with_finish)
@@ -220,7 +220,7 @@ def estimate(problem, device, config):
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
     if ranges > 1:
-        return product + sum_seconds(sums_bytes(parts, ranges), device)
+        return product + sum_seconds(sums_bytes(parts, ranges), device, bytes_beside(problem))
     return product + states_seconds(states_bytes(parts, tile.bm, tile.bn), device)
 
 
@@ -340,7 +340,7 @@ def build(problem, device, config):
                      states_argument(parts, tile.bm, tile.bn))
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
-    return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else with_finish((product,), parts, tile.bm, tile.bn, dependent)
+    return (product, sum_launch(parts, ranges, dependent, read_operands(problem, parts))) if ranges > 1 else with_finish((product,), parts, tile.bm, tile.bn, dependent)
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,

@@ -18,11 +18,12 @@ from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost
+from ..engine.programs import read_operands
 from ..engine.roles import stored_by_rows
 from ..engine.simt import Tile, band_arguments, make_product, shared_bytes
 from ..engine.simt_plan import least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
 from ..engine.split_k import RangesConfig as Config
-from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
+from ..engine.split_k import bytes_beside, pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 
 COST = constants("matmul/split_k")
@@ -76,14 +77,14 @@ def estimate(problem, device, config):
     parts = stored_by_rows(problem)
     steps, ranges = _ranges(parts, config.tile, config.ranges)
     busiest = ceil_div(tile_count(parts, config.tile) * parts.batch_size * ranges, device.sms)
-    reduction = COST.sum_launch + 2 * sums_bytes(parts, ranges) / device.bandwidth
+    reduction = COST.sum_launch + (2 * sums_bytes(parts, ranges) + bytes_beside(problem)) / device.bandwidth
     return tile_seconds(parts, config.tile, device, busiest, steps) + Cost(reduction=reduction)
 
 
 def bound(problem, device):
     """All steps at the best tile's rate, and the sum of as many ranges, two at least."""
     parts = stored_by_rows(problem)
-    reduction = COST.sum_launch + 2 * sums_bytes(parts, 2) / device.bandwidth
+    reduction = COST.sum_launch + (2 * sums_bytes(parts, 2) + bytes_beside(problem)) / device.bandwidth
     return least_seconds(parts.dtype, problem.y.size, steps_of(parts), device, inf) + reduction
 
 
@@ -132,7 +133,7 @@ def build(problem, device, config):
                  Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))
     partial = Launch(partial_kernel(tile, operands, len(parts.batch)), (tiles_m * tiles_n * parts.batch_size, ranges, 1),
                      (tile.threads, 1, 1), arguments, shared=shared_bytes(tile, operands))
-    return partial, sum_launch(parts, ranges)
+    return partial, sum_launch(parts, ranges, operands=read_operands(problem, parts))
 
 
 ALGORITHM = Algorithm(op="matmul", name="split_k", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,

@@ -22,12 +22,13 @@ from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOut
                                   output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
                                   tiles_for, waves_of, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import aside_seconds, boxed_output, staged_addend
-from ..engine.programs import NOTHING, numbered_operands, operand_names
+from ..engine.programs import NOTHING, operand_names, read_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
 from ..engine.scales import FP8
 from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states_argument, states_bytes, states_refusal, states_seconds,
                                   stored_first_refusal, with_finish)
+from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 
 WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
@@ -78,7 +79,7 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    return states_seconds(states, device) + aside_seconds(problem, device) + rows + pack_seconds(operands, device) + product_seconds(
+    return states_seconds(states, device) + aside_seconds(problem, device, wide=1) + rows + pack_seconds(operands, device) + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 
@@ -130,7 +131,7 @@ def kernel(special):
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
-                           addend=make_addend_stages(tile, corner) if special.by_ring else None,
+                           addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))
     FURTHER, REDUCES = special.by_ring or special.boxed is not None, reduces(spec)
@@ -160,11 +161,10 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     by_tma, keeps = stored_by_tma(parts, tile.bn), parts.row_tiles > 0
     tiles, place = locate_arguments(parts, tile, a, b, by_row=keeps)
-    operands = {"c": (problem.addend, parts.c_strides + tuple(four[2] for _, four in parts.batch)),
-                "bias": (problem.bias, (0, parts.bias_stride)), **numbered_operands(problem, parts.operand_steps)}
+    operands = read_operands(problem, parts)
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     by_rows = has_row_steps(parts.epilogue)  # what it reads beside the accumulators is loaded as the program runs over them
-    staged = staged_addend(parts.epilogue, operands) if by_tma and not by_rows else None
+    staged = staged_addend(parts.epilogue, operands, wide=True) if by_tma and not by_rows else None
     pairs = paired_columns(parts.epilogue, operands) if by_tma and not by_rows else ()
     by_ring = staged is not None and fits_ring(tile, *operands[staged])
     boxed = boxed_output(parts.epilogue, operands) if by_tma and not by_rows and staged is None else None

@@ -17,9 +17,10 @@ from ..engine.hopper import make_matrix_loader, make_product
 from ..engine.hopper_plan import (even_ranges, least_seconds, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds,
                                   refusal, steps_of, store_argument, sum_seconds, tile_count, tiles_for, wgmma_dtype)
 from ..engine.hopper_stores import make_boxed_store
+from ..engine.programs import read_operands
 from ..engine.roles import stored_by_rows
 from ..engine.split_k import RangesConfig as Config
-from ..engine.split_k import pitch_of, sum_launch, sums_bytes, sums_refusal
+from ..engine.split_k import bytes_beside, pitch_of, sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 
 LEAST_STEPS = 2  # of a range
@@ -69,14 +70,14 @@ def estimate(problem, device, config):
     tiles = tile_count(parts, config.tile) * config.ranges
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
     copies = pack_seconds(operands_of(parts, problem.math), device)
-    sums = sum_seconds(sums_bytes(parts, config.ranges), device)
+    sums = sum_seconds(sums_bytes(parts, config.ranges), device, bytes_beside(problem))
     return copies + product_seconds(problem, config.tile, device, tiles, steps, parts.m) + sums
 
 
 def bound(problem, device):
     """The copies, the products at the best tile's rate, and the sum of as many ranges, two at least."""
     parts = stored_by_rows(problem)
-    sums = sum_seconds(sums_bytes(parts, 2), device)
+    sums = sum_seconds(sums_bytes(parts, 2), device, bytes_beside(problem))
     return pack_seconds(operands_of(parts, problem.math), device) + least_seconds(problem, parts, device, inf) + sums
 
 
@@ -116,7 +117,7 @@ def build(problem, device, config):
     blocks = min(tiles, device.sms * tile.blocks)
     product = Launch(partial_kernel(tile, key, parts.epilogue.accumulator), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
                      shared=tile.shared, dependent=True)
-    return (*a.pack(copies), *b.pack(copies + a.bytes), product, sum_launch(parts, ranges, dependent=True))
+    return (*a.pack(copies), *b.pack(copies + a.bytes), product, sum_launch(parts, ranges, True, read_operands(problem, parts)))
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_split_k", supports=supports, workspace=workspace, estimate=estimate, build=build,

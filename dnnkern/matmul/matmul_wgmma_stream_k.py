@@ -26,10 +26,12 @@ from ..engine.hopper import Tile, make_matrix_loader, make_product
 from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, least_memory_seconds, locate_arguments,
                                   make_epilogue_params, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
                                   steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import aside_seconds, make_boxed_store
+from ..engine.hopper_stores import aside_seconds, make_boxed_store, staged_addend
+from ..engine.programs import read_operands
 from ..engine.roles import store_width, stored_by_rows
-from ..engine.split_k import THREADS, groups_for, make_add_ranges
+from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges, make_place
 from ..engine.stores import make_group_store
+from ..engine.sum_operands import loaded_ahead, make_ahead
 from ..host.launch import Argument, Launch
 from ..host.memo import remembered
 
@@ -113,9 +115,9 @@ def estimate(problem, device, config):
     _, further, step = TILES[tile]
     shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
     copies = pack_seconds(operands_of(parts, problem.math), device)
-    sums = sum_seconds(_sums_bytes(parts, config, tiles), device)
+    sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
     waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
-    return (copies + aside_seconds(problem, device) + waves + sums).slowed(slower=COST.unmeasured)
+    return (copies + aside_seconds(problem, device, wide=1) + waves + sums).slowed(slower=COST.unmeasured)
 
 
 @remembered
@@ -206,31 +208,33 @@ def kernel(special):
 
 
 @functools.cache
-def sum_kernel(tile, spec, groups, vector):
-    """y = epilogue(sum over the ranges) for the divided tiles, 16 bytes of a row of one tile a thread."""
-    BM, BN = tile.bm, tile.bn
+def sum_kernel(tile, spec, groups, vector, ahead):
+    """y = epilogue(sum over the ranges) for the divided tiles, 16 bytes of a row of one tile a thread; `ahead`: what of the epilogue's
+    operands is loaded before the sums are there."""
+    BM, BN, (WORDS, read) = tile.bm, tile.bn, make_ahead(spec, ahead)
     Acc = i32 if spec.accumulator == "int32" else f32
-    add_ranges = make_add_ranges(groups, VECTOR, Acc)
-    store, epilogue_params = make_group_store(spec, VECTOR, vector), make_epilogue_params(spec)
+    add_ranges, place = make_add_ranges(groups, VECTOR, Acc), make_place(groups, VECTOR)
+    store, epilogue_params = make_group_store(spec, VECTOR, vector, ahead=ahead), make_epilogue_params(spec)
 
     @jit(launch_bounds=(THREADS, 2))
     def matmul_wgmma_rest(sums, elements, ranges, area, width, whole, per_matrix, band_tiles, super_rows, last_rows, y, y_row, y_column,
                           y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
                           c_column_stride, extras):
-        acc = cuda.local.array(VECTOR, Acc)
+        acc, words = cuda.local.array(VECTOR, Acc), cuda.local.array(WORDS, u32)
         wait_for_previous_grid()
-        at, mine = add_ranges(acc, sums, elements, ranges)
+        at, mine = place(elements)
+        slot, inside = divide_remainder(at, area)
+        line, across = divide_remainder(inside, width)
+        z, index = divide_remainder(whole + slot, per_matrix)
+        r, t = locate_in_bands(index, band_tiles, super_rows, last_rows)
+        row, column = r * BM + line, t * BN + across
+        mine = mine and row < m and column < n
+        e = epilogue_params(MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
+                                         bias_stride, c, c_row_stride, c_column_stride, extras), z)
+        read(words, row, column, e, mine)
+        add_ranges(acc, sums, elements, ranges)
         if mine:
-            slot, inside = divide_remainder(at, area)
-            line, across = divide_remainder(inside, width)
-            z, index = divide_remainder(whole + slot, per_matrix)
-            r, t = locate_in_bands(index, band_tiles, super_rows, last_rows)
-            row, column = r * BM + line, t * BN + across
-            if row < m:
-                out = MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
-                                   bias_stride, c, c_row_stride, c_column_stride, extras)
-                y_at = z * y_batch + row * y_row + column * y_column
-                store(acc, 0, row, column, n, y, y_at, y_column, epilogue_params(out, z))
+            store(acc, 0, row, column, n, y, z * y_batch + row * y_row + column * y_column, y_column, (e, words))
     return matmul_wgmma_rest
 
 
@@ -243,7 +247,10 @@ def build(problem, device, config):
     rest, accumulator = tiles - config.whole, parts.epilogue.accumulator
     ranges = even_ranges(steps.value, config.ranges)
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
+    operands = read_operands(problem, parts)
+    staged = staged_addend(parts.epilogue, operands, wide=True) if by_tma else None
+    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
+                             staged=staged)
     copies = _sums_bytes(parts, config, tiles)
     a_map = a.argument(tile.bm, copies)
     sums = store_argument("workspace", accumulator, (ranges * rest, tile.bm, tile.bn), (tile.bm * tile.bn, tile.bn, 1))
@@ -259,8 +266,9 @@ def build(problem, device, config):
                  Argument("uint32x3", divisor(tile.bm * tile.bn)), Argument("uint32x3", divisor(tile.bn)), whole, per_matrix, band_tiles,
                  super_rows, last_rows, *output)
     blocks = ceil_div(elements, THREADS // groups * VECTOR)
-    total = Launch(sum_kernel(tile, parts.epilogue, groups, store_width(parts, VECTOR) > 1), (blocks, 1, 1), (THREADS, 1, 1), arguments,
-                   dependent=True)
+    ahead = loaded_ahead(parts.epilogue, operands, parts.n)
+    total = Launch(sum_kernel(tile, parts.epilogue, groups, store_width(parts, VECTOR) > 1, ahead), (blocks, 1, 1), (THREADS, 1, 1),
+                   arguments, dependent=True)
     return (*a.pack(copies), *b.pack(copies + a.bytes), product, total)
 
 

@@ -7,7 +7,7 @@ row("engine/hopper", h200("h200-wgmma-variants.json"),
     "clock at which tiles were timed; share of the memory's rate that products bound by it reach, those of few rows, and what reading a "
     "from the L2 again costs of reading it from memory; bytes a second of the L2 where lines cross its own; weight of whole waves; times "
     "a step with 8-bit floats; share that shows of what overlaps; s of another tile than the one asked for; s of a copy's launch, passes "
-    "of aligned ones, by rows, others; s of a sum's launch, and bytes for each that it reads", ("fp8", "by_rows"),
+    "of aligned ones, by rows, others; s of a sum's launch, and bytes for each that it moves", ("fp8", "by_rows"),
     clock=1.98e9, bandwidth=0.86, outside=0.72, again=0.2, crossing=6e12, whole=0.75, fp8=1.12, exposed=0.1, smaller=1e-7, copy=3e-6,
     aligned=2.1, by_rows=2.5, unaligned=4.5, sum_launch=2e-6, sum_bytes=1.5)
 row("engine/hopper_made", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-prologue.jsonl"),
@@ -15,8 +15,9 @@ row("engine/hopper_made", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resul
     "them is counted with, and more where rows are pixels",
     waiting=260, step=60, function=30, pixels=120)
 row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-graph-patterns.jsonl"),
-    "times that memory would need for a program's matrices which threads load and store themselves, while nothing is multiplied",
-    aside=3.2)
+    "times that memory would need, while nothing is multiplied, for a program's matrices which threads load and store themselves; for "
+    "float32 ones that are loaded ahead by boxes", ("boxes",),
+    aside=3.2, boxes=1.0)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
     "1048576x64x2", ("half",),
