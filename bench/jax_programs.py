@@ -129,7 +129,8 @@ class Keras:
             raise ValueError(f"bench jax: Keras runs on {keras.backend.backend()}; expected the environment variable KERAS_BACKEND=jax")
         self.batch, size = (8, 12) if HOST_MEMORY else (128, 28)
         made = np.random.default_rng(0)
-        self.x, self.y = made.normal(size=(MOST * self.batch, size, size, 1)).astype("float32"), made.integers(0, 10, MOST * self.batch)
+        self.x = made.standard_normal((MOST * self.batch, size, size, 1), np.float32)
+        self.y = made.integers(0, 10, MOST * self.batch, np.int32)
         self.models = {}
 
     def model(self):
