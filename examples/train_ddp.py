@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 8 examples/train_ddp.py --checkpoint run.pt
     torchrun --nproc_per_node 8 examples/train_ddp.py --checkpoint run.pt --resume
-    torchrun --nproc_per_node 2 examples/train_ddp.py --model resnet50 --size 224 --amp --epochs 99 --steps 80 --json rates.jsonl
+    torchrun --nproc_per_node 2 examples/train_ddp.py --model resnet50 --size 224 --amp --epochs 99 --steps 200 --json rates.jsonl
 
 Ranks use NCCL with a GPU for each, and gloo on the processor where there is no GPU. A rank that dies, ranks that do not answer, and ranks
 with different versions end the job with a message. What is particular to this library is in `start` and is one line.

@@ -45,6 +45,7 @@ def test_programs(quick, capsys):
         np.testing.assert_allclose(row["losses"], row["xla_losses"], rtol=0, atol=row["error"] * np.abs(row["xla_losses"]).max() * 2)
         assert row["jax"] == jax.__version__ and row["machine"]["versions"]["numba"]
     assert conv["calls"] == {"conv_general_dilated": 10 * 5, "dot_general": 10 * 3}  # the images have no gradient
+    assert {op: calls for op, (us, calls) in conv["host_us"].items() if us > 0} == {"conv_general_dilated": 5, "dot_general": 3}
     assert len(conv["losses"]) == 10 and conv["losses"][-1] < conv["losses"][0]
     assert attention["calls"] == {"dot_product_attention": 2}
     assert "conv-norm-relu-train-64: ok error" in capsys.readouterr().out
