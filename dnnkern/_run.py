@@ -1,4 +1,4 @@
-"""The command ``python -m dnnkern run``: a PyTorch program as it is, on this library's kernels."""
+"""The command ``python -m dnnkern run``: a program of PyTorch, Keras or JAX as it is, on this library's kernels."""
 import contextlib
 import importlib.abc
 import importlib.util
@@ -6,17 +6,17 @@ import os
 import runpy
 import sys
 
-HELP = """Run a PyTorch program, as it is, on this library's kernels: run train.py ARGUMENTS, or run -m MODULE ARGUMENTS. Options of this
-command come before the program. What ran is printed to stderr at the end."""
+HELP = """Run a program of PyTorch, Keras or JAX, as it is, on this library's kernels: run train.py ARGUMENTS, or run -m MODULE ARGUMENTS.
+Options of this command come before the program. What ran is printed to stderr at the end."""
 
 
 def add_arguments(add):
     """The options, by a parser's ``add_argument``."""
     add("--ops", default="heavy", metavar="NAMES", help="what runs on this library: heavy (the default), all, or operators (mm) and "
         "groups of them (norm), separated by commas")
-    add("--exclude", default="", metavar="NAMES", help="operators or groups that stay PyTorch's")
-    add("--strict", action="store_true", help="an error where a call of them goes back to PyTorch")
-    add("--report", action="store_true", help="print a table: calls of each operator, and why some went back to PyTorch")
+    add("--exclude", default="", metavar="NAMES", help="operators or groups that stay the framework's")
+    add("--strict", action="store_true", help="an error where a call of PyTorch's operators goes back to it")
+    add("--report", action="store_true", help="print a table: calls of each operator, and why some went back to the framework")
     add("--simulate", action="store_true", help="without a GPU: the program's device cuda is the processor, or with "
         "DNNKERN_DEVICE=simulator the simulator")
     add("-m", dest="module", action="store_true", help="the program is the name of a module")
@@ -29,15 +29,17 @@ def main(arguments) -> int:
         raise ValueError(f"run: there is no file {arguments.program!r}; expected a program, or -m and the name of a module")
     if arguments.simulate:
         simulate()
-    need_pytorch("run")
-    from .torch import enable
     exclude = tuple(filter(None, arguments.exclude.split(",")))
-    enable(arguments.ops, exclude=exclude, strict=arguments.strict)
+    pytorch, jax = (importlib.util.find_spec(name) is not None for name in ("torch", "jax"))
+    if pytorch or not jax:
+        need_pytorch("run")
+        from .torch import enable
+        enable(arguments.ops, exclude=exclude, strict=arguments.strict)
     before = sys.argv, sys.path[0]
     sys.argv = [arguments.program, *arguments.words]
-    os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.setdefault("KERAS_BACKEND", "torch" if pytorch else "jax")
     try:
-        with devices(arguments.simulate), _keras():
+        with devices(arguments.simulate and pytorch), _after("keras", _keras), _after("jax", lambda: _jax(arguments.ops, exclude, pytorch)):
             if arguments.module:
                 sys.path[0] = os.getcwd()
                 runpy.run_module(arguments.program, run_name="__main__", alter_sys=True)
@@ -78,6 +80,7 @@ def simulate():
         os.environ[VARIABLE] = "cpu"
     else:
         os.environ.setdefault(PREFER, "naive")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def devices(simulate):
@@ -88,11 +91,14 @@ def devices(simulate):
     return cuda_is_cpu()
 
 
-class _WithKeras(importlib.abc.MetaPathFinder):
-    """Imports ``dnnkern.keras`` once the program has imported Keras, by itself or through TensorFlow."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a function once the program has imported a module, by itself or through another."""
+
+    def __init__(self, name, act):
+        self.name, self.act = name, act
 
     def find_spec(self, name, path, target=None):
-        if name != "keras":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -100,21 +106,17 @@ class _WithKeras(importlib.abc.MetaPathFinder):
             spec.loader.exec_module = self.after(spec.loader.exec_module)
         return spec
 
-    @staticmethod
-    def after(load):
+    def after(self, load):
         def exec_module(module):
             load(module)
-            try:
-                from . import keras  # noqa: F401
-            except ImportError as error:  # another backend: nothing of it runs on PyTorch
-                print(f"dnnkern: nothing of Keras runs on its kernels: {error}", file=sys.stderr)
+            self.act()
         return exec_module
 
 
 @contextlib.contextmanager
-def _keras():
-    """In the block Keras' functions are replaced as soon as it is imported."""
-    finder = _WithKeras()
+def _after(name, act):
+    """In the block `act` is called as soon as the module is imported."""
+    finder = _Finder(name, act)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -123,16 +125,39 @@ def _keras():
             sys.meta_path.remove(finder)
 
 
+def _keras():
+    """Replace Keras' functions, where it runs on PyTorch; on JAX it runs on what replaces JAX's operations."""
+    if os.environ["KERAS_BACKEND"] == "jax":
+        return
+    try:
+        from . import keras  # noqa: F401
+    except ImportError as error:  # another backend: nothing of it runs on PyTorch
+        print(f"dnnkern: nothing of Keras runs on its kernels: {error}", file=sys.stderr)
+
+
+def _jax(ops, exclude, pytorch):
+    """Replace JAX's operations."""
+    try:
+        from .jax._overrides import enable_for_run
+    except (ImportError, AttributeError) as error:  # an older JAX has other internals
+        print(f"dnnkern: nothing of JAX runs on its kernels: {error}", file=sys.stderr)
+    else:
+        enable_for_run(ops, exclude, others=pytorch)
+
+
 def _report(table):
-    """Print what ran on this library's kernels, and what on PyTorch's."""
+    """Print what ran on this library's kernels, and what on the frameworks'."""
     from ._table import show, time_text
-    from .torch import status
-    rows = status()
-    ours, back = (sum(row.calls for row in rows if row.ours is which) for which in (True, False))
+    found = {name: sys.modules[module].status() for name, module in (("PyTorch", "dnnkern.torch"), ("JAX", "dnnkern.jax"))
+             if module in sys.modules}
+    rows = [(row, name) for name, of in found.items() for row in of]
+    ours, back = (sum(row.calls for row, _ in rows if row.ours is which) for which in (True, False))
     if table and rows:
         print(file=sys.stderr)
         show(("operator", "ran on", "calls", "time", "why"),
-             [(row.op, "dnnkern" if row.ours else "PyTorch", row.calls, time_text(row.seconds * 1e3), row.why) for row in rows],
+             [(row.op, "dnnkern" if row.ours else name, row.calls, time_text(row.seconds * 1e3), row.why) for row, name in rows],
              file=sys.stderr)
-    print(f"dnnkern: {ours} calls of {len({row.op for row in rows if row.ours})} operators ran on its kernels, {back} went back to PyTorch"
+    names = " or ".join(name for name in found if found[name]) or "PyTorch"
+    operators = len({row.op for row, _ in rows if row.ours})
+    print(f"dnnkern: {ours} calls of {operators} operators ran on its kernels, {back} went back to {names}"
           f"{'' if table or not rows else ' (--report lists them)'}", file=sys.stderr)

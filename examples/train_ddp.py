@@ -1,7 +1,8 @@
-"""A small ResNet on several GPUs, by PyTorch's DistributedDataParallel on this library's kernels:
+"""A small ResNet, or ResNet-50, on several GPUs, by PyTorch's DistributedDataParallel on this library's kernels:
 
     torchrun --nproc_per_node 8 examples/train_ddp.py --checkpoint run.pt
     torchrun --nproc_per_node 8 examples/train_ddp.py --checkpoint run.pt --resume
+    torchrun --nproc_per_node 2 examples/train_ddp.py --model resnet50 --size 224 --amp --epochs 99 --steps 200 --json rates.jsonl
 
 Ranks use NCCL with a GPU for each, and gloo on the processor where there is no GPU. A rank that dies, ranks that do not answer, and ranks
 with different versions end the job with a message. What is particular to this library is in `start` and is one line.
@@ -9,11 +10,13 @@ with different versions end the job with a message. What is particular to this l
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import pickle
 import platform
 import signal
 import socket
+import statistics
 import sys
 import threading
 import time
@@ -28,6 +31,8 @@ from torch import nn
 import dnnkern.torch
 
 CLASSES = 10
+UNTIMED = 20
+"""Steps before those that ``--json`` times: kernels are compiled in the first, and calls that come again are launched as graphs later."""
 _LOST = "gloo/transport", "connection closed", "connection reset", "timed out", "nccl error"
 """Words in errors of communication: gloo's are plain RuntimeErrors."""
 
@@ -38,14 +43,18 @@ class Stop(Exception):
 
 def parse(words=None):
     """What the command line says."""
-    parser = argparse.ArgumentParser(description="Train a small ResNet on 1 to 8 GPUs; start it with torchrun.")
+    parser = argparse.ArgumentParser(description="Train a ResNet on 1 to 8 GPUs; start it with torchrun.")
     parser.add_argument("--data", choices=("synthetic", "digits"), default="synthetic", help="digits: scikit-learn's, 8x8")
     parser.add_argument("--samples", type=int, default=2048, help="how many of them")
     parser.add_argument("--size", type=int, default=32, help="of synthetic images")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps", type=int, help="end after so many steps in all, with a checkpoint")
     parser.add_argument("--batch", type=int, default=64, help="samples of a step and rank")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first stage")
+    parser.add_argument("--model", choices=MODELS, default="small", help="a ResNet for small images, or ResNet-50")
+    parser.add_argument("--width", type=int, help="channels of the first stage (default 16, of ResNet-50 64)")
+    parser.add_argument("--amp", action="store_true", help="bfloat16, as autocast says")
+    parser.add_argument("--compile", nargs="?", const="dnnkern", metavar="BACKEND", help="torch.compile, by this library or another")
+    parser.add_argument("--benchmark", action="store_true", help="measure the algorithms of convolutions: torch.backends.cudnn.benchmark")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
@@ -55,7 +64,9 @@ def parse(words=None):
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints; one is also written at the end")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument("--timeout", type=float, default=300, help="seconds after which a rank that does not answer counts as lost")
+    parser.add_argument("--json", metavar="FILE", help=f"append a line: samples a second, by the median step after {UNTIMED}")
     plan = parser.parse_args(words)
+    plan.width = MODELS[plan.model][0] if plan.width is None else plan.width
     if plan.resume and not plan.checkpoint:
         parser.error("--resume: got no --checkpoint; expected the file to go on from")
     for name in ("samples", "size", "epochs", "batch", "width", "every", "timeout"):
@@ -66,26 +77,45 @@ def parse(words=None):
 
 # ---- the network and the data
 
-class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
+MODELS = {"small": (16, (1, 1, 1)), "resnet50": (64, (3, 4, 6, 3))}
+"""Width and blocks of each stage."""
 
-    def __init__(self, inputs, outputs, stride):
+
+def normed(inputs, outputs, size, stride):
+    """A convolution and its normalisation."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs))
+
+
+class Block(nn.Module):
+    """Convolutions beside a shortcut: two of 3x3, or one between two of 1x1, of which the last has four times the channels."""
+
+    def __init__(self, inputs, width, stride, narrow):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Identity() if stride == 1 and inputs == outputs else nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.outputs = 4 * width if narrow else width
+        sizes = (width, 1, 1), (width, 3, stride), (self.outputs, 1, 1)
+        self.body = nn.ModuleList()
+        for size in sizes if narrow else ((width, 3, stride), (width, 3, 1)):
+            self.body.append(normed(self.body[-1][0].out_channels if self.body else inputs, *size))
+        self.shortcut = nn.Identity() if stride == 1 and inputs == self.outputs else normed(inputs, self.outputs, 1, stride)
 
     def forward(self, x):
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+        *first, last = self.body
+        y = x
+        for layer in first:
+            y = F.relu(layer(y), inplace=True)
+        return F.relu(last(y) + self.shortcut(x), inplace=True)
 
 
-def network(channels, width, dropout):
-    """A ResNet of three stages for small images."""
-    return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-                         Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2),
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(4 * width, CLASSES))
+def network(channels, model, width, dropout):
+    """A ResNet of three stages for small images, or ResNet-50, with as many outputs as ImageNet has classes."""
+    layers, large, c = [], model == "resnet50", width
+    for stage, blocks in enumerate(MODELS[model][1]):
+        for k in range(blocks):
+            layers.append(Block(c, width << stage, 2 if stage and not k else 1, narrow=large))
+            c = layers[-1].outputs
+    stem = [*normed(channels, width, *(7, 2) if large else (3, 1)), nn.ReLU(inplace=True), *[nn.MaxPool2d(3, 2, 1)] * large]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(c, 1000 if large else CLASSES)
+    return nn.Sequential(*stem, *layers, *head)
 
 
 def load(plan):
@@ -98,14 +128,14 @@ def load(plan):
     rng = np.random.default_rng(plan.seed)
     labels = rng.integers(CLASSES, size=plan.samples)
     shape = 3, plan.size, plan.size
-    images = rng.standard_normal((CLASSES, *shape))[labels] + rng.standard_normal((plan.samples, *shape))
-    return torch.tensor(images, dtype=torch.float32), torch.tensor(labels)
+    images = rng.standard_normal((CLASSES, *shape), np.float32)[labels] + rng.standard_normal((plan.samples, *shape), np.float32)
+    return torch.tensor(images), torch.tensor(labels)
 
 
-def batches(plan, epoch, skipped, rank, ranks):
+def batches(plan, epoch, skipped, rank, ranks, device):
     """Indices of this rank's samples for the steps of an epoch, without those that were done before; what does not fill a step on all ranks
     is left out."""
-    order = torch.randperm(plan.count, generator=torch.Generator().manual_seed(plan.seed + 1 + epoch))
+    order = torch.randperm(plan.count, generator=torch.Generator().manual_seed(plan.seed + 1 + epoch)).to(device)
     for step in range(skipped, plan.count // (plan.batch * ranks)):
         yield order[(step * ranks + rank) * plan.batch:][:plan.batch]
 
@@ -126,20 +156,25 @@ def start(plan):
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=plan.timeout))
     check_versions()
+    torch.backends.cudnn.benchmark = plan.benchmark
     if plan.ops != "none":
         dnnkern.torch.enable(plan.ops)  # the one line: all that follows is PyTorch's
     return device
 
 
+def versions():
+    """Of what computes on this rank."""
+    return {"dnnkern": dnnkern.__version__, "PyTorch": torch.__version__, "Numba": numba.__version__, "CUDA": torch.version.cuda,
+            "Python": platform.python_version()}
+
+
 def check_versions():
     """Ranks of different versions would compute different things, or wait for each other for ever."""
-    mine = {"dnnkern": dnnkern.__version__, "PyTorch": torch.__version__, "Numba": numba.__version__, "CUDA": torch.version.cuda,
-            "Python": platform.python_version()}
-    versions = [None] * dist.get_world_size()
-    dist.all_gather_object(versions, mine)
-    for name in mine:
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, versions())
+    for name in everyone[0]:
         found = {}
-        for rank, theirs in enumerate(versions):
+        for rank, theirs in enumerate(everyone):
             found.setdefault(str(theirs.get(name)), []).append(str(rank))
         if len(found) > 1:
             told = "; ".join(f"{version} on rank {', '.join(ranks)}" for version, ranks in found.items())
@@ -173,7 +208,7 @@ def save(plan, model, optimizer, at, device):
 def settings(plan):
     """What a run that goes on has to have in common with the one before."""
     return {"ranks": dist.get_world_size(), **{name: getattr(plan, name) for name in (
-        "data", "samples", "size", "batch", "width", "dropout", "seed", "sync_norm")}}
+        "data", "samples", "size", "batch", "model", "width", "amp", "dropout", "seed", "sync_norm")}}
 
 
 def read(path):
@@ -235,32 +270,38 @@ def progress(total, done, text):
 def train(plan, device):
     """The steps that are left."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    images, labels = load(plan)
+    images, labels = (t.to(device) for t in load(plan))  # where they are small enough, so that no step waits for them
     plan.count = len(labels)
     each = plan.count // (plan.batch * ranks)
     if not each:
         raise Stop(f"{plan.count} samples; expected at least {plan.batch * ranks}, {plan.batch} for each of {ranks} ranks")
     torch.manual_seed(plan.seed)
-    net = network(images.shape[1], plan.width, plan.dropout)
+    net = network(images.shape[1], plan.model, plan.width, plan.dropout)
     if plan.sync_norm:
         net = dnnkern.torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
     net = net.to(device, memory_format=torch.channels_last)
     model = nn.parallel.DistributedDataParallel(net, device_ids=[device.index] if device.type == "cuda" else None)
+    if plan.compile:
+        model.compile(backend=plan.compile)
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.rate, momentum=0.9, weight_decay=1e-4, fused=True)
     torch.manual_seed(plan.seed + 1 + rank)
     first, done, steps = resume(plan, model, optimizer, device) if plan.resume else (0, 0, 0)
-    last, saved = plan.steps or plan.epochs * each, steps
+    last, saved, marks = min(plan.steps or plan.epochs * each, plan.epochs * each), steps, []
+    if plan.json and last - steps <= UNTIMED:
+        raise Stop(f"--json: {last - steps} steps; expected more than {UNTIMED}, since the first {UNTIMED} are not timed")
     for epoch in range(first, plan.epochs):
         began, before, total = None, steps, 0  # the clock begins after a step: the first of all compiles kernels
         with progress(each, done, f"epoch {epoch + 1}") as advance:
-            for indices in batches(plan, epoch, done, rank, ranks):
+            for indices in batches(plan, epoch, done, rank, ranks, device):
                 if steps >= last:
                     break
-                x, target = (t[indices].to(device) for t in (images, labels))
+                x, target = images[indices].to(memory_format=torch.channels_last), labels[indices]
                 optimizer.zero_grad()
-                loss = F.cross_entropy(model(x.to(memory_format=torch.channels_last)), target)
+                with torch.autocast(device.type, torch.bfloat16, enabled=plan.amp):
+                    loss = F.cross_entropy(model(x), target)
                 loss.backward()
                 optimizer.step()
+                marks.append(mark(device))
                 done, steps, total = done + 1, steps + 1, total + loss.detach()
                 advance()
                 if began is None:
@@ -276,6 +317,33 @@ def train(plan, device):
         done = 0
     if plan.checkpoint and saved != steps:
         save(plan, model, optimizer, (epoch, done, steps), device)
+    if plan.json and rank == 0:
+        write_rate(plan, marks, device)
+
+
+def mark(device):
+    """A moment: where the GPU's stream is, without waiting for it, or of the processor."""
+    if device.type == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def write_rate(plan, marks, device):
+    """Append a line to the file of ``--json``."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        marks = [marks[0].elapsed_time(moment) / 1e3 for moment in marks]
+    seconds = [after - before for before, after in zip(marks, marks[1:])][UNTIMED - 1:]
+    step, ranks = statistics.median(seconds), dist.get_world_size()
+    row = {"ranks": ranks, "samples_per_s": plan.batch * ranks / step, "step_ms": 1e3 * step, "steps": len(seconds), "model": plan.model,
+           "width": plan.width, "size": plan.size, "batch": plan.batch, "dtype": "bfloat16" if plan.amp else "float32", "ops": plan.ops,
+           "compile": plan.compile, "benchmark": plan.benchmark, "ours": sum(row.calls for row in dnnkern.torch.status() if row.ours),
+           "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu", **versions()}
+    with open(plan.json, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(f"{row['samples_per_s']:.1f} samples/s by the median of {len(seconds)} steps", flush=True)
 
 
 def report(epoch, loss, samples, began):

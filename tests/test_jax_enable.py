@@ -230,10 +230,7 @@ def test_several_devices():
 
 
 KERAS = """
-import sys, numpy as np, keras
-if sys.argv[1] == "ours":
-    import dnnkern.jax
-    dnnkern.jax.enable()
+import numpy as np, keras
 L = keras.layers
 keras.utils.set_random_seed(0)
 images = keras.Sequential([
@@ -250,17 +247,54 @@ for model, x in ((images, x), (text, t)):
     model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
     print(*model.fit(x, y, batch_size=8, epochs=2, verbose=0).history["loss"], model.evaluate(x, y, verbose=0),
           *model.predict(x, verbose=0)[::5].ravel())
-if sys.argv[1] == "ours":
-    assert not [row for row in dnnkern.jax.status() if not row.ours], dnnkern.jax.status()
-    print(*sorted(row.op for row in dnnkern.jax.status()))
 """
 
 
-def test_keras():
+def run(tmp_path, text, options=(), **environment):
+    """The process of ``python -m dnnkern run``; it must end well."""
+    (tmp_path / "program.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__)), "DNNKERN_PREFER": "naive", **environment}
+    done = subprocess.run([sys.executable, "-m", "dnnkern", "run", *options, str(tmp_path / "program.py")], capture_output=True, text=True,
+                          env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+PLAIN = """
+import jax, jax.numpy as jnp, numpy as np
+a, w = np.arange(6, dtype="float32").reshape(2, 3), np.ones((1, 1, 2, 2), "float32")
+print(*jax.jit(jnp.matmul)(a, a.T).ravel(), *jax.lax.conv(a[None, None], w, (1, 1), "VALID").ravel())
+print(*(jnp.arange(3) @ a.T.astype("int32")))
+"""
+
+
+@pytest.mark.parametrize("options, rows", [
+    ((), ["conv_general_dilated dnnkern 1", "dot_general JAX 1", "dot_general dnnkern 1"]),
+    (("--ops", "product", "--exclude", "pool"), ["dot_general JAX 1", "dot_general dnnkern 1"]),
+    (("--exclude", "product"), ["conv_general_dilated dnnkern 1"])], ids=" ".join)
+def test_a_program_as_it_is(tmp_path, options, rows):
+    if options and importlib.util.find_spec("torch"):
+        options = *options[:1], options[1] + ",mm", *options[2:]  # names that PyTorch's overrides have
+    done = run(tmp_path, PLAIN, options=("--report", *options))
+    assert [float(n) for n in done.stdout.split()] == [5, 14, 14, 50, 8, 12, 5, 14]
+    assert sorted(" ".join(line.split()[:3]) for line in done.stderr.splitlines() if re.search("^(conv_|dot_)", line)) == rows, done.stderr
+    ours, back = (sum(word in row for row in rows) for word in ("dnnkern", "JAX"))
+    assert f"dnnkern: {ours} calls of {ours} operators ran on its kernels, {back} went back to JAX" in done.stderr
+
+
+def test_a_program_and_bad_names(tmp_path):
+    if importlib.util.find_spec("torch"):
+        pytest.skip("they are PyTorch's overrides' error")
+    with pytest.raises(AssertionError, match="enable: ops has 'produkt'; did you mean 'product'"):
+        run(tmp_path, PLAIN, options=("--ops", "produkt"))
+
+
+def test_keras(tmp_path):
     if importlib.util.find_spec("keras") is None:  # importing it would choose a backend
         pytest.skip("keras is not installed")
-    mine, theirs = (program(KERAS, who, KERAS_BACKEND="jax").splitlines() for who in ("ours", "theirs"))
-    for found, expected in zip(mine, theirs):
+    ours, theirs = run(tmp_path, KERAS, options=("--report",), KERAS_BACKEND="jax"), program(KERAS, KERAS_BACKEND="jax")
+    for found, expected in zip(ours.stdout.splitlines(), theirs.splitlines(), strict=True):
         np.testing.assert_allclose([float(n) for n in found.split()], [float(n) for n in expected.split()], rtol=1e-4, atol=1e-6)
-    assert mine[2].split() == ["conv_general_dilated", "dot_general", "dot_product_attention", "reduce_window_max", "reduce_window_sum",
-                               "select_and_scatter_add"]
+    assert re.search(r"^dnnkern: \d{3} calls of 6 operators ran on its kernels, 0 went back to JAX", ours.stderr, re.M), ours.stderr
+    assert sorted(line.split()[0] for line in ours.stderr.splitlines() if re.search(r" dnnkern +\d+ ", line)) == [
+        "conv_general_dilated", "dot_general", "dot_product_attention", "reduce_window_max", "reduce_window_sum", "select_and_scatter_add"]

@@ -1,5 +1,7 @@
 """examples/train_ddp.py: two ranks on the processor, checkpoints and restart, and ends with a message."""
+import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -12,6 +14,10 @@ torch = pytest.importorskip("torch")
 
 from test_examples import ENVIRONMENT, ROOT  # noqa: E402
 
+from dnnkern import _bench  # noqa: E402
+
+_bench.load()  # makes the folder bench/ importable
+from bench import models  # noqa: E402
 
 pytestmark = pytest.mark.sized
 SMALL = "--size", "8", "--samples", "50", "--batch", "4", "--width", "3", "--epochs", "2"  # 6 steps an epoch
@@ -111,6 +117,35 @@ def test_it_learns_and_says_so(whole):
     losses = [float(line.split()[3].rstrip(",")) for line in lines[:2]]
     assert losses[1] < losses[0] < 3 and all(line.endswith("samples/s") for line in lines[:2]), lines
     assert lines[2].startswith("2 ranks on cpu; ") and int(lines[2].split()[4]) > 12 * 20, lines
+
+
+def test_resnet50():
+    """With the weights of another one its results, and as many parameters as torchvision's has."""
+    network, theirs = runpy.run_path(PROGRAM)["network"], models.resnet(width=4)
+    ours = network(3, "resnet50", 4, 0.5).eval()
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    x = torch.randn(2, 3, 40, 33)
+    torch.testing.assert_close(ours(x), theirs.eval()(x), rtol=0, atol=0)
+    with torch.device("meta"):
+        assert sum(p.numel() for p in network(3, "resnet50", 64, 0).parameters()) == 25_557_032
+
+
+def test_samples_a_second(tmp_path):
+    """A line for a program to read; the losses are PyTorch's."""
+    path, words = tmp_path / "rates.jsonl", ("--amp", "--epochs", "4", "--steps", "22", "--rate", "0.01", "--dropout", "0")
+    ours, theirs = trained(*words, "--compile", "--json", str(path)), trained(*words, "--ops", "none")
+    row, = map(json.loads, path.read_text().splitlines())
+    assert row["ranks"] == 2 and row["batch"] == 4 and row["steps"] == 2 and row["ours"] > 100 and row["device"] == "cpu"
+    assert row["dtype"] == "bfloat16" and row["compile"] == "dnnkern" and row["samples_per_s"] == pytest.approx(8e3 / row["step_ms"])
+    assert f"{row['samples_per_s']:.1f} samples/s by the median of 2 steps" in ours and "; 0 calls of rank 0 ran on dnnkern's" in theirs
+    losses, expected = ([float(line.split()[3].rstrip(",")) for line in text.splitlines()[:4]] for text in (ours, theirs))
+    assert losses == pytest.approx(expected, rel=1e-2)
+
+
+def test_too_few_steps_for_a_rate(tmp_path):
+    for code, _, said in Ranks("--json", str(tmp_path / "rates.jsonl")).ends():
+        assert code == 1 and "--json: 12 steps; expected more than 20, since the first 20 are not timed" in said, said
+    assert not any(tmp_path.iterdir())
 
 
 def test_restart_is_bitwise_as_without(whole, copy):

@@ -62,6 +62,15 @@ def enable(ops=tuple(_GROUPS), *, exclude=()):
     _install(_names("ops", ops) - _names("exclude", exclude))
 
 
+def enable_for_run(ops, exclude, others):
+    """`enable` by the words of ``python -m dnnkern run``: "heavy" and "all" are all groups; with `others` names that are none may be
+    PyTorch's."""
+    ops = set(filter(None, ops.replace(" ", "").split(",")))
+    if ops & {"heavy", "all"}:
+        ops = set(_GROUPS)
+    enable(ops & _GROUPS.keys() if others else ops, exclude=_GROUPS.keys() & set(exclude) if others else exclude)
+
+
 def disable():
     """Compile all operations as JAX does."""
     _install(frozenset())
