@@ -15,8 +15,8 @@ ROWS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "nhwc v8 2x2", 16
         ("conv_fwd", "8x2048x4096 k2048 4 p3:0 g2048 f16 nchw", "nchw", 2, 4),
         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f32 nhwc", "nhwc v4 2x4", 16, 9),
         ("conv_bwd_filter", "8x2048x4096 k2048 4 p3:0 g2048 bf16 nchw", "nchw", 3, 4)]
-# kernels that read rows by TMA: operation, problem, beginning of the configuration; multiply-adds a tap of a step, steps that are unrolled, instructions of a step at most,
-# registers at most
+# kernels that read rows by TMA: operation, problem, beginning of the configuration; multiply-adds a tap of a step, steps that are unrolled,
+# instructions of a step at most, registers at most
 STEPS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "rows w4", 16, 1, 240, 128),
          ("conv_bwd_data", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "rows w4", 16, 1, 240, 128),
          ("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f32 nhwc", "rows w4", 16, 1, 208, 128),
