@@ -23,6 +23,11 @@ CASES = [
     ((3, 16, 12, 5), (1, 3), dict(padding=(0, 1))),
     ((2, 16, 13, 6), (3, 3), dict(padding=1, dtype="bfloat16", out_dtype="float32")),
 ]
+MANY = [
+    ((2, 16, 11, 9), (7, 7), dict(padding=3, dtype="bfloat16", out_dtype="float32")),
+    ((1, 8, 19, 7), (7, 7), dict(padding=((6, 0), (0, 6)), stride=2, mode="convolution")),
+    ((2, 24, 6, 5), (5, 5), dict(padding=((4, 3), (2, 2)), dtype="float32")),
+]
 
 
 def _long(problem, device, pick):
@@ -43,8 +48,11 @@ def _few(algorithm, device, pick):
 def _rows():
     for op in OPS:
         for k, (size, taps, more) in enumerate(CASES):
-            if op != "conv_bwd_filter" or taps != (7, 7):  # 49 sums of four channels are more than the registers
-                yield pytest.param(op, size, taps, {"dtype": "float16", **more}, k, id=f"{op}-{k}")
+            yield pytest.param(op, size, taps, {"dtype": "float16", **more}, k, id=f"{op}-{k}")
+    # filters of many taps: two channels a thread, and rows of zeros above and below the image are left out
+    for k, (size, taps, more) in enumerate(MANY):
+        for pick in range(6):
+            yield pytest.param("conv_bwd_filter", size, taps, more, pick, id=f"conv_bwd_filter-many-{k}-{pick}")
     yield pytest.param("conv_fwd", (1, 16, 16, 7), (3, 3), dict(dtype="float16", padding=1, **EPILOGUE), 0, id="conv_fwd-epilogue")
     yield pytest.param("conv_bwd_data", (1, 16, 15, 8), (3, 3), dict(dtype="float16", stride=2, transposed=True, **EPILOGUE), 0,
                        id="conv_bwd_data-epilogue")

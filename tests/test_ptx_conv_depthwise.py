@@ -15,16 +15,18 @@ ROWS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "nhwc v8 2x2", 16
         ("conv_fwd", "8x2048x4096 k2048 4 p3:0 g2048 f16 nchw", "nchw", 2, 4),
         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f32 nhwc", "nhwc v4 2x4", 16, 9),
         ("conv_bwd_filter", "8x2048x4096 k2048 4 p3:0 g2048 bf16 nchw", "nchw", 3, 4)]
-# kernels that read rows by TMA: operation, problem; multiply-adds a tap of a step, steps that are unrolled, instructions of a step at most,
-# registers at most
-STEPS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", 16, 1, 240, 128),
-         ("conv_bwd_data", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", 16, 1, 240, 128),
-         ("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f32 nhwc", 16, 1, 208, 128),
-         ("conv_fwd", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", 16, 1, 320, 128),
-         ("conv_bwd_data", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", 8, 1, 224, 128),
-         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", 16, 3, 272, 128),
-         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc --out-dtype f32", 16, 3, 272, 128),
-         ("conv_fwd", "64x240x28x28 k240 5x5 p2 g240 f16 nhwc", 16, 1, 544, 168)]
+# kernels that read rows by TMA: operation, problem, beginning of the configuration; multiply-adds a tap of a step, steps that are unrolled,
+# instructions of a step at most, registers at most
+STEPS = [("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "rows w4", 16, 1, 240, 128),
+         ("conv_bwd_data", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "rows w4", 16, 1, 240, 128),
+         ("conv_fwd", "64x144x56x56 k144 3x3 p1 g144 f32 nhwc", "rows w4", 16, 1, 208, 128),
+         ("conv_fwd", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", "rows w4", 16, 1, 320, 128),
+         ("conv_bwd_data", "64x144x56x56 k144 3x3 s2 p1 g144 bf16 nhwc", "rows w4", 8, 1, 224, 128),
+         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc", "rows w4", 16, 3, 272, 128),
+         ("conv_bwd_filter", "64x144x56x56 k144 3x3 p1 g144 f16 nhwc --out-dtype f32", "rows w4", 16, 3, 272, 128),
+         ("conv_fwd", "64x240x28x28 k240 5x5 p2 g240 f16 nhwc", "rows w4", 16, 1, 544, 168),
+         ("conv_bwd_filter", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc --out-dtype f32", "rows w2 v2", 4, 1, 352, 168),
+         ("conv_bwd_filter", "64x384x14x14 k384 7x7 p3 g384 bf16 nhwc --out-dtype f32", "rows w4 v2", 8, 1, 592, 208)]
 LARGE = [("conv_bwd_data", "1x4x8x8 k4 7x7 p3 g4 f16"), ("conv_bwd_filter", "1x4x8x8 k4 7x7 p3 g4 f16"),
          ("conv_fwd", "1x2x6x16 k2 5x5 p2 g2 f16"), ("conv_bwd_filter", "2x4x8x8x8 k4 3x3x3 p1 g4 f16"),
          ("conv_fwd", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc"), ("conv_bwd_filter", "64x96x56x56 k96 7x7 p3 g96 bf16 nhwc --out-dtype f32")]
@@ -51,10 +53,10 @@ def test_loads_and_products(op, words, pick, loads, taps):
     assert code.registers * launch.block[0] * config.blocks <= 65536
 
 
-@pytest.mark.parametrize("op, words, products, turns, instructions, registers", STEPS)
-def test_steps(op, words, products, turns, instructions, registers):
+@pytest.mark.parametrize("op, words, pick, products, turns, instructions, registers", STEPS)
+def test_steps(op, words, pick, products, turns, instructions, registers):
     """From a step's wait to its end: each element is converted once, sums are not copied, and the border costs nothing."""
-    code, launch, config, problem = _picked(op, words, "rows w4")
+    code, launch, config, problem = _picked(op, words, pick)
     assert code.count("FFMA") == turns * products * problem.taps
     assert code.registers <= registers and -(-code.registers // 8) * 8 * launch.block[0] * config.blocks <= 65536
     assert not [name for name in code.opcodes("LDG") if ".128" in name or ".64" in name], "rows come by TMA"

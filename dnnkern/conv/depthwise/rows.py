@@ -8,7 +8,8 @@ that read it: those of `depth` rows, the oldest of which is complete after the s
 not once per row of taps, and the loop has no test of the image's border. When all threads have read a row, its stage of the ring is
 refilled with the row `stages` steps ahead.
 
-Backward filter loads the rows of dy the same way; those of the last `depth` steps stay in registers, and each tap has an accumulator.
+Backward filter loads the rows of dy the same way; those of the last `depth` steps stay in registers, and each tap has an accumulator: of
+many taps with two channels a thread. A large filter reads many rows above and below the image; those cost no arithmetic.
 """
 import functools
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4."""
+    """What the kernels are compiled for; `vector` is 4, of backward filter 4 or 2."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -110,6 +111,11 @@ class Rows:
     def gradient_bytes(self):
         """Bytes of dy in a stage."""
         return ceil_div(self.strips * self.columns.tile * self.channels * ITEMSIZE[self.dtype], 128) * 128
+
+    @property
+    def skips(self):
+        """Whether backward filter leaves out the arithmetic of rows of zeros, which a large filter reads above and below each image."""
+        return self.depth > 3
 
     @property
     def turns(self):
@@ -329,8 +335,8 @@ def rows_sums_kernel(body):
     SOURCE, BYTES = body.source_bytes, ADV * body.row_bytes + STRIPS * TW * body.channels * ITEMSIZE[body.dtype]
     STAGE = SOURCE + body.gradient_bytes
     EACH, NACC, NTAPS = TW * V, R * S * V, R * S
-    NDY, SHARED, TURNS = M * EACH, STRIPS * S * body.channels, body.turns
-    AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # position of the next step to load
+    NDY, SHARED, TURNS, SKIPS = M * EACH, STRIPS * S * body.channels, body.turns, body.skips
+    AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # position of the next step to load, and of the step at hand
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     LENGTH_Y, fetch_y, unpack_y = _make_pixels(body, (1 << TW) - 1)
     VALUES = columns.groups * V
@@ -345,7 +351,7 @@ def rows_sums_kernel(body):
 
     @device_function
     def read_row(u, s):
-        acc, dy, turn, at, at_y, stage, full, maps, warp, more, where = s
+        acc, dy, turn, at, at_y, stage, full, maps, warp, more, where, row, height = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         raw_y = cuda.local.array(LENGTH_Y, u32)
         fetch(raw, at + u32(u * ROW))
@@ -359,8 +365,9 @@ def rows_sums_kernel(body):
                     load(stage, maps, full, where)
         if u == 0:
             unpack_y(dy, (M - turn) % M * EACH, raw_y)
-        unpack(values, 0, raw)
-        add_row(u, (acc, values, dy, turn))
+        if not SKIPS or 0 <= row + u and row + u < height:
+            unpack(values, 0, raw)
+            add_row(u, (acc, values, dy, turn))
     read_rows = unrolled(ADV, read_row)
 
     @device_function
@@ -392,15 +399,17 @@ def rows_sums_kernel(body):
 
     @device_function
     def step(turn, s):
-        acc, dy, ring, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole, splits, height, layout = s
+        acc, dy, ring, ahead, here, first_stage, full, offset, offset_y, maps, warp, first, left, whole, splits, heights, layout = s
         if TURNS == 1:
             for a in range(NDY - EACH):
                 dy[NDY - 1 - a] = dy[NDY - 1 - a - EACH]
         bar, to = full + u32(8 * ring[0]), first_stage + u32(ring[0] * STAGE)
         mbarrier_wait(bar, ring[1])
         read_rows(0, (acc, dy, turn, to + offset, to + offset_y, to, bar, maps, warp, left - turn > STAGES,
-                      next_step(ahead, first, layout[0], height)))
+                      next_step(ahead, first, layout[0], heights[0]), here[ROW_X] + here[AT] * ADV, heights[1]))
         advance_step(ahead, whole, splits, layout)
+        if SKIPS:
+            advance_step(here, whole, splits, layout)
         ring[0] = ring[0] + 1
         if ring[0] == STAGES:
             ring[0], ring[1] = 0, ring[1] ^ 1
@@ -410,7 +419,7 @@ def rows_sums_kernel(body):
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_rows_sums(x_map, dy_map, partial, steps, whole, tasks, splits, parts, tiles_w, tiles_h, channels, shift_h, shift_w,
-                                 height, elements):
+                                 height, image_height, elements):
         ring, shared = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
         maps = tensor_map_address(x_map), tensor_map_address(dy_map)
@@ -426,8 +435,9 @@ def rows_sums_kernel(body):
             for s in range(STAGES):
                 mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
-        ahead = cuda.local.array(7, i32)
+        ahead, here = cuda.local.array(7, i32), cuda.local.array(7, i32)
         begin_task(ahead, split, layout)
+        begin_task(here, split, layout)
         for s in range(STAGES):
             if s < total:
                 if tid == 0:
@@ -446,8 +456,8 @@ def rows_sums_kernel(body):
         ring_at = cuda.local.array(2, i32)
         ring_at[0], ring_at[1] = 0, 0
         for left in range(total, 0, -TURNS):
-            steps_of_turn(0, (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole,
-                              splits, height, layout))
+            steps_of_turn(0, (acc, dy, ring_at, ahead, here, first_stage, full, offset, offset_y, maps, warp, first, left, whole,
+                              splits, (height, image_height), layout))
         launch_dependent_grids()
         add_rows(0, (acc, shared, tid, lane, group, lane < STRIPS, advance(partial, split * i64(elements)), first, channels, 0,
                      (NTAPS, NTAPS)))

@@ -1,4 +1,5 @@
 """Which problems the kernels of `rows` support; their configurations, launches and estimates."""
+import itertools
 from dataclasses import dataclass
 
 from ...device.groups import access_words
@@ -13,7 +14,8 @@ from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
 
-VECTOR = 4
+VECTOR, FEW = 4, 2    # channels of a thread, and of a filter's gradient of many taps
+MANY_TAPS = 16
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
 IN_FLIGHT = 96 * 1024  # bytes of rows in flight per multiprocessor
@@ -28,20 +30,22 @@ class RowsConfig:
     tw : int
         Pixels of a strip.
     groups, strips : int
-        Of a block: groups of four channels, and strips; a thread has one of each.
+        Of a block: groups of `vector` channels, and strips; a thread has one of each.
     stages : int
         Steps whose rows are in shared memory or in flight.
     blocks : int
         Per multiprocessor.
+    vector : int
     """
     tw: int
     groups: int
     strips: int
     stages: int
     blocks: int
+    vector: int = VECTOR
 
     def __str__(self):
-        return f"rows w{self.tw} {self.groups}x{self.strips} s{self.stages} b{self.blocks}"
+        return f"rows w{self.tw}{f' v{self.vector}' * (self.vector != VECTOR)} {self.groups}x{self.strips} s{self.stages} b{self.blocks}"
 
 
 def rest(strides, channels):
@@ -86,9 +90,9 @@ def _body(p, config):
     rows, shift_h = make_axis(r, p.strides[1], p.dilations[1], p.pads_before[1], backward, p.strides[1] if backward else 1)
     columns, shift_w = make_axis(s, p.strides[2], p.dilations[2], p.pads_before[2], backward, config.tw)
     _, _, _, result, strides, _ = roles(p)
-    words = access_words(result, VECTOR, rest(strides, True))
-    residual_words = access_words(p.residual, VECTOR, rest(p.residual_strides, True)) if p.residual else 0
-    body = Rows(p.dtype, rows, columns, int(p.flip), VECTOR, config.groups, config.strips, config.stages, words, residual_words,
+    words = access_words(result, config.vector, rest(strides, True))
+    residual_words = access_words(p.residual, config.vector, rest(p.residual_strides, True)) if p.residual else 0
+    body = Rows(p.dtype, rows, columns, int(p.flip), config.vector, config.groups, config.strips, config.stages, words, residual_words,
                 strides[-1], p.residual_strides[-1], p.epilogue, config.blocks)
     return body, shift_h, shift_w
 
@@ -105,25 +109,27 @@ def _static(p, body):
 
 def _registers(p, body):
     """Expected registers per thread."""
-    tile, taps = body.rows.tile * body.columns.tile * VECTOR, p.taps * VECTOR
-    kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * VECTOR + 12
-    return body.depth * tile + kept + body.columns.groups * VECTOR + 16
+    tile, taps = body.rows.tile * body.columns.tile * body.vector, p.taps * body.vector
+    kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * body.vector + 12
+    return body.depth * tile + kept + body.columns.groups * body.vector + 16
 
 
 @remembered
 def row_configs(p, device):
-    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more."""
+    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more. A filter's gradient has a sum
+    for each tap and channel: of many taps with two channels a thread, too."""
     if not _supports(p, device):
         return []
     _, _, _, _, _, (_, _, width) = roles(p)
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
-    for tw in dict.fromkeys(ceil_div(t, step) * step for t in (4, 2)):
+    vectors = (VECTOR, FEW) if p.op == "conv_bwd_filter" and p.taps > MANY_TAPS else (VECTOR,)
+    for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in (4, 2))):
         ranked = []
-        for groups, strips in _shapes(p, width, tw):
-            body = _body(p, RowsConfig(tw, groups, strips, 1, 1))[0]
+        for groups, strips in _shapes(p, width, tw, vector):
+            body = _body(p, RowsConfig(tw, groups, strips, 1, 1, vector))[0]
             registers = _registers(p, body)
-            work = tw * p.filter[1] * p.filter[2] * VECTOR * body.rows.tile // (body.rows.stride * step if body.rows.backward else 1)
+            work = tw * p.filter[1] * p.filter[2] * vector * body.rows.tile // (body.rows.stride * step if body.rows.backward else 1)
             fits = registers <= REGISTERS and work <= UNROLLED and body.threads <= 128 * (512 // registers)
             if not fits or body.width > 256 or body.advance > 8 or _static(p, body) > 40 * 1024 or body.columns.groups > 40:
                 continue
@@ -132,7 +138,7 @@ def row_configs(p, device):
             blocks = max(1, min(warps * 32 // body.threads, shared // (2 * stage + _static(p, body)), 16))
             stages = max(2, min(8, ceil_div(IN_FLIGHT, stage * blocks), (shared // blocks - _static(p, body)) // stage))
             if stages * stage + _static(p, body) + 1024 <= min(shared, device.shared_per_block):
-                ranked.append((_score(p, body, tw, width), RowsConfig(tw, groups, strips, stages, blocks), body.threads))
+                ranked.append((_score(p, body, tw, width), RowsConfig(tw, groups, strips, stages, blocks, vector), body.threads))
         for few in (True, False):
             best = max(((score, config) for score, config, threads in ranked if few == (threads <= 128)), key=lambda pair: pair[0],
                        default=None)
@@ -140,21 +146,21 @@ def row_configs(p, device):
     return found
 
 
-def _shapes(p, width, tw):
+def _shapes(p, width, tw, vector):
     """(groups, strips) of blocks."""
-    groups_all, strips_all = ceil_div(p.c, VECTOR), ceil_div(width, tw)
-    for groups in range(1, min(groups_all, 256 // VECTOR) + 1):
+    groups_all, strips_all = ceil_div(p.c, vector), ceil_div(width, tw)
+    for groups in range(1, min(groups_all, 256 // vector) + 1):
         if groups_all % groups == 0 or groups % 8 == 0:
-            if groups * VECTOR * p.x.itemsize % 16 and groups_all > groups:
+            if groups * vector * p.x.itemsize % 16 and groups_all > groups:
                 continue
-            groups = ceil_div(groups * VECTOR * p.x.itemsize, 16) * 16 // (VECTOR * p.x.itemsize)
+            groups = ceil_div(groups * vector * p.x.itemsize, 16) * 16 // (vector * p.x.itemsize)
             for strips in range(1, min(strips_all, 256 // groups) + 1):
                 yield groups, strips
 
 
 def _score(p, body, tw, width):
     """Useful fraction of a block's threads and of what it reads."""
-    groups_all, strips_all = ceil_div(p.c, VECTOR), ceil_div(width, tw)
+    groups_all, strips_all = ceil_div(p.c, body.vector), ceil_div(width, tw)
     threads = body.groups * body.strips / body.threads
     strips = strips_all / (body.strips * ceil_div(strips_all, body.strips))
     groups = groups_all / (body.groups * ceil_div(groups_all, body.groups))
@@ -205,10 +211,16 @@ def row_estimate(p, device, config):
     source, _, _, _, _, _ = roles(p)
     parts, tiles_w, tiles_h, steps = _division(p, device, body)
     lines = p.n * parts * tiles_w * tiles_h * (steps + body.depth - 1)  # steps of all blocks
-    outputs = body.rows.tile * body.columns.tile * VECTOR
+    outputs = body.rows.tile * body.columns.tile * body.vector
     taps = p.filter[1] * p.filter[2] / (body.rows.stride * body.columns.stride if body.rows.backward else 1)
-    shared = COST.taps_again * p.taps * VECTOR if p.taps * VECTOR > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
-    step = outputs * taps + COST.window * body.advance * body.columns.loads * VECTOR + shared + COST.step
+    shared = COST.taps_again * p.taps * body.vector if p.taps * body.vector > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
+    products = outputs * taps + COST.window * body.advance * body.columns.loads * body.vector
+    if p.op == "conv_bwd_filter":
+        if body.skips:
+            products *= 1 - min(0.5, sum(p.pads[1]) / (body.advance * tiles_h * (steps + body.depth - 1)))
+        if body.turns == 1:  # rows of dy move from register to register
+            products += (body.depth - 1) * outputs
+    step = products + shared + COST.step
     step += outputs * (COST.filter_output if p.op == "conv_bwd_filter" else COST.output)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
     all_blocks = p.n * parts * tiles_w * tiles_h
@@ -260,6 +272,6 @@ def row_sums_launch(p, device, config):
     maps = _map("x", p, (1, body.advance, body.width, body.channels)), _map("y", p, (1, 1, body.strips * config.tw, body.channels))
     arguments = (*maps, Argument("float32*", "workspace"), _int(steps), _int(_whole(body, steps)), _int(tasks), _int(splits),
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
-                 _int(p.out[1]), _int(p.k * p.taps))
+                 _int(p.out[1]), _int(p.image[1]), _int(p.k * p.taps))
     return splits, Launch(rows_sums_kernel(body), (parts * splits, 1, 1), (body.threads, 1, 1), arguments,
                           shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128)
