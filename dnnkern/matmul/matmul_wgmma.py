@@ -166,7 +166,7 @@ def build(problem, device, config):
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     by_rows = has_row_steps(parts.epilogue)  # what it reads beside the accumulators is loaded as the program runs over them
     staged = staged_addend(parts.epilogue, operands, wide=True) if by_tma and not by_rows else None
-    pairs = paired_columns(parts.epilogue, operands) if by_tma and not by_rows else ()
+    pairs = paired_columns(parts.epilogue, operands, wide=True) if by_tma and not by_rows else ()
     by_ring = staged is not None and fits_ring(tile, *operands[staged])
     boxed = boxed_output(parts.epilogue, operands) if by_tma and not by_rows and staged is None else None
     further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}
