@@ -107,8 +107,9 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(64, 64, cluster=2, ping_pong=True), dict(tb=True)),
     *((tile, dict(out_dtype="float32", **words)) for tile, words in (  # float32 arrays beside float32 results, through the ring and not
         (Tile(128, 256), dict(tb=True, program="two-inputs")), (Tile(64, 64), dict(program="chain")),
-        (Tile(256, 128), dict(c="full", beta=2.0)), (Tile(128, 192), dict(bias="column", program="bias-gelu")), (Tile(128, 64, cluster=2), dict(tb=True, c="in place")),
-        (Tile(64, 64, ping_pong=True), dict(program="two-inputs")), (Tile(64, 192), dict(tb=True, c="in place", bias="column")),
+        (Tile(256, 128), dict(c="full", beta=2.0)), (Tile(128, 192), dict(bias="column", program="bias-gelu")),
+        (Tile(128, 64, cluster=2), dict(tb=True, c="in place")), (Tile(64, 64, ping_pong=True), dict(program="two-inputs")),
+        (Tile(64, 192), dict(tb=True, c="in place", bias="column")),
         (Tile(256, 64), dict(program="chain", c="full", bias="column", bias_dtype="bfloat16"))))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""

@@ -55,6 +55,8 @@ def configs(problem, device):
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
+    if parts.y.itemsize == 4 and problem.program is not None:
+        found = [tile for tile in found if tile.sums <= MOST_REDUCED]  # beside more, what the program reads is spilled
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
         found = [tile for tile in found if tile.bn % ROW == 0]  # whole boxes of results
     if by_rows:
