@@ -107,8 +107,10 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(64, 64, cluster=2, ping_pong=True), dict(tb=True)),
     *((tile, dict(out_dtype="float32", **words)) for tile, words in (  # float32 arrays beside float32 results, through the ring and not
         (Tile(128, 256), dict(tb=True, program="two-inputs")), (Tile(64, 64), dict(program="chain")),
-        (Tile(256, 128), dict(c="full", beta=2.0)), (Tile(128, 64, cluster=2), dict(tb=True, c="in place")),
-        (Tile(64, 64, ping_pong=True), dict(program="two-inputs")), (Tile(64, 192), dict(tb=True, c="in place", bias="column"))))], ids=str)
+        (Tile(256, 128), dict(c="full", beta=2.0)), (Tile(128, 192), dict(bias="column", program="bias-gelu")),
+        (Tile(128, 64, cluster=2), dict(tb=True, c="in place")), (Tile(64, 64, ping_pong=True), dict(program="two-inputs")),
+        (Tile(64, 192), dict(tb=True, c="in place", bias="column")),
+        (Tile(256, 64), dict(program="chain", c="full", bias="column", bias_dtype="bfloat16"))))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""
     case = Matmul(f"{tile}", *(200, 136, 330) if SIMULATED else (3000, 1400, 600), "bfloat16", **words)
@@ -170,7 +172,10 @@ def test_operands_of_columns_come_in_pairs():
     spec = EpilogueSpec(bias="column", bias_dtype="bfloat16", output="float16")
     assert paired_columns(spec, {"bias": (bias, (0, 1))}) == paired_columns(spec, {"bias": (bias, (0, 1, 64))}) == ("bias",)
     assert paired_columns(dataclasses.replace(spec, bias="row"), {"bias": (bias, (1, 0))}) == ()
-    assert paired_columns(dataclasses.replace(spec, output="float32"), {"bias": (bias, (0, 1))}) == ()
+    to_wide = dataclasses.replace(spec, output="float32")
+    assert paired_columns(to_wide, {"bias": (bias, (0, 1))}) == ()
+    assert paired_columns(to_wide, {"bias": (bias, (0, 1))}, wide=True) == ("bias",)
+    assert paired_columns(dataclasses.replace(to_wide, output="int32"), {"bias": (bias, (0, 1))}, wide=True) == ()
     for tensor, strides in ((bias, (0, 2)), (bias, (0, 1, 63)), (dataclasses.replace(bias, alignment=2), (0, 1)),
                             (Tensor.packed((64,), "int32"), (0, 1))):
         assert paired_columns(spec, {"bias": (tensor, strides)}) == ()
@@ -179,6 +184,10 @@ def test_operands_of_columns_come_in_pairs():
                       (Step(add, (0, 1)), Step(add, (5, 2)), Step(add, (6, 3)), Step(add, (7, 4))))
     operands = {"bias": (bias, (0, 1)), 0: (wide, (0, 1)), 1: (bias, (64, 1)), 2: (bias, (0, 1)), 3: (wide, (0, 1))}
     assert paired_columns(dataclasses.replace(spec, program=program), operands) == ("bias", 0, 2), "8 + 16 + 8 words; 16 more are too many"
+    assert paired_columns(dataclasses.replace(to_wide, program=program), operands, wide=True) == ("bias", 0, 2, 3), "4 + 8 + 4 + 8 words"
+    kept = Program((("float32", "column"),), (Step(add, (0, 1)),), ((1, "float32", "matrix"),))
+    kept = dataclasses.replace(to_wide, bias=None, program=kept)
+    assert paired_columns(kept, {0: (wide, (0, 1)), 1: (wide, (64, 1))}, wide=True) == (0,), "what is stored beside float32 goes singly"
 
 
 def test_results_leave_in_whole_boxes():

@@ -18,16 +18,17 @@ MOST_WORDS = 32  # of a thread, for a box of results
 _WORDS = "float16", "bfloat16", "float32"
 
 
-def paired_columns(spec, operands):
+def paired_columns(spec, operands, wide=False):
     """The operands that can be loaded or stored so: "bias", numbers of a program's, side outputs last. Host function.
 
-    `operands` as `hopper_stores.staged_addend` takes them, with the bias; results have 16 or 8 bits and an even number of columns.
+    `operands` as `hopper_stores.staged_addend` takes them, with the bias; results have 16 or 8 bits, or `wide` are float32, and an even
+    number of columns.
     """
     program, per = spec.program, ROW // (8 * element(spec.output).storage.itemsize)
     names = ["bias"] if spec.bias == "column" else []
     if program is not None:
         names += [k for k, (_, access) in enumerate(program.operands[:program.inputs]) if access in ("column", "scalar")]
-    if per < 8 or spec.compute != "float32":
+    if spec.compute != "float32" or per < 8 and not (wide and spec.output == "float32"):
         return ()
     found, words = [], 0
     for name in names:
@@ -38,7 +39,7 @@ def paired_columns(spec, operands):
         if words + more <= MOST_WORDS and fits:
             found.append(name)
             words += more
-    if program is not None and program.accumulators:
+    if program is not None and program.accumulators and per >= 8:
         types = program.types(spec.compute)
         found += [k for k, (value, dtype, _) in enumerate(program.stores, program.inputs)
                   if dtype in _WORDS and types[value] == "float32" and in_pairs(*operands[k])]

@@ -53,7 +53,9 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
     PAIRS = bool(in_columns(spec, pairs))
     CLAMPED, GIVEN = not stores_aside(spec), ADDEND or PAIRS
 
-    if GIVEN and itemsize < 4:
+    if GIVEN and itemsize == 4:
+        values = _given_floats(ADDEND, make_columns(spec, pairs, span or width)[2])
+    elif GIVEN:
         values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, span or width)[2])
 
         @device_function
@@ -111,17 +113,17 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
     else:
         @device_function
         def fill_part(block, s):
-            acc, j, line, inside, lane, r0, r1, column, last, e, before = s
+            acc, j, line, inside, lane, r0, r1, column, last, e, columns, first, before = s
             ca, cb = column + block * 8, column + block * 8 + 1
             if CLAMPED:
                 ca, cb = min(ca, last), min(cb, last)
             chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
             at, k = line + chunk + inside, j + block * 4
-            if ADDEND:
-                a, b = load_shared_2f32(at - before)
-                c, d = load_shared_2f32(at - before + 8 * ROW)
-                store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e, (a,))), bits(epilogue(acc, k + 1, r0, cb, e, (b,))))
-                store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e, (c,))), bits(epilogue(acc, k + 3, r1, cb, e, (d,))))
+            if GIVEN:
+                a, b = values(columns, first + block, at - before)
+                c, d = values(columns, first + block, at - before + 8 * ROW)
+                store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e, a)), bits(epilogue(acc, k + 1, r0, cb, e, b)))
+                store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e, c)), bits(epilogue(acc, k + 3, r1, cb, e, d)))
             else:
                 store_shared_2u32(at, bits(epilogue(acc, k, r0, ca, e)), bits(epilogue(acc, k + 1, r0, cb, e)))
                 store_shared_2u32(at + 8 * ROW, bits(epilogue(acc, k + 2, r1, ca, e)), bits(epilogue(acc, k + 3, r1, cb, e)))
@@ -130,7 +132,7 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
         @device_function
         def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e, columns, first, source):
             line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
-            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e, buffer - source))
+            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e, columns, first, buffer - source))
     return fill
 
 
@@ -155,6 +157,25 @@ def _given_values(staged_dtype, pairs):
     def values_of_both(columns, j, addend):
         lows, highs = pairs(columns, j)
         low, high = unpack(addend)
+        return (low,) + lows, (high,) + highs
+    return values_of_both
+
+
+def _given_floats(staged, pairs):
+    """The same ``values(columns, j, at)`` of float32 results, where what is staged lies at the shared address `at`."""
+    if not staged:
+        return device_function(lambda columns, j, at: pairs(columns, j))
+    if pairs is None:
+        @device_function
+        def values(columns, j, at):
+            low, high = load_shared_2f32(at)
+            return (low,), (high,)
+        return values
+
+    @device_function
+    def values_of_both(columns, j, at):
+        lows, highs = pairs(columns, j)
+        low, high = load_shared_2f32(at)
         return (low,) + lows, (high,) + highs
     return values_of_both
 

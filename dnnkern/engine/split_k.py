@@ -26,6 +26,7 @@ from .stores import make_group_store
 from .sum_operands import GROUP, loaded_ahead, make_ahead
 
 THREADS = 256
+MOST_GROUPS = 16  # of threads that share the ranges
 
 
 @dataclass(frozen=True)
@@ -106,34 +107,30 @@ def sums_argument(parts):
     return Argument(f"{parts.epilogue.accumulator}*", "workspace")
 
 
-MOST_GROUPS = 16
-
-
 @functools.cache
-def make_place(groups, vector):
-    """Device function ``place(elements) -> (at, mine)``: a thread's first element, and whether it gets the sums of `vector` from there on.
+def make_position(groups, vector):
+    """Device function ``position(elements) -> (at, mine)``: a thread's first element, and whether it gets the sums of `vector` from it on.
 
     A block of `THREADS` threads takes THREADS / groups * vector elements; `groups` threads share the ranges of the same ones.
     """
     LANES = THREADS // groups
 
     @device_function
-    def place(elements):
+    def position(elements):
         tid = cuda.threadIdx.x
         at = ((cuda.gridDim.x - cuda.blockIdx.x - 1) * LANES + (tid & (LANES - 1))) * vector
         return at, tid < LANES and at < elements
-    return place
+    return position
 
 
 @functools.cache
 def make_add_ranges(groups, vector, Acc):
-    """Device function ``add_ranges(acc, sums, elements, ranges) -> (at, mine)``: the sums over all ranges of the elements that `make_place`
-    gives a thread, in threads where `mine`. `groups` is `groups_for(ranges)`.
-    """
+    """Device function ``add_ranges(acc, sums, elements, ranges) -> (at, mine)``: the sums over all ranges of the elements that
+    `make_position` gives a thread, in threads where `mine`. `groups` is `groups_for(ranges)`."""
     LANES = THREADS // groups
     SCRATCH, SHIFT = THREADS * vector, LANES.bit_length() - 1
     LOADS = 4 if groups == MOST_GROUPS else 2  # in flight, and in all but of many ranges
-    TURN, AGAIN, place = LOADS * groups, groups == MOST_GROUPS, make_place(groups, vector)
+    TURN, AGAIN, position = LOADS * groups, groups == MOST_GROUPS, make_position(groups, vector)
     load, load_if = (load4, load4_if_into) if vector == 4 else (load2, load2_if_into)
 
     @device_function
@@ -166,7 +163,7 @@ def make_add_ranges(groups, vector, Acc):
     def add_ranges(acc, sums, elements, ranges):
         tid = cuda.threadIdx.x
         lane, group = tid & (LANES - 1), tid >> SHIFT
-        at, mine = place(elements)
+        at, mine = position(elements)
         values = cuda.local.array(LOADS * vector, Acc)
         for g in range(vector):
             acc[g] = Acc(0)
@@ -203,7 +200,7 @@ def sum_kernel(config):
     WORDS, read = make_ahead(spec, ahead)
     store, placed = make_group_store(spec, G, config.store > 1, ahead=ahead), make_placed(spec.program, config.batch_dims)
     batch_offsets = make_batch_offsets(config.batch_dims)
-    add_ranges, place = make_add_ranges(GROUPS, G, Acc), make_place(GROUPS, G)
+    add_ranges, position = make_add_ranges(GROUPS, G, Acc), make_position(GROUPS, G)
 
     @jit(launch_bounds=(THREADS, 2))
     def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
@@ -212,7 +209,7 @@ def sum_kernel(config):
         if DEPENDENT:
             wait_for_previous_grid()
         words = cuda.local.array(WORDS, u32)
-        at, mine = place(elements)
+        at, mine = position(elements)
         line, column = divide_remainder(at, pitch)
         z, row = divide_remainder(line, m)
         _, _, c_at, y_at = batch_offsets(z, sizes, strides)

@@ -340,7 +340,9 @@ def build(problem, device, config):
                      states_argument(parts, tile.bm, tile.bn))
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
-    return (product, sum_launch(parts, ranges, dependent, read_operands(problem, parts))) if ranges > 1 else with_finish((product,), parts, tile.bm, tile.bn, dependent)
+    if ranges > 1:
+        return product, sum_launch(parts, ranges, dependent, read_operands(problem, parts))
+    return with_finish((product,), parts, tile.bm, tile.bn, dependent)
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,

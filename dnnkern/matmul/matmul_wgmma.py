@@ -55,6 +55,8 @@ def configs(problem, device):
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
+    if parts.y.itemsize == 4 and problem.program is not None:
+        found = [tile for tile in found if tile.sums <= MOST_REDUCED]  # beside more, what the program reads is spilled
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
         found = [tile for tile in found if tile.bn % ROW == 0]  # whole boxes of results
     if by_rows:
@@ -79,7 +81,8 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    return states_seconds(states, device) + aside_seconds(problem, device, wide=1) + rows + pack_seconds(operands, device) + product_seconds(
+    beside = states_seconds(states, device) + aside_seconds(problem, device, wide=1) + rows + pack_seconds(operands, device)
+    return beside + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 
@@ -165,7 +168,7 @@ def build(problem, device, config):
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     by_rows = has_row_steps(parts.epilogue)  # what it reads beside the accumulators is loaded as the program runs over them
     staged = staged_addend(parts.epilogue, operands, wide=True) if by_tma and not by_rows else None
-    pairs = paired_columns(parts.epilogue, operands) if by_tma and not by_rows else ()
+    pairs = paired_columns(parts.epilogue, operands, wide=True) if by_tma and not by_rows else ()
     by_ring = staged is not None and fits_ring(tile, *operands[staged])
     boxed = boxed_output(parts.epilogue, operands) if by_tma and not by_rows and staged is None else None
     further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}

@@ -29,7 +29,7 @@ from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_rang
 from ..engine.hopper_stores import aside_seconds, make_boxed_store, staged_addend
 from ..engine.programs import read_operands
 from ..engine.roles import store_width, stored_by_rows
-from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges, make_place
+from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges, make_position
 from ..engine.stores import make_group_store
 from ..engine.sum_operands import loaded_ahead, make_ahead
 from ..host.launch import Argument, Launch
@@ -213,7 +213,7 @@ def sum_kernel(tile, spec, groups, vector, ahead):
     operands is loaded before the sums are there."""
     BM, BN, (WORDS, read) = tile.bm, tile.bn, make_ahead(spec, ahead)
     Acc = i32 if spec.accumulator == "int32" else f32
-    add_ranges, place = make_add_ranges(groups, VECTOR, Acc), make_place(groups, VECTOR)
+    add_ranges, position = make_add_ranges(groups, VECTOR, Acc), make_position(groups, VECTOR)
     store, epilogue_params = make_group_store(spec, VECTOR, vector, ahead=ahead), make_epilogue_params(spec)
 
     @jit(launch_bounds=(THREADS, 2))
@@ -222,7 +222,7 @@ def sum_kernel(tile, spec, groups, vector, ahead):
                           c_column_stride, extras):
         acc, words = cuda.local.array(VECTOR, Acc), cuda.local.array(WORDS, u32)
         wait_for_previous_grid()
-        at, mine = place(elements)
+        at, mine = position(elements)
         slot, inside = divide_remainder(at, area)
         line, across = divide_remainder(inside, width)
         z, index = divide_remainder(whole + slot, per_matrix)
