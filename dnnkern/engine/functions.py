@@ -3,8 +3,9 @@ import functools
 
 from ..device.pointwise import WITH_SLOPE
 from .constants import constants
+from .cost import Cost, issue_seconds
 
-COST, PROGRAM = constants("act/elements"), constants("fused/program")
+COST, PROGRAM, EPILOGUE = constants("act/elements"), constants("fused/program"), constants("engine/program_epilogue")
 
 OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
                              "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
@@ -34,3 +35,14 @@ def program_instructions(program):
 def steps_instructions(program):
     """Of an element, the program's functions alone."""
     return sum(instructions_of(step.function) - PROGRAM.apart for step in program.steps)
+
+
+def epilogue_seconds(problem, warps, device, shown=1.0):
+    """What the functions of a problem's program take at the end of tiles of so many warps, which hide little of what each waits for;
+    `shown`: the share of it that nothing hides."""
+    program = problem.program
+    if program is None:
+        return Cost()
+    instructions = program_instructions(program)
+    instructions = instructions * EPILOGUE.reduced if program.reductions else max(0, instructions - EPILOGUE.free)
+    return Cost(issue=shown * EPILOGUE.hiding / warps * issue_seconds(problem.y.size, instructions, device))

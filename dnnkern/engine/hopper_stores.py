@@ -20,6 +20,7 @@ from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_2f32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
 from .constants import constants
 from .cost import Cost
+from .functions import EPILOGUE, epilogue_seconds
 from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
 from .hopper_columns import in_columns, make_columns, span_of
@@ -468,11 +469,14 @@ def make_direct_store(tile, spec, vector, keeps=False, apart=0):
     return store
 
 
-def aside_seconds(problem, device, by_boxes=1, wide=0):
-    """What a program's matrices take that threads load and store themselves: all but as many as go `by_boxes`, where the result does, or of
-    a float32 result `wide`, which are more than is hidden."""
+def aside_seconds(problem, tile, device, by_boxes=1, wide=0):
+    """What a program takes that the main loop of a tile does not hide: its functions, and its matrices that threads load and store
+    themselves, which are all but as many as go `by_boxes`, where the result does and nothing is reduced, or of a float32 result `wide`,
+    which are more than is hidden."""
     if problem.program is None:
         return Cost()
+    by_boxes = 0 if problem.program.reductions else by_boxes
+    functions = epilogue_seconds(problem, 4 * tile.consumers, device, EPILOGUE.ping_pong if tile.ping_pong else 1.0)
     matrices = [t for (_, access), t in zip(problem.program.operands, problem.extras) if access == "matrix"]
     if problem.y.itemsize == 2:
         boxes, aside = [], matrices[by_boxes:]
@@ -480,4 +484,4 @@ def aside_seconds(problem, device, by_boxes=1, wide=0):
         boxes = [t for t in matrices if t.dtype == problem.y.dtype == "float32"][:wide]
         aside = [t for t in matrices if all(t is not other for other in boxes)]
     seconds = ASIDE.boxes * sum(t.nbytes for t in boxes) + ASIDE.aside * sum(t.nbytes for t in aside)
-    return Cost(aside=seconds / device.bandwidth)
+    return Cost(aside=seconds / device.bandwidth) + functions

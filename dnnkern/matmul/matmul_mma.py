@@ -28,6 +28,7 @@ from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
+from ..engine.functions import EPILOGUE, epilogue_seconds
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.programs import program_argument, read_operands
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
@@ -221,7 +222,7 @@ def estimate(problem, device, config):
     product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
     if ranges > 1:
         return product + sum_seconds(sums_bytes(parts, ranges), device, bytes_beside(problem))
-    return product + states_seconds(states_bytes(parts, tile.bm, tile.bn), device)
+    return product + states_seconds(states_bytes(parts, tile.bm, tile.bn), device) + epilogue_seconds(problem, EPILOGUE.mma, device)
 
 
 def bound(problem, device):

@@ -81,7 +81,7 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    beside = states_seconds(states, device) + aside_seconds(problem, device, wide=1) + rows + pack_seconds(operands, device)
+    beside = states_seconds(states, device) + aside_seconds(problem, tile, device, wide=1) + rows + pack_seconds(operands, device)
     return beside + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)

@@ -62,7 +62,7 @@ def estimate(problem, device, config):
     """Waves of tiles, and the results beside the first; a launch and two passes for each copy."""
     parts, tile, results = roles(problem), config.tile, _special(problem, config.tile).results
     columns, of = ceil_div(parts.n, results.bn), operands(problem)
-    return aside_seconds(problem, device, by_boxes=0) + pack_seconds(of, device) + product_seconds(
+    return aside_seconds(problem, tile, device, by_boxes=0) + pack_seconds(of, device) + product_seconds(
         problem, tile, device, tile_count(parts, results) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in of), columns * results.bn / parts.n if columns > 1 else 1.0)
 

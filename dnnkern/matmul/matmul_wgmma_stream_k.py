@@ -117,7 +117,7 @@ def estimate(problem, device, config):
     copies = pack_seconds(operands_of(parts, problem.math), device)
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
     waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
-    return (copies + aside_seconds(problem, device, wide=1) + waves + sums).slowed(slower=COST.unmeasured)
+    return (copies + aside_seconds(problem, tile, device, wide=1) + waves + sums).slowed(slower=COST.unmeasured)
 
 
 @remembered

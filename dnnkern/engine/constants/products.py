@@ -18,6 +18,10 @@ row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resu
     "times that memory would need, while nothing is multiplied, for a program's matrices which threads load and store themselves; for "
     "float32 ones that are loaded ahead by boxes", ("boxes",),
     aside=3.2, boxes=1.0)
+row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
+    "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
+    "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
+    ("hiding", "ping_pong"), hiding=8, mma=2, free=6, reduced=5.4, ping_pong=0.5)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
     "1048576x64x2", ("half",),
