@@ -173,3 +173,19 @@ def test_inputs_are_given_up():
 ])
 def test_moved(dims, strides, shape, old, new, expected):
     assert moved(dims, strides, shape, old, new) == expected
+
+
+def test_casts_of_weights_are_one_call():
+    """Mixed precision casts all weights in each step; what is no cast of a whole tensor stays a part."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 5)).to(DEVICE)
+    other, x, found = copy.deepcopy(net), made(2, 3, 6, 6), []
+    run = compiled(other)
+    for f, of in ((net, net), (run, other)):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            y = f(x)
+        y.float().square().mean().backward()
+        found.append([y, *(p.grad for p in of.parameters())])
+    for k, (a, b) in enumerate(zip(*found, strict=True)):
+        assert_same(b.to(torch.bfloat16), a.to(torch.bfloat16), f"result {k}")
+    reasons = [row.reason for row in dnnkern.torch.explain(run).left if row.operator == "_to_copy"]
+    assert reasons == ["casts of what is given, all at once"] * 4  # the images, the filter, the weights and the bias

@@ -39,9 +39,9 @@ def steps_instructions(program):
 
 def epilogue_seconds(problem, warps, device, shown=1.0):
     """What the functions of a problem's program take at the end of tiles of so many warps, which hide little of what each waits for;
-    `shown`: the share of it that nothing hides."""
+    `shown`: the share of it that nothing hides. Programs that reduce rows are counted by `row_tiles.row_seconds`."""
     program = problem.program
-    if program is None:
+    if program is None or program.row_steps:
         return Cost()
     instructions = program_instructions(program)
     instructions = instructions * EPILOGUE.reduced if program.reductions else max(0, instructions - EPILOGUE.free)

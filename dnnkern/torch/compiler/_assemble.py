@@ -185,8 +185,17 @@ class Assembled:
                 copied.target = by
             self._note(node, by)
             return copied
+        casts = self._casts(groups)
         for kind, what in order:
-            if what in self.updates or what in counters:
+            if what in self.updates or what in counters or kind == "part" and groups[what][0].results[0] in memory:
+                continue
+            if kind == "part" and (together := casts.get(what)):
+                call = graph.call_function(_cast, ([value(groups[k][0].inputs["input"].whole.node) for k in together],
+                                                   groups[what][0].results[0].dtype))
+                for n, k in enumerate(together):
+                    op, = groups[k]
+                    memory[op.results[0]] = graph.call_function(operator.getitem, (call, n))
+                    self.left.update({node: ("PyTorch", "casts of what is given, all at once") for node in op.nodes})
                 continue
             if what in self.joined:
                 if self.joined[what]:
@@ -212,6 +221,21 @@ class Assembled:
             graph.call_function(torch._foreach_add_, ([value(t) for t in tensors], step))
         graph.output(torch.fx.map_arg(old.output_node().args[0], value))
         return graph, calls
+
+    def _casts(self, groups):
+        """{a part that is no more than a cast of a tensor that is given: all such casts to its type}, where there are several."""
+        found = {}
+        for k, (op, *more) in enumerate(groups):
+            o = op.inputs.get("input")
+            if more or op.method != "identity" or not isinstance(o, Operand) or getattr(o.whole.node, "op", None) != "placeholder":
+                continue
+            whole, = op.results
+            shape, strides, dtype = self._as_tensor(whole)
+            given = o.whole.node.meta["val"]
+            is_cast = (shape, strides) == (tuple(given.shape), tuple(given.stride())) and dtype is not given.dtype
+            if is_cast and not whole.home and dtype.is_floating_point and given.dtype.is_floating_point:
+                found.setdefault((dtype, given.dtype), []).append(k)
+        return {k: some for some in found.values() if len(some) > 1 for k in some}
 
     def _has_strides_to_check(self, node):
         """Whether the strides of what an operator makes are not sure: kernels do not always keep to what was traced."""
@@ -258,6 +282,13 @@ def _as_traced(x, strides):
     if x.stride() == strides:
         return x
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def _cast(tensors, dtype):
+    """Tensors in another type: weights, which are many and small."""
+    made = [torch.empty_like(x, dtype=dtype) for x in tensors]
+    torch._foreach_copy_(made, tensors)
+    return made
 
 
 def _unbuilt(*tensors):
