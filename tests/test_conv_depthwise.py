@@ -22,6 +22,9 @@ CASES = [
     ((1, 8, 18, 7), (7, 7), dict(padding=3)),
     ((3, 16, 12, 5), (1, 3), dict(padding=(0, 1))),
     ((2, 16, 13, 6), (3, 3), dict(padding=1, dtype="bfloat16", out_dtype="float32")),
+    ((1, 8, 9, 6), (5, 5), dict(padding=((7, 6), (2, 2)))),
+    ((1, 16, 17, 8), (5, 5), dict(padding=0)),
+    ((1, 8, 7, 8), (7, 5), dict(padding=((3, 9), (2, 2)), stride=2)),
 ]
 MANY = [
     ((2, 16, 11, 9), (7, 7), dict(padding=3, dtype="bfloat16", out_dtype="float32")),
