@@ -23,7 +23,7 @@ from ...device.index import ceil_div, ceil_divide, divide_remainder, divmod_unsi
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
+from ...device.vec import advance, load_shared_2f32, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
 from ...device.warp import elect, uniform
 from ...host.dtypes import ITEMSIZE
 from .._taps import Axis, make_multiply_row
@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4, of backward filter 4 or 2."""
+    """What the kernels are compiled for; `vector` is 4 or 2."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -164,6 +164,17 @@ def _make_pixels(body, mask):
     return COUNT * WORDS, fetch, unpack
 
 
+def _make_load_taps(vector):
+    """Device function ``load_taps(taps, k, address)``: a tap of all channels of a thread from shared memory to taps[k:]."""
+    @device_function
+    def load_taps(taps, k, address):
+        if vector == 4:
+            taps[k], taps[k + 1], taps[k + 2], taps[k + 3] = load_shared_4f32(address)
+        else:
+            taps[k], taps[k + 1] = load_shared_2f32(address)
+    return load_taps
+
+
 def _make_add_row(body, gradient):
     """Device function ``add_row(u, (acc, values, taps, turn))``: add row `u` of a step's source rows to all outputs that read it.
 
@@ -177,7 +188,7 @@ def _make_add_row(body, gradient):
     KEEP, TAP = R * S * V <= KEPT or gradient, 4 * body.channels
     LINE = S * V
 
-    multiply_row = make_multiply_row(columns, V, gradient)
+    multiply_row, load_taps = make_multiply_row(columns, V, gradient), _make_load_taps(V)
 
     @device_function
     def line(k, s):
@@ -194,8 +205,7 @@ def _make_add_row(body, gradient):
                 else:
                     tap_row = cuda.local.array(LINE, f32)
                     for t in range(S):
-                        address = taps + u32((r * S + t) * TAP)
-                        tap_row[t * V], tap_row[t * V + 1], tap_row[t * V + 2], tap_row[t * V + 3] = load_shared_4f32(address)
+                        load_taps(tap_row, t * V, taps + u32((r * S + t) * TAP))
                     multiply_row(0, (acc, values, tap_row, m * TH + j, 0))
     lines = unrolled(M * TH, line)
 
@@ -218,7 +228,7 @@ def rows_kernel(body, most_taps):
     NKEPT, STEP_Y, STEP_E, SKIPS = NTAPS * V if KEEP else 1, body.result_step, body.residual_step, body.skips
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
-    add_row, load_filters = _make_add_row(body, False), make_filters(body)
+    add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body), _make_load_taps(V)
     finish, load_biases = make_finish(body.epilogue, V, body.put_words, body.residual_words), make_biases(body.epilogue, V, False)
 
     @device_function
@@ -306,7 +316,7 @@ def rows_kernel(body, most_taps):
         taps = cuda.local.array(NKEPT, f32)
         if KEEP:
             for t in range(NTAPS):
-                taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(at_taps + u32(t * (4 * CHANNELS)))
+                load_taps(taps, t * V, at_taps + u32(t * (4 * CHANNELS)))
         offset = u32(lane * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
         row_stride, row_stride_e = i32(result_stride.h), i32(residual_stride.h)
         row = (step0 - WARM + begin) * TH

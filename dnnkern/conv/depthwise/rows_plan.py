@@ -14,7 +14,7 @@ from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
 
-VECTOR, FEW = 4, 2    # channels of a thread, and of a filter's gradient of many taps
+VECTOR, FEW = 4, 2    # channels of a thread, and of one with many taps
 MANY_TAPS = 16
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
@@ -116,14 +116,14 @@ def _registers(p, body):
 
 @remembered
 def row_configs(p, device):
-    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more. A filter's gradient has a sum
-    for each tap and channel: of many taps with two channels a thread, too."""
+    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more. With many taps threads have two
+    channels, too: a filter's gradient has a sum for each tap and channel, and other kernels read taps again for each row."""
     if not _supports(p, device):
         return []
     _, _, _, _, _, (_, _, width) = roles(p)
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
-    vectors = (VECTOR, FEW) if p.op == "conv_bwd_filter" and p.taps > MANY_TAPS else (VECTOR,)
+    vectors = (VECTOR, FEW) if p.taps > MANY_TAPS else (VECTOR,)
     for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in (4, 2))):
         ranked = []
         for groups, strips in _shapes(p, width, tw, vector):
@@ -257,8 +257,8 @@ def row_launch(p, device, config):
     source = _map(names[0], p, (1, body.advance, body.width, body.channels))
     arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument(Divisor, divisor(p.taps)),
-                 *(_int(n) for n in (shift_h, shift_w, source_height, extents[1], extents[2])), *map(_row_strides, (strides, p.residual_strides)),
-                 _int(p.bias_stride),
+                 *(_int(n) for n in (shift_h, shift_w, source_height, extents[1], extents[2])),
+                 *map(_row_strides, (strides, p.residual_strides)), _int(p.bias_stride),
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
                  _int(p.w_strides[-1] if p.taps > 1 else 1))
     return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
