@@ -1,4 +1,5 @@
 """Depthwise convolutions by rows, in long strips: on a device of many multiprocessors a block of a problem this small has a step or two."""
+import itertools
 from dataclasses import replace
 
 import contract
@@ -22,11 +23,15 @@ CASES = [
     ((1, 8, 18, 7), (7, 7), dict(padding=3)),
     ((3, 16, 12, 5), (1, 3), dict(padding=(0, 1))),
     ((2, 16, 13, 6), (3, 3), dict(padding=1, dtype="bfloat16", out_dtype="float32")),
+    ((1, 8, 9, 6), (5, 5), dict(padding=((7, 6), (2, 2)))),
+    ((1, 16, 17, 8), (5, 5), dict(padding=0)),
+    ((1, 8, 7, 8), (7, 5), dict(padding=((3, 9), (2, 2)), stride=2)),
 ]
 MANY = [
     ((2, 16, 11, 9), (7, 7), dict(padding=3, dtype="bfloat16", out_dtype="float32")),
     ((1, 8, 19, 7), (7, 7), dict(padding=((6, 0), (0, 6)), stride=2, mode="convolution")),
     ((2, 24, 6, 5), (5, 5), dict(padding=((4, 3), (2, 2)), dtype="float32")),
+    ((1, 16, 7, 6), (4, 5), dict(padding=2, dtype="float16", beta=1.0)),
 ]
 
 
@@ -50,9 +55,8 @@ def _rows():
         for k, (size, taps, more) in enumerate(CASES):
             yield pytest.param(op, size, taps, {"dtype": "float16", **more}, k, id=f"{op}-{k}")
     # filters of many taps: two channels a thread, and rows of zeros above and below the image are left out
-    for k, (size, taps, more) in enumerate(MANY):
-        for pick in range(6):
-            yield pytest.param("conv_bwd_filter", size, taps, more, pick, id=f"conv_bwd_filter-many-{k}-{pick}")
+    for op, (k, (size, taps, more)), pick in itertools.product(OPS, enumerate(MANY), range(6)):
+        yield pytest.param(op, size, taps, more, pick, id=f"{op}-many-{k}-{pick}")
     yield pytest.param("conv_fwd", (1, 16, 16, 7), (3, 3), dict(dtype="float16", padding=1, **EPILOGUE), 0, id="conv_fwd-epilogue")
     yield pytest.param("conv_bwd_data", (1, 16, 15, 8), (3, 3), dict(dtype="float16", stride=2, transposed=True, **EPILOGUE), 0,
                        id="conv_bwd_data-epilogue")

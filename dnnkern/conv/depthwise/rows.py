@@ -6,10 +6,10 @@ A block has `groups` groups of `vector` channels and `strips` strips of `columns
 the pixels of its strip's windows in one row of the source (in `advance` rows with a stride), converts each once, and adds it to all outputs
 that read it: those of `depth` rows, the oldest of which is complete after the step. So a row is read from shared memory and converted once,
 not once per row of taps, and the loop has no test of the image's border. When all threads have read a row, its stage of the ring is
-refilled with the row `stages` steps ahead.
+refilled with the row `stages` steps ahead. A large filter reads many rows of zeros above and below the image, which cost no arithmetic.
 
 Backward filter loads the rows of dy the same way; those of the last `depth` steps stay in registers, and each tap has an accumulator: of
-many taps with two channels a thread. A large filter reads many rows above and below the image; those cost no arithmetic.
+many taps with two channels a thread.
 """
 import functools
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ...device.index import ceil_div, ceil_divide, divide_remainder, divmod_unsi
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
+from ...device.vec import advance, load_shared_2f32, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
 from ...device.warp import elect, uniform
 from ...host.dtypes import ITEMSIZE
 from .._taps import Axis, make_multiply_row
@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4, of backward filter 4 or 2."""
+    """What the kernels are compiled for; `vector` is 4 or 2."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -114,7 +114,7 @@ class Rows:
 
     @property
     def skips(self):
-        """Whether backward filter leaves out the arithmetic of rows of zeros, which a large filter reads above and below each image."""
+        """Whether the arithmetic of rows of zeros is left out, which a large filter reads above and below each image."""
         return self.depth > 3
 
     @property
@@ -164,6 +164,17 @@ def _make_pixels(body, mask):
     return COUNT * WORDS, fetch, unpack
 
 
+def _make_load_taps(vector):
+    """Device function ``load_taps(taps, k, address)``: a tap of all channels of a thread from shared memory to taps[k:]."""
+    @device_function
+    def load_taps(taps, k, address):
+        if vector == 4:
+            taps[k], taps[k + 1], taps[k + 2], taps[k + 3] = load_shared_4f32(address)
+        else:
+            taps[k], taps[k + 1] = load_shared_2f32(address)
+    return load_taps
+
+
 def _make_add_row(body, gradient):
     """Device function ``add_row(u, (acc, values, taps, turn))``: add row `u` of a step's source rows to all outputs that read it.
 
@@ -177,7 +188,7 @@ def _make_add_row(body, gradient):
     KEEP, TAP = R * S * V <= KEPT or gradient, 4 * body.channels
     LINE = S * V
 
-    multiply_row = make_multiply_row(columns, V, gradient)
+    multiply_row, load_taps = make_multiply_row(columns, V, gradient), _make_load_taps(V)
 
     @device_function
     def line(k, s):
@@ -194,8 +205,7 @@ def _make_add_row(body, gradient):
                 else:
                     tap_row = cuda.local.array(LINE, f32)
                     for t in range(S):
-                        address = taps + u32((r * S + t) * TAP)
-                        tap_row[t * V], tap_row[t * V + 1], tap_row[t * V + 2], tap_row[t * V + 3] = load_shared_4f32(address)
+                        load_taps(tap_row, t * V, taps + u32((r * S + t) * TAP))
                     multiply_row(0, (acc, values, tap_row, m * TH + j, 0))
     lines = unrolled(M * TH, line)
 
@@ -215,10 +225,10 @@ def rows_kernel(body, most_taps):
     HOP, CHANNELS, ITEM, ROW, STAGE = body.hop, body.channels, ITEMSIZE[body.dtype], body.row_bytes, body.source_bytes
     EACH, WARM, NTAPS = TH * TW * V, M - 1, rows.taps * columns.taps
     NACC, SHARED, BYTES, KEEP = M * EACH, most_taps * CHANNELS, ADV * ROW, NTAPS * V <= KEPT
-    NKEPT, STEP_Y, STEP_E = NTAPS * V if KEEP else 1, body.result_step, body.residual_step
+    NKEPT, STEP_Y, STEP_E, SKIPS = NTAPS * V if KEEP else 1, body.result_step, body.residual_step, body.skips
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
-    add_row, load_filters = _make_add_row(body, False), make_filters(body)
+    add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body), _make_load_taps(V)
     finish, load_biases = make_finish(body.epilogue, V, body.put_words, body.residual_words), make_biases(body.epilogue, V, False)
 
     @device_function
@@ -252,9 +262,16 @@ def rows_kernel(body, most_taps):
                         advance(residual, j * row_stride_e), column, width))
     output_rows = unrolled(TH, output_row)
 
+    @device_function
+    def move_on(acc):
+        for a in range(NACC - EACH):
+            acc[NACC - 1 - a] = acc[NACC - 1 - a - EACH]
+        for a in range(EACH):
+            acc[a] = f32(0)
+
     @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, all_taps, shift_h, shift_w,
-                            height, width, result_stride, residual_stride, bias_stride, alpha, beta, w_stride, tap_stride):
+                            source_height, height, width, result_stride, residual_stride, bias_stride, alpha, beta, w_stride, tap_stride):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
         source = tensor_map_address(source_map)
@@ -267,13 +284,18 @@ def rows_kernel(body, most_taps):
         step0, column0, first = tile_h * steps, tile_w * (STRIPS * TW), part * CHANNELS
         source_row, source_column = step0 * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0
         total = steps + WARM
+        begin, end = 0, total  # steps that read rows of the image; sums are zeros before, and complete after
+        if SKIPS:
+            begin = min(max(-source_row, 0) // ADV, WARM)
+            end = max(begin, min(total, ceil_divide(max(source_height - source_row, 0), ADV)))
+            source_row = source_row + begin * ADV
         if tid == 0:
             prefetch_tensor_map(source)
             for s in range(STAGES):
                 mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
             for s in range(STAGES):
-                if s < total:
+                if s < end - begin:
                     mbarrier_arrive_expect(full + u32(8 * s), BYTES)
                     tma_load_4d(first_stage + u32(s * STAGE), source, full + u32(8 * s), first, source_column,
                                 source_row + s * ADV, n)
@@ -294,23 +316,20 @@ def rows_kernel(body, most_taps):
         taps = cuda.local.array(NKEPT, f32)
         if KEEP:
             for t in range(NTAPS):
-                taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(at_taps + u32(t * (4 * CHANNELS)))
+                load_taps(taps, t * V, at_taps + u32(t * (4 * CHANNELS)))
         offset = u32(lane * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
         row_stride, row_stride_e = i32(result_stride.h), i32(residual_stride.h)
-        row = (step0 - WARM) * TH
+        row = (step0 - WARM + begin) * TH
         # NOTE: carried from step to step; computed from the row, the compiler would do it for every store
         result_row = advance(result, n * result_stride.n + row * row_stride + (column * STEP_Y + channel))
         residual_row = advance(residual, n * residual_stride.n + row * row_stride_e + (column * STEP_E + channel))
         stage, phase, bottom = 0, u32(0), height if active else 0
-        for step in range(total):
-            for a in range(NACC - EACH):
-                acc[NACC - 1 - a] = acc[NACC - 1 - a - EACH]
-            for a in range(EACH):
-                acc[a] = f32(0)
+        for step in range(begin, end):
+            move_on(acc)
             bar, to = full + u32(8 * stage), first_stage + u32(stage * STAGE)
             mbarrier_wait(bar, phase)
-            more = step + STAGES < total
-            where = (first, source_column, source_row + (step + STAGES) * ADV, n)
+            more = step + STAGES < end
+            where = (first, source_column, source_row + (step - begin + STAGES) * ADV, n)
             if KEEP:
                 read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))
             else:
@@ -322,6 +341,14 @@ def rows_kernel(body, most_taps):
                 output_rows(0, (acc, result_row, biases, alpha, beta, residual_row, row, column, bottom, width, row_stride, row_stride_e))
             row = row + TH
             result_row, residual_row = advance(result_row, TH * row_stride), advance(residual_row, TH * row_stride_e)
+        if SKIPS:
+            for step in range(end, total):
+                move_on(acc)
+                if step >= WARM:
+                    output_rows(0, (acc, result_row, biases, alpha, beta, residual_row, row, column, bottom, width, row_stride,
+                                    row_stride_e))
+                row = row + TH
+                result_row, residual_row = advance(result_row, TH * row_stride), advance(residual_row, TH * row_stride_e)
     return conv_depthwise_rows
 
 

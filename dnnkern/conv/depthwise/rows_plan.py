@@ -14,7 +14,7 @@ from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
 
-VECTOR, FEW = 4, 2    # channels of a thread, and of a filter's gradient of many taps
+VECTOR, FEW = 4, 2    # channels of a thread, and of one with many taps
 MANY_TAPS = 16
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
@@ -116,14 +116,14 @@ def _registers(p, body):
 
 @remembered
 def row_configs(p, device):
-    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more. A filter's gradient has a sum
-    for each tap and channel: of many taps with two channels a thread, too."""
+    """Strips of four and of two pixels, each with the best block of up to 128 threads and the best of more. With many taps threads have two
+    channels, too: a filter's gradient has a sum for each tap and channel, and other kernels read taps again for each row."""
     if not _supports(p, device):
         return []
     _, _, _, _, _, (_, _, width) = roles(p)
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
-    vectors = (VECTOR, FEW) if p.op == "conv_bwd_filter" and p.taps > MANY_TAPS else (VECTOR,)
+    vectors = (VECTOR, FEW) if p.taps > MANY_TAPS else (VECTOR,)
     for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in (4, 2))):
         ranked = []
         for groups, strips in _shapes(p, width, tw, vector):
@@ -207,19 +207,20 @@ def row_estimate(p, device, config):
     As counted in the machine code, a step takes a multiply-add a tap and output, instructions of the elements of the strip's windows, of
     outputs that are written, and some more; few warps hide less of their latency.
     """
-    body = _body(p, config)[0]
-    source, _, _, _, _, _ = roles(p)
+    body, shift_h, _ = _body(p, config)
+    source, _, (_, height, _), _, _, _ = roles(p)
     parts, tiles_w, tiles_h, steps = _division(p, device, body)
     lines = p.n * parts * tiles_w * tiles_h * (steps + body.depth - 1)  # steps of all blocks
     outputs = body.rows.tile * body.columns.tile * body.vector
     taps = p.filter[1] * p.filter[2] / (body.rows.stride * body.columns.stride if body.rows.backward else 1)
     shared = COST.taps_again * p.taps * body.vector if p.taps * body.vector > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
     products = outputs * taps + COST.window * body.advance * body.columns.loads * body.vector
-    if p.op == "conv_bwd_filter":
-        if body.skips:
-            products *= 1 - min(0.5, sum(p.pads[1]) / (body.advance * tiles_h * (steps + body.depth - 1)))
-        if body.turns == 1:  # rows of dy move from register to register
-            products += (body.depth - 1) * outputs
+    if body.skips:
+        first, rows = shift_h + body.rows.first, (tiles_h * steps + body.depth - 1) * body.advance
+        some = 1 - (max(0, -first) + max(0, first + rows - height)) / (tiles_h * (steps + body.depth - 1) * body.advance)
+        products, shared = products * some, shared * some
+    if p.op == "conv_bwd_filter" and body.turns == 1:  # rows of dy move from register to register
+        products += (body.depth - 1) * outputs
     step = products + shared + COST.step
     step += outputs * (COST.filter_output if p.op == "conv_bwd_filter" else COST.output)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
@@ -252,12 +253,12 @@ def row_launch(p, device, config):
     body, shift_h, shift_w = _body(p, config)
     parts, tiles_w, tiles_h, steps = _division(p, device, body)
     names = ("y", "x") if p.op == "conv_bwd_data" else ("x", "y")
-    _, _, _, _, strides, extents = roles(p)
+    _, _, (_, source_height, _), _, strides, extents = roles(p)
     source = _map(names[0], p, (1, body.advance, body.width, body.channels))
     arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument(Divisor, divisor(p.taps)),
-                 *(_int(n) for n in (shift_h, shift_w, extents[1], extents[2])), *map(_row_strides, (strides, p.residual_strides)),
-                 _int(p.bias_stride),
+                 *(_int(n) for n in (shift_h, shift_w, source_height, extents[1], extents[2])),
+                 *map(_row_strides, (strides, p.residual_strides)), _int(p.bias_stride),
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
                  _int(p.w_strides[-1] if p.taps > 1 else 1))
     return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
