@@ -2,7 +2,7 @@
 
 The same program takes turns as it is, compiled by this library's backend, and by Inductor, in one process. First each has to give
 PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of a process of its own in which a
-program has run as it is, with what earlier processes have left in caches on disk. Without a GPU programs are small.
+program has run as it is, with what earlier processes have left in caches on disk (``--cold``). Without a GPU programs are small.
 
 ``--losses 200`` trains three times instead of timing: as it is, with PyTorch's kernels that add up in another order, and compiled.
 """
@@ -30,6 +30,7 @@ def parser(sets):
     p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
     p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
+    p.add_argument("--cold", action="store_true", help="a first step in processes of their own, too")
     p.add_argument("--first", choices=WHOS, help="only print the seconds of a first step")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
@@ -104,7 +105,7 @@ def measured(name, args):
     row.update(eager_spread=spread / size, eager_losses=theirs.flatten()[:20].tolist())
     if not row["ours_error"] <= TOLERANCE:
         return {**row, "status": f"WRONG: the results differ by {row['ours_error']:.3g} of the largest"}
-    row.update({f"{who}_first_s": first_seconds(name, who, args) for who in whos if who != "eager"})
+    row.update({f"{who}_first_s": first_seconds(name, who, args) for who in whos if who != "eager" and args.cold})
     torch._dynamo.reset()
     made, turns = {who: bench.by(who)() for who in whos}, {who: [] for who in whos}
     for program in made.values():
