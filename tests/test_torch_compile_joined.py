@@ -135,15 +135,32 @@ def test_attention_on_addresses(on_addresses):  # noqa: F811
         assert_same(a, b, f"result {k}")
 
 
-def test_a_cast_is_no_operation(monkeypatch):
-    """Mixed precision: a gradient of a weight is made in the weight's type."""
+@pytest.fixture
+def made_of(monkeypatch):
+    """Methods of the operations that run together, of each part that is made."""
     from dnnkern.torch.compiler import _assemble
-    made_of, recipe = [], _assemble.Recipe
+    found, recipe = [], _assemble.Recipe
 
     def noted(ops, stored):
-        made_of.append([op.method for op in ops])
+        found.append([op.method for op in ops])
         return recipe(ops, stored)
     monkeypatch.setattr(_assemble, "Recipe", noted)
+    return found
+
+
+def test_images_after_a_product(made_of):
+    """With channels last a product has rows of channels, and the program images: what follows runs in the product's order."""
+    x, w, b = made(2, 8, 5, 4).contiguous(memory_format=torch.channels_last), made(8, 8), made(8)
+
+    def f(x, w, b):
+        y = F.linear(F.gelu(x.permute(0, 2, 3, 1)), w, b).permute(0, 3, 1, 2)
+        return torch.relu(x + y) * b[:, None, None]
+    check(f, x, w, b)
+    assert ["matmul", "add", "add", "relu"] in [methods[:4] for methods in made_of], made_of
+
+
+def test_a_cast_is_no_operation(made_of):
+    """Mixed precision: a gradient of a weight is made in the weight's type."""
     w, x = made(8, 6).requires_grad_(), made(5, 8, dtype=torch.bfloat16)
 
     def f(x, w):

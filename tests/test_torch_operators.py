@@ -112,7 +112,8 @@ def test_every_operator_has_a_sample():
     found = names()
     assert {name for name in found if derivable(name)} == set(SAMPLES)
     left = {name for name in found if not derivable(name) and "backward" not in name and "gradient" not in name}
-    assert left == WITHOUT | {"column_sums"}
+    twins = {*table()} - WITHOUT  # which gradients call, and are there once one has
+    assert left - twins == WITHOUT | {"column_sums"}
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

@@ -205,15 +205,42 @@ class Draft:
 
     def dims_for(self, views, shape, strides):
         """The dims in which operations on operands that broadcast to a shape, with a result of these strides, find their neighbours."""
+        return next(self._dims_of(views, shape, strides), None) or padded(shape, strides, RANK)[0]
+
+    def _dims_of(self, views, shape, strides):
+        """Dims that other operations have, in which all of these can be."""
         candidates = [s.whole.dims for s in views if s.whole.maker is not None]
         if len(shape) == RANK and are_same(shape, strides, packed_strides(shape)):
-            rows = 1, math.prod(shape[:-1]), shape[-1]  # as products have them
-            candidates = [rows, *candidates]
+            candidates.insert(0, (1, math.prod(shape[:-1]), shape[-1]))  # as products have them
         for dims in candidates:
             if len(dims) >= RANK and math.prod(dims) == math.prod(shape) and in_dims(shape, strides, dims) is not None \
                     and all(self.broadcast(s, shape, dims) is not None for s in views):
-                return dims
-        return padded(shape, strides, RANK)[0]
+                yield dims
+
+    def arranged(self, nodes, shape, strides):
+        """(operands, dims, strides) of an operation on nodes that broadcast to a shape, with a result of these strides; operands are None
+        where a node has no such dims.
+
+        Axes are in the program's order, or in that of the result's memory, and dims those of an operand, so that most operands are just
+        what operations make, above all those that nothing else reads: a product of images with channels last has rows of channels, which
+        the program has permuted.
+        """
+        found, views = [], [self.view(n) for n in nodes]
+        gains = [1 + self._is_read_once(n) for n in nodes]
+        orders = [tuple(range(len(shape))), tuple(sorted(range(len(shape)), key=lambda k: -strides[k]))]
+        spread = [expanded(v.shape, v.strides, shape) for v in views]
+        for order in dict.fromkeys(orders):
+            own, steps = tuple(shape[k] for k in order), tuple(strides[k] for k in order)
+            moved = [View(v.whole, own, tuple(s[k] for k in order), v.first) for v, s in zip(views, spread)]
+            for dims in dict.fromkeys([*self._dims_of(moved, own, steps), padded(own, steps, RANK)[0]]):
+                found.append(([self.broadcast(v, own, dims) for v in moved], dims, in_dims(own, steps, dims)))
+        return max(found, key=lambda of: sum(gain for gain, o in zip(gains, of[0]) if o is not None and o.is_whole))
+
+    def _is_read_once(self, node):
+        """Whether only one node reads a tensor, through whatever views."""
+        while len(node.users) == 1 and node in self.aliases and node.target is not operator.getitem:
+            node = node.args[0]
+        return len(node.users) == 1
 
     def add(self, method, inputs, *results, **attributes):
         """Add an operation; its results are what `result` makes, or None."""
@@ -224,11 +251,12 @@ class Draft:
         self.ops.append(op)
         return op
 
-    def result(self, node, dims, index=None, value=None):
-        """(memory, how the program has it) of a node's result that an operation makes in these dims."""
-        value = self.meta(node, index) if value is None else value
+    def result(self, node, dims, index=None, of=None):
+        """(memory, how the program has it) of a node's result that an operation makes in these dims, with the strides `of` where the axes
+        are in another order."""
+        value = self.meta(node, index)
         shape, strides = tuple(value.shape), tuple(value.stride())
-        of = in_dims(shape, strides, dims)
+        of = of or in_dims(shape, strides, dims)
         if of is None:
             raise Left(f"a result of shape {shape}, strides {strides} as dims {dims}")
         whole = Whole(tuple(dims), of, value.dtype, node if index is None else (node, index))

@@ -175,14 +175,12 @@ def _evaluated(draft, node, of, value):
     if not leaves:
         raise Left("no argument is a tensor")
     shape, strides = tuple(value.shape), tuple(value.stride())
-    dims = draft.dims_for([draft.view(n) for n in leaves], shape, strides)
-    known = {}
-    for n in leaves:
-        operand = draft.broadcast(draft.view(n), shape, dims)
+    operands, dims, steps = draft.arranged(leaves, shape, strides)
+    known = dict(zip(leaves, operands))
+    for n, operand in known.items():
         if operand is None:
             raise Left(f"an argument of shape {draft.view(n).shape} as dims {dims}")
-        known[n] = operand
-    whole, view = draft.result(node, dims)
+    whole, view = draft.result(node, dims, of=steps)
     inner = torch.float64 if any(o.whole.dtype is torch.float64 for o in known.values()) else torch.float32
 
     def made(e, target=None):
