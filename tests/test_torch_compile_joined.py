@@ -138,13 +138,13 @@ def test_attention_on_addresses(on_addresses):  # noqa: F811
 @pytest.fixture
 def made_of(monkeypatch):
     """Methods of the operations that run together, of each part that is made."""
-    from dnnkern.torch.compiler import _assemble
-    found, recipe = [], _assemble.Recipe
+    from dnnkern.torch.compiler import _emit
+    found, recipe = [], _emit.Recipe
 
     def noted(ops, stored):
         found.append([op.method for op in ops])
         return recipe(ops, stored)
-    monkeypatch.setattr(_assemble, "Recipe", noted)
+    monkeypatch.setattr(_emit, "Recipe", noted)
     return found
 
 

@@ -38,6 +38,15 @@ class Whole:
     maker: object = None
     home: tuple = None
 
+    @property
+    def tensor(self):
+        """(shape, strides, dtype) of the tensor that has it."""
+        node, index = self.node if isinstance(self.node, tuple) else (self.node, None)
+        if node is None:
+            return self.dims, self.strides, self.dtype
+        value = node.meta["val"] if index is None else node.meta["val"][index]
+        return tuple(value.shape), tuple(value.stride()), value.dtype
+
 
 class View(NamedTuple):
     """How the program has memory: `first` is the first element's distance from the memory's, in elements."""
