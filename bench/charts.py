@@ -13,14 +13,15 @@ from pathlib import Path
 FAMILIES = {
     "matrix products": r"matmul|grouped_matmul.*", "convolution": r"(fused_)?conv_.*|im2col|col2im", "attention": r"sdpa_.*|rope_.*",
     "recurrent networks": r"rnn_.*", "normalisation": r".*norm_(train_)?(fwd|infer|merge)|.*norm_bwd.*|lrn_.*", "softmax": r"softmax_.*",
-    "pooling": r"(max|avg)_pool_.*", "losses": r"(cross_entropy|ctc_loss|nll_loss|mse_loss)_.*", "reductions": r"reduce|argreduce|fused_reduction",
+    "pooling": r"(max|avg)_pool_.*", "losses": r"(cross_entropy|ctc_loss|nll_loss|mse_loss)_.*",
+    "reductions": r"reduce|argreduce|fused_reduction",
     "activations, pointwise": r"activation_.*|glu_.*|unary.*|binary|compare|fused_pointwise|(add|scale|set)_tensor|dropout_.*",
     "optimisers": r".*_step|(clip_)?grad_norm", "embedding": r"embedding_.*",
     "moves, casts, resampling": r"transpose|resample_.*|grid_sample_.*|affine_grid_.*|cast|concat|(strided_)?slice.*|pad.*|depth_to_space"
                                 r"|space_to_depth|move.*|block_scale_.*|transform.*|layout.*|random_fill"}
 # Okabe and Ito's colours, which colour-blind people tell apart; on dark pages their lighter ones.
-THEMES = {"light": dict(text="#1f2328", faint="#8c959f", colors=("#0072B2", "#D55E00", "#767676")),
-          "dark": dict(text="#e6edf3", faint="#6e7681", colors=("#56B4E9", "#E69F00", "#9aa0a6"))}
+THEMES = {"light": dict(page="#ffffff", text="#1f2328", faint="#8c959f", colors=("#0072B2", "#D55E00", "#767676")),
+          "dark": dict(page="#0d1117", text="#e6edf3", faint="#6e7681", colors=("#56B4E9", "#E69F00", "#9aa0a6"))}
 PROGRAMS = {"resnet50-train-64": "ResNet-50, training", "resnet50-infer-256": "ResNet-50, inference",
             "convnext-train-64": "ConvNeXt-T, training", "gpt2-train-16": "GPT-2 small, training",
             "llama-train-1": "a Llama block, training"}
@@ -172,10 +173,10 @@ def _save(figure, axis, names, texts, look, path, foot):
     for k, text in enumerate(texts):
         axis.text(1.01, k, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8.5, color=look["text"])
     figure.text(0.01, 0.015, foot, fontsize=8, color=look["faint"])
-    legend = figure.legends
-    figure.subplots_adjust(left=0.215, right=0.74, top=1 - (0.38 + LEGEND * bool(legend)) / figure.get_figheight(), bottom=0.55 / figure.get_figheight())
+    height, above = figure.get_figheight(), 0.38 + LEGEND * len(figure.legends)
+    figure.subplots_adjust(left=0.215, right=0.74, top=1 - above / height, bottom=0.55 / height)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dnnkern", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"]}):
-        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(path, format="svg", facecolor=look["page"], metadata={"Date": None, "Creator": None})
     return path
 
 
