@@ -268,8 +268,17 @@ def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     _, (images, targets) = demo.load(demo.FULL)
     for name, found in (("some", np.where(np.arange(360) < 20, 9 - targets, targets)), ("none", targets)):
-        assert report.draw(images, targets, found, str(tmp_path / f"{name}.png"))
+        assert report.draw(images, targets, found, str(tmp_path / f"{name}.png")) is None
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_picture(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    _, (images, targets) = demo.load(demo.FULL)
+    assert "No such file" in report.draw(images, targets, targets, str(tmp_path / "none" / "a.png"))
+    assert "not supported" in report.draw(images, targets, targets, str(tmp_path / "a.nonsense"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "matplotlib is missing" in report.draw(images, targets, targets, str(tmp_path / "a.png"))
 
 
 @pytest.mark.parametrize("bar", ["tqdm", "rich", "line"])

@@ -171,8 +171,8 @@ def main(argv=()) -> int:
     print()
     report.show_wrong(*held_out, found)
     if arguments.picture:
-        say(f"picture: {arguments.picture}" if report.draw(*held_out, found, arguments.picture) else
-            "no picture: matplotlib is missing, pip install 'dnnkern[demo]'")
+        why_not = report.draw(*held_out, found, arguments.picture)
+        say(f"no picture: {why_not}" if why_not else f"picture: {arguments.picture}")
     if arguments.plot:
         _plot(losses, arguments.plot)
     print()

@@ -63,11 +63,11 @@ def _shades():
 
 
 def draw(images, targets, found, path):
-    """Write the confusion matrix and some of the digits that it got wrong as a picture; False without matplotlib."""
+    """Write the confusion matrix and some of the digits that it got wrong as a picture; returns why there is none, or None."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        return "matplotlib is missing: pip install 'dnnkern[demo]'"
     figure = Figure(figsize=(10, 4.6))
     left, right = figure.subfigures(1, 2)
     matrix, axes = confusion(targets, found), left.subplots()
@@ -83,8 +83,11 @@ def draw(images, targets, found, path):
         cell.set_title(f"{targets[k]}, taken for {found[k]}", fontsize=7)
     for cell in right.axes:
         cell.set_axis_off()
-    figure.savefig(path, dpi=110)
-    return True
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:  # no such folder, no such format: no reason to lose the rest of the report
+        return str(error)
+    return None
 
 
 # ---- algorithms
