@@ -254,7 +254,7 @@ def test_digits_as_blocks(capsys, monkeypatch):
     images[1, 0, 0] = 1
     monkeypatch.setenv("COLUMNS", "40")
     report.show_wrong(images, targets, np.array([1, 7, 3]))
-    assert capsys.readouterr().out.splitlines() == ["1 of 3 wrong:", "2, taken for 7", "██", ""]
+    assert capsys.readouterr().out.splitlines() == ["1 of 3 are wrong:", "2, taken for 7", "██", ""]
     report.show_wrong(images, targets, targets)
     assert capsys.readouterr().out == "All 3 digits are right.\n"
 

@@ -146,9 +146,9 @@ def main(argv=()) -> int:
         plan = replace(plan, channels=(arguments.channels, 2 * arguments.channels))
     say(f"dnnkern demo on {'the simulator' if SIMULATED else device(current_device()).name}")
     data, held_out = load(plan)
-    layers = " -> ".join(f"conv 3x3, {c} filters, batch norm, ReLU, max pool 2x2" for c in plan.channels)
+    layers = " -> ".join(f"conv 3x3 ({c} filters), batch norm, ReLU, max pool 2x2" for c in plan.channels)
     say(f"8x8x1 -> {layers} -> dropout {plan.dropout} -> 10 classes")
-    say(f"{plan.train} digits, {plan.epochs} epoch{'s' * (plan.epochs > 1)} in batches of {plan.batch}, AdamW\n")
+    say(f"trained on {plan.train} digits for {plan.epochs} epoch{'s' * (plan.epochs > 1)} in batches of {plan.batch} by AdamW\n")
     weights = initial_weights(plan.channels, 10, arguments.seed)
     steps = plan.epochs * (plan.train // plan.batch)
     network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework,

@@ -46,7 +46,7 @@ def show_wrong(images, targets, found):
     side = 2 * images.shape[2]
     fit = max(1, ((width(sys.stdout) or 80) + 2) // (side + 2))
     shown = wrong[:fit]
-    say(f"{len(wrong)} of {len(targets)} wrong" + (f", {len(shown)} of them:" if len(shown) < len(wrong) else ":"))
+    say(f"{len(wrong)} of {len(targets)} are wrong" + (f"; {len(shown)} of them:" if len(shown) < len(wrong) else ":"))
     drawn = [blocks(images[k, :, :, 0], _shades()) for k in shown]
     print("  ".join(f"{targets[k]}, taken for {found[k]}".ljust(side) for k in shown).rstrip())
     for line in zip(*drawn):
