@@ -197,6 +197,19 @@ def test_the_same_network_in_torch():
     assert (ours.predict(held_out[0]) == beside.predict(theirs, held_out[0])).all()
 
 
+def test_without_torch(monkeypatch):
+    monkeypatch.setattr(beside.importlib.util, "find_spec", lambda name: None)
+    assert demo._beside(TINY, None, None, None, SEED) == {}
+
+
+def test_torch_without_the_gpu(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(beside, "HOST_MEMORY", False)
+    for there in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+        assert beside.possible() == there
+
+
 @pytest.mark.sized
 def test_measured_by_the_clock(trained, monkeypatch):
     """What the database lacks is measured; Ctrl-C keeps what has been."""

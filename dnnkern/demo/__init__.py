@@ -8,7 +8,6 @@ first losses must match a float64 run of the same steps in NumPy. Rounding may d
 of two nearly equal pixels is the maximum; from there on the two runs diverge and are no longer compared.
 """
 import contextlib
-import importlib.util
 import math
 import time
 from dataclasses import dataclass, replace
@@ -163,7 +162,7 @@ def main(argv=()) -> int:
         rows, stopped = report.measure(rows)
     report.show_choices(rows, arguments.table)
     print()
-    if not stopped and not arguments.alone and importlib.util.find_spec("torch"):
+    if not stopped and not arguments.alone:
         with _ended_by_interrupt() as stop:
             columns.update(_beside(plan, data, held_out, weights, arguments.seed))
         stopped = bool(stop)
@@ -197,10 +196,11 @@ def _column(losses, first, rest, found, targets, plan):
 
 
 def _beside(plan, data, held_out, weights, seed):
-    """The column of the same network in PyTorch, by its own kernels."""
-    import torch
-
+    """The column of the same network in PyTorch, by its own kernels; empty where PyTorch cannot run it."""
     from . import beside
+    if not beside.possible():
+        return {}
+    import torch
     network, losses, first, rest = beside.train(weights, batches(*data, plan, seed), plan, seed)
     column = _column(losses, first, rest, beside.predict(network, held_out[0]), held_out[1], plan)
     return {f"PyTorch {torch.__version__}": column}

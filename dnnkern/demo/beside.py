@@ -1,10 +1,19 @@
 """The same network in PyTorch, from the same weights on the same batches: what the demo's time and accuracy are compared with."""
+import importlib.util
 import time
 
 import numpy as np
 
 from ..device import HOST_MEMORY
 from .network import EPS, SIDE
+
+
+def possible() -> bool:
+    """PyTorch is installed, and can use the device that this library uses."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+    return HOST_MEMORY or torch.cuda.is_available()
 
 
 def build(weights, dropout):
