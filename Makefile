@@ -31,7 +31,8 @@ PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 .PHONY: demo test test-full frameworks test-torch smoke planted fuzz machine-code casts packs bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
-	$(BIN)/python -m dnnkern demo $(ARGS)
+	mkdir -p build
+	$(BIN)/python -m dnnkern demo --picture build/demo.png $(ARGS)
 
 test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python $(ARGS)

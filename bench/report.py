@@ -1,27 +1,56 @@
-"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE]``, or ``--ladder``, ``--layers``, ``--shares``.
+"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE]``, or ``--ladder``, ``--layers``, ``--shares``,
+``--charts``.
 
 Two panels: each problem's ratio to the peer, and its share of the roof measured in the same run; for the algorithm that was chosen and for
 the best. The markdown page is what bench/results/ keeps. The ladder is one panel: TFLOP/s of every algorithm and of the peers over the
 size, for problems that differ in nothing else; with it comes the table of its numbers. The layers are the time of every algorithm, and of
-the peers, on each problem; the shares what of the copy rate each reaches, by the bytes of the problem.
+the peers, on each problem; the shares what of the copy rate each reaches, by the bytes of the problem. The charts are the README's, from
+all of results/ unless files are named: see charts.py.
 """
 import argparse
 import json
 import sys
+from pathlib import Path
 
-from . import table
+from . import charts, table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+# Of a measured algorithm.
+FIELDS = {"machine", "op", "problem", "algo", "config", "status", "time_us", "is_peer", "chosen", "ratio", "roof"}
 
 
 def read(paths) -> list:
-    """Rows of several files; where a problem was measured more than once by an algorithm and configuration on a device, the last counts."""
+    """Rows of several files; where a problem was measured more than once by an algorithm and configuration on a device, the latest run's
+    counts, and the last of it. Rows of other benches are passed over.
+
+    Raises
+    ------
+    ValueError
+        A line is no JSON object: the file and the line are named.
+    """
     rows = {}
-    for path in paths:
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                if "algo" in row:
-                    rows[row["machine"]["device"], row["op"], row["problem"], row["algo"], row["config"]] = row
+    for row in records(paths):
+        if FIELDS <= row.keys():
+            key = row["machine"]["device"], row["op"], row["problem"], row["algo"], row["config"]
+            if key not in rows or rows[key]["machine"].get("date", "") <= row["machine"].get("date", ""):
+                rows[key] = row
     return list(rows.values())
+
+
+def records(paths):
+    """The JSON objects of several files, of whichever bench."""
+    for path in paths:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line) if line.strip() else {}
+                except ValueError as error:  # bytes that are no text too
+                    raise ValueError(f"{path}:{number}: no line of results: {error}") from None
+                if not isinstance(row, dict):
+                    raise ValueError(f"{path}:{number}: no line of results: {str(row)[:40]}; expected a JSON object")
+                yield row
 
 
 def points(rows) -> list:
@@ -204,14 +233,31 @@ def page(rows) -> str:
 def main(argv=None) -> int:
     """Read, then draw or print."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description="Draw and print what the benches wrote.")
-    parser.add_argument("files", nargs="+", help="JSON lines written by bench --json")
+    parser.add_argument("files", nargs="*", help="JSON lines written by bench --json; --charts alone takes all of bench/results")
     parser.add_argument("--png", metavar="PICTURE", help="draw ratios and shares of the roof")
     parser.add_argument("--ladder", metavar="PICTURE", help="draw TFLOP/s of every algorithm and peer by size, and print them as a table")
     parser.add_argument("--layers", metavar="PICTURE", help="draw the time of every algorithm and peer on each problem")
     parser.add_argument("--shares", metavar="PICTURE", help="draw what every algorithm and peer reaches of the copy rate, by size")
+    parser.add_argument("--charts", metavar="FOLDER", help="draw the README's charts into a folder, as SVG")
+    parser.add_argument("--device", metavar="NAME", help="of --charts: this device instead of the one with most rows")
     parser.add_argument("--op", help="only this operation")
     parser.add_argument("--only", default="", metavar="WORDS", help="only problems that have all these words, say 'bfloat16 nt'")
     args = parser.parse_args(argv)
+    if not args.files and not args.charts:
+        parser.error("the following arguments are required: files")
+    try:
+        if args.charts:
+            paths = args.files or sorted(RESULTS.glob("*.jsonl"))
+            for path in charts.draw(read(paths), list(records(paths)), args.charts, args.device):
+                print(path)
+            return 0
+        return _draw(args)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def _draw(args):
+    """What the command asks for, but for the charts."""
     rows = [r for r in read(args.files) if args.op in (None, r["op"]) and set(args.only.split()) <= set(r["problem"].split())]
     print(page(rows), end="")
     if args.png:

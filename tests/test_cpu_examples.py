@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from test_examples import ENVIRONMENT, PAGES, ROOT, RUN, SAYS, SIZES
+from test_examples import ENVIRONMENT, PAGES, ROOT, RUN, SAYS, SIZES, readme_programs
 
 # What only the simulator has, or what a Hopper GPU would choose.
 OTHERS = {"docs/device.md", "docs/matmul.md", "docs/index.md"}
@@ -24,9 +24,47 @@ def test_example(name):
     assert re.search(SAYS[name].replace("simulator", "cpu"), done.stdout), done.stdout
 
 
-def test_readme_program():
-    done = _run("-c", re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1])
-    assert done.returncode == 0 and done.stdout.strip().startswith("(32, 16) float32"), done.stderr
+@pytest.mark.parametrize("place", range(2))
+def test_readme_program(place):
+    program = readme_programs()[place]
+    torch = "import torch" in program
+    if torch:
+        pytest.importorskip("torch")
+        program += TOLD
+    done = _run(*(["-W", "ignore"] if torch else []), "-c", program)
+    assert done.returncode == 0 and done.stdout.strip().startswith("compiled 1 True" if torch else "(32, 16) float32"), done.stderr
+
+
+# What the program of PyTorch does not print: its gradients are float64's, and parts ran on this library's kernels.
+TOLD = """
+import copy, dnnkern.torch
+told = dnnkern.torch.explain(model)
+plain = copy.deepcopy(model._orig_mod).double()
+x = torch.randn(16, 64)
+for one, given in ((model, x), (plain, x.double())):
+    one.zero_grad()
+    one(given).square().mean().backward()
+pairs = zip(model.parameters(), plain.parameters())
+print("compiled", told.graphs, bool(told.parts) and all(torch.allclose(a.grad.double(), b.grad, atol=1e-6) for a, b in pairs))
+"""
+
+
+def test_readme_commands(tmp_path):
+    """Commands of README.md, as far as they need no GPU and take no minutes, on a program of three lines."""
+    pytest.importorskip("torch")
+    commands = re.findall(r"^    (?:\$ )?python -m (dnnkern .*?)(?: {2,}#.*)?$", (ROOT / "README.md").read_text(), re.M)
+    assert {words.split()[1] for words in commands} == {"run", "explain"}
+    program = tmp_path / "train.py"
+    program.write_text("import torch\nlayer = torch.nn.Linear(4, 3).cuda()\nlayer(torch.ones(2, 4, device='cuda')).sum().backward()\n"
+                       "print(layer.bias.grad.tolist())\n")
+    for words in commands:
+        done = _run("-W", "ignore", "-m", *words.replace("train.py", str(program)).split())
+        if "run train.py" in words:  # on a GPU
+            assert done.returncode == 1 and "cuda" in done.stderr.lower()
+        else:
+            assert done.returncode == 0, done.stderr
+            assert ("[2.0, 2.0, 2.0]" if " run " in words else "* what a call runs") in done.stdout
+            assert "--report" not in words or "addmm" in done.stderr and "2 calls of 2 operators ran on its kernels" in done.stderr
 
 
 @pytest.mark.parametrize("path", sorted({*PAGES} - OTHERS))

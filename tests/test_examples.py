@@ -73,13 +73,32 @@ def test_docs_have_examples():
         assert parser.get_examples((ROOT / page).read_text()), page
 
 
+def readme_programs():
+    """The Python blocks of README.md: each is a whole program."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
 def test_readme_program(simulated):
-    """The first Python block of README.md is a whole program."""
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,
-                          timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    """That of PyTorch runs on the processor and on GPUs, in test_cpu_examples."""
+    programs = [program for program in readme_programs() if "import torch" not in program]
+    assert programs
+    for program in programs:
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,
+                              timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def test_readme_shows_what_there_is():
+    """Pictures exist, and the first screen has the three ways in."""
+    text = (ROOT / "README.md").read_text()
+    pictures = re.findall(r'(?:srcset|src)="([^"]+)"', text)
+    assert len(pictures) == 6 and all((ROOT / path).is_file() for path in pictures)
+    first = text[:text.index("<picture>")]
+    assert len(first.splitlines()) < 45
+    assert all(words in first for words in ("python -m dnnkern run train.py", 'backend="dnnkern"', "import dnnkern\n"))
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"^    make (\S+)", text, re.M)) <= set(targets)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])

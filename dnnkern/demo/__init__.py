@@ -7,15 +7,16 @@ It trains on 1437 of scikit-learn's 1797 digits, on a GPU or on the processor; i
 first losses must match a float64 run of the same steps in NumPy. Rounding may decide the sign of a value near zero before a ReLU, or which
 of two nearly equal pixels is the maximum; from there on the two runs diverge and are no longer compared.
 """
+import contextlib
 import math
-import sys
 import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .._table import show, time_text
+from .._table import say, show
 
+INTERRUPTED = 130  # exit code after Ctrl-C
 TOLERANCE = 1e-4  # of a loss; float32 rounding stays two orders of magnitude below in the compared steps
 
 
@@ -58,7 +59,8 @@ def batches(x, y, plan, seed):
 def train(plan, data, weights, seed, framework=None, progress=iter):
     """Train on the device; returns (network, losses of the batches, seconds for the first batch, seconds for the others).
 
-    The kernels of a step are compiled side by side, before the first one; that counts for the first batch.
+    The kernels of a step are compiled side by side, before the first one; that counts for the first batch. Ctrl-C after that ends the
+    training: there are as many losses as batches were trained on.
     """
     from ..device import SIMULATED
     from ..warming import warm
@@ -70,11 +72,15 @@ def train(plan, data, weights, seed, framework=None, progress=iter):
         rehearsal = Network(weights, arrays, plan.batch, plan.rate, plan.decay, plan.dropout, seed)
         warm(rehearsal.train, arrays.put(x), arrays.put(y))
     network = Network(weights, arrays, plan.batch, plan.rate, plan.decay, plan.dropout, seed, plan.checked)
-    for x, y in progress(batches(*data, plan, seed)):
-        losses.append(network.train(arrays.put(x), arrays.put(y)))
+    try:
+        for x, y in progress(batches(*data, plan, seed)):
+            losses.append(network.train(arrays.put(x), arrays.put(y)))
+            if first is None:
+                arrays.get(losses[0])
+                first = time.perf_counter() - started
+    except KeyboardInterrupt:
         if first is None:
-            arrays.get(losses[0])
-            first = time.perf_counter() - started
+            raise
     values = np.array([float(arrays.get(loss)) for loss in losses])
     return network, values, first, time.perf_counter() - started - first
 
@@ -89,7 +95,7 @@ def problems(plan=FULL):
     with within(RECORDING, recorder):
         network = Network(initial_weights(plan.channels, 10, 0), arrays, plan.batch, plan.rate, plan.decay, plan.dropout, 0)
         network.train(arrays.put(images[0]), arrays.put(np.zeros(plan.batch, np.int32)))
-        network.accuracy(images[1], np.zeros(plan.test, np.int32))
+        network.predict(images[1])
     return [job.problem for job in recorder.jobs]
 
 
@@ -98,7 +104,7 @@ def difference(losses, chosen, plan, data, weights, seed):
     ended the comparison or None). `chosen` is the network's."""
     from . import reference
     from .network import kept
-    given, compared = [b for b, _ in zip(batches(*data, plan, seed), range(plan.checked))], []
+    given, compared = [b for b, _ in zip(batches(*data, plan, seed), range(min(plan.checked, len(losses))))], []
     wanted = reference.train(weights, given, plan.rate, plan.decay, lambda step, shape: kept(shape, plan.dropout, seed, step), compared)
     count, words = len(given), None
     for step, (ours, by) in enumerate(zip(chosen, compared), 1):
@@ -120,7 +126,8 @@ def _apart(positive, which, before, windows):
 
 
 def main(argv=()) -> int:
-    """Run the demo; 1 if the losses differ from those of the float64 run."""
+    """Run the demo; 1 if the losses differ from those of the float64 run, 130 if Ctrl-C ended it early."""
+    started = time.perf_counter()
     arguments = _parser().parse_args(list(argv))
     if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "channels")):
         raise ValueError("demo: --epochs and --channels are 1 or more")
@@ -130,32 +137,83 @@ def main(argv=()) -> int:
         raise ValueError("demo: scikit-learn, which ships the digits, is missing: pip install 'dnnkern[demo]'") from None
     from ..device import SIMULATED
     from ..host.device import current_device, device
-    from .network import choices, initial_weights
+    from . import report
+    from .network import initial_weights
     plan = SHORT if SIMULATED and not arguments.full else FULL
     plan = replace(plan, epochs=arguments.epochs or plan.epochs)
     if arguments.channels:
         plan = replace(plan, channels=(arguments.channels, 2 * arguments.channels))
-    print(f"dnnkern demo on {'the simulator' if SIMULATED else device(current_device()).name}")
+    say(f"dnnkern demo on {'the simulator' if SIMULATED else device(current_device()).name}")
     data, held_out = load(plan)
-    layers = " -> ".join(f"conv 3x3, {c} filters, batch norm, ReLU, max pool 2x2" for c in plan.channels)
-    print(f"8x8x1 -> {layers} -> dropout {plan.dropout} -> 10 classes")
-    print(f"{plan.train} digits, {plan.epochs} epoch{'s' * (plan.epochs > 1)} in batches of {plan.batch}, AdamW\n")
+    layers = " -> ".join(f"conv 3x3 ({c} filters), batch norm, ReLU, max pool 2x2" for c in plan.channels)
+    say(f"8x8x1 -> {layers} -> dropout {plan.dropout} -> 10 classes")
+    say(f"trained on {plan.train} digits for {plan.epochs} epoch{'s' * (plan.epochs > 1)} in batches of {plan.batch} by AdamW\n")
     weights = initial_weights(plan.channels, 10, arguments.seed)
     steps = plan.epochs * (plan.train // plan.batch)
-    network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework, lambda it: _progress(it, steps))
-    accuracy = network.accuracy(*held_out)
-    rows = [(name, str(problem), chosen.algo, chosen.config or None, chosen.why, time_text(chosen.time_ms), time_text(ms))
-            for name, problem, chosen, ms in choices(network.problems)]
-    show(("operation", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
-    print(f"\nfirst batch {first:.2f} s, compilation included; the other {steps - 1}: {rest:.2f} s")
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits not trained on")
+    network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework,
+                                         lambda it: report.progress(it, steps, plan.batch))
+    ended = len(losses) < steps
+    if ended:
+        say(f"Ctrl-C after {len(losses)} of {steps} batches: what follows is of these\n")
+    found = network.predict(held_out[0])
+    columns = {"dnnkern": _column(losses, first, rest, found, held_out[1], plan)}
+    rows, stopped = report.choices(network.problems), ended
+    if not ended:
+        rows, stopped = report.measure(rows)
+    report.show_choices(rows, arguments.table)
+    print()
+    if not stopped and not arguments.alone:
+        with _ended_by_interrupt() as stop:
+            columns.update(_beside(plan, data, held_out, weights, arguments.seed))
+        stopped = bool(stop)
+    report.show_confusion(report.confusion(held_out[1], found))
+    print()
+    report.show_wrong(*held_out, found)
+    if arguments.picture:
+        why_not = report.draw(*held_out, found, arguments.picture)
+        say(f"no picture: {why_not}" if why_not else f"picture: {arguments.picture}")
     if arguments.plot:
         _plot(losses, arguments.plot)
+    print()
+    show(("", *columns), list(zip(_LINES, *columns.values())), right=range(1, len(columns) + 1))
+    say(f"\nloss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {columns['dnnkern'][-1]} on {plan.test} digits not trained on")
     off, compared, parted = difference(losses, network.chosen, plan, data, weights, arguments.seed)
     good = off <= TOLERANCE
-    print(f"the first {compared} losses differ from a float64 run of the same steps by {off:.1e} at most: "
-          f"{'ok' if good else 'WRONG'} (allowed {TOLERANCE:.0e}){f'; {parted}' if parted else ''}")
-    return 0 if good else 1
+    say(f"the first {compared} losses differ from a float64 run of the same steps by {off:.1e} at most: "
+        f"{'ok' if good else 'WRONG'} (allowed {TOLERANCE:.0e}){f'; {parted}' if parted else ''}")
+    say(f"wall time {time.perf_counter() - started:.1f} s{', ended by Ctrl-C' * stopped}")
+    return 1 if not good else INTERRUPTED if stopped else 0
+
+
+_LINES = "first batch, with what is compiled", "the other batches", "images a second", "test accuracy"
+
+
+def _column(losses, first, rest, found, targets, plan):
+    """A column of the table of times."""
+    more = len(losses) - 1
+    return (f"{first:.2f} s", f"{rest:.2f} s" if more else None, f"{more * plan.batch / rest:.0f}" if more else None,
+            f"{100 * np.mean(found == targets):.1f} %")
+
+
+def _beside(plan, data, held_out, weights, seed):
+    """The column of the same network in PyTorch, by its own kernels; empty where PyTorch cannot run it."""
+    from . import beside
+    if not beside.possible():
+        return {}
+    import torch
+    network, losses, first, rest = beside.train(weights, batches(*data, plan, seed), plan, seed)
+    column = _column(losses, first, rest, beside.predict(network, held_out[0]), held_out[1], plan)
+    return {f"PyTorch {torch.__version__}": column}
+
+
+@contextlib.contextmanager
+def _ended_by_interrupt():
+    """Ctrl-C ends the block and nothing else; the list that it gives is then not empty."""
+    stop = []
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        stop.append(True)
 
 
 def _parser():
@@ -167,16 +225,11 @@ def _parser():
     parser.add_argument("--channels", type=int, help="filters of the first convolution; the second has twice as many")
     parser.add_argument("--full", action="store_true", help="in the simulator: train at full size, which takes hours there")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order of the digits (default 0)")
+    parser.add_argument("--table", action="store_true", help="print all rows of the table of algorithms, not only the longest calls")
+    parser.add_argument("--alone", action="store_true", help="without the same network in PyTorch, which runs if it is installed")
+    parser.add_argument("--picture", metavar="FILE", help="draw the confusion matrix and wrong digits to this file; needs matplotlib")
     parser.add_argument("--plot", metavar="FILE", help="plot the loss curve to this file; needs matplotlib")
     return parser
-
-
-def _progress(steps, total):
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return steps
-    return tqdm(steps, total=total, unit="batch", file=sys.stdout, disable=not sys.stdout.isatty())
 
 
 def _plot(losses, path):
@@ -189,7 +242,7 @@ def _plot(losses, path):
     axes.semilogy(losses)
     axes.set(xlabel="batch", ylabel="cross-entropy", title="dnnkern demo")
     figure.savefig(path, dpi=120)
-    print(f"loss curve: {path}")
+    say(f"loss curve: {path}")
 
 
 __all__ = ["FULL", "Plan", "SHORT", "TOLERANCE", "batches", "difference", "load", "main", "train"]

@@ -149,8 +149,8 @@ class Network:
         self.run("step", adamw_step, self.weights, self.gradients, self.m, self.v, lr=self.rate, weight_decay=self.decay, step=self.steps)
         return loss
 
-    def accuracy(self, x, targets):
-        """Share of images whose largest logit is the target's; by the running statistics, without dropout."""
+    def predict(self, x):
+        """The class of each image's largest logit, as NumPy; by the running statistics, without dropout."""
         x = self.arrays.put(x)
         for n in range(2):
             filters, gamma, beta = self.weights[3 * n:3 * n + 3]
@@ -158,7 +158,7 @@ class Network:
             z = self.run(f"norm{n + 1} (test)", batch_norm_infer, y, gamma, beta, *self.running[n], eps=EPS, activation="relu", **LAST)
             x = self.run(f"pool{n + 1} (test)", max_pool_fwd, z, 2, **LAST)
         logits = self.run("classifier (test)", matmul, _rows(x), self.weights[6], bias=self.weights[7])
-        return float(np.mean(self.arrays.get(logits).argmax(axis=1) == targets))
+        return self.arrays.get(logits).argmax(axis=1)
 
 
 def kept(shape, dropout, seed, step):
@@ -170,13 +170,3 @@ def kept(shape, dropout, seed, step):
 def _rows(a):
     """An image's values as a row."""
     return a.reshape(a.shape[0], a.shape[1] * a.shape[2] * a.shape[3])
-
-
-def choices(problems):
-    """(name, problem, chosen candidate, measured milliseconds or None) of every operation."""
-    rows = []
-    for name, problem in problems.items():
-        op = problem.op
-        chosen = next(c for c in dispatch.explain(op, problem) if c.chosen)
-        rows.append((name, problem, chosen, dispatch.measured(op, problem).get(chosen.algo)))
-    return rows
