@@ -1,10 +1,10 @@
-"""The command line: ``python -m dnnkern run | devices | list | explain | find | warm | pack | cache | bench | demo | check``."""
+"""The command line, ``dnnkern`` or ``python -m dnnkern``: what its commands are, and what becomes of errors."""
 import argparse
 import json
 import sys
 import warnings
 
-from ._parser import USAGE_ERROR, Parser, family_words
+from ._parser import USAGE_ERROR, Parser, family_words, program
 from ._table import bytes_text, note, say, show, time_text
 
 INTERRUPTED = 130
@@ -33,8 +33,8 @@ def devices(arguments):
 
 def list_algorithms(arguments):
     """Print the algorithms of one operation, or of all."""
-    from . import dispatch
-    rows = [(a.op, a.name, a.arch, a.math, _notes(a.notes), a.idea) for a in dispatch.algorithms(arguments.op)]
+    from . import registry
+    rows = [(*row[:4], _notes(row[4]), row[5]) for row in registry.listed(arguments.op)]
     show(("operation", "algorithm", "runs on", "math", "notes", "idea"), rows)
     return 0
 
@@ -62,7 +62,7 @@ def explain(arguments):
     if chosen is None:
         say("\nNo algorithm can run within these limits.")
         return 0
-    why = {"predicted": f"the lowest predicted time; nothing has been measured (python -m dnnkern find {arguments.op} ...)",
+    why = {"predicted": f"the lowest predicted time; nothing has been measured ({program()} find {arguments.op} ...)",
            "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
     if _is_simulated() and dispatch.preference() is None and (
@@ -192,7 +192,7 @@ def _limits(command):
 
 def make_parser():
     """The parser of everything but the problems' own words, and the parsers of the commands that take problems."""
-    parser = Parser(prog="python -m dnnkern", description="Deep-learning primitives as Numba CUDA kernels.")
+    parser = Parser(prog=program(), description="Deep-learning primitives as Numba CUDA kernels.")
     commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
 
@@ -263,12 +263,12 @@ def main(argv=None) -> int:
         return 1
     except KeyboardInterrupt:
         note()
-        print("python -m dnnkern: interrupted", file=sys.stderr)
+        print(f"{program()}: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
 def _fail(error):
-    print(f"python -m dnnkern: {error}", file=sys.stderr)
+    print(f"{program()}: {error}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -3,6 +3,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+from ._parser import program
 from ._table import bytes_text, note, say, show
 
 HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. It has
@@ -50,7 +51,7 @@ def pack(arguments) -> int:
     size = packs.write(arguments.out, kernels, choices, archs=archs, set=arguments.set, versions=versions(), sources=sources())
     say(f"{arguments.out}: {len(kernels)} kernels of {len(problems)} problems for {', '.join(archs)}, {bytes_text(size)}")
     for what, why in failed.items():
-        print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
+        print(f"{program()}: {what}: {why}", file=sys.stderr)
     return int(bool(failed))
 
 
@@ -80,7 +81,7 @@ def cache(arguments) -> int:
     from .host.sources import package
     if arguments.action == "import":
         if arguments.file is None:
-            raise ValueError("cache import: no file is given; expected a kernel pack, as `python -m dnnkern pack` writes")
+            raise ValueError("cache import: no file is given; expected a kernel pack, as `dnnkern pack` writes")
         try:
             found = packs.install(arguments.file, sources(), _archs_here())
         except (OSError, ValueError) as error:

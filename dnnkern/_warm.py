@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from . import _run
-from ._parser import Parser, family_words
+from ._parser import Parser, family_words, program
 from ._table import note, say
 
 HELP = """Compile kernels into the cache, side by side: those of a problem (warm matmul 4096x4096x4096 bf16), of a named set of problems
@@ -66,15 +66,15 @@ def main(arguments) -> int:
     if not jobs:
         say("Nothing to compile: no call of a public function was recorded." if is_script else "Nothing to compile: the problem is empty.")
     for what, why in failed.items():
-        print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
+        print(f"{program()}: {what}: {why}", file=sys.stderr)
     if failure is not None:
-        print(f"python -m dnnkern: {given} failed after {len(jobs)} problems: {type(failure).__name__}: {failure}", file=sys.stderr)
+        print(f"{program()}: {given} failed after {len(jobs)} problems: {type(failure).__name__}: {failure}", file=sys.stderr)
     return int(bool(failed) or failure is not None)
 
 
 def _with_words(arguments, op, words):
     """(the arguments, with options that follow the operation; its problem, None where it is given by `--set`)"""
-    parser = Parser(prog=f"python -m dnnkern warm {op or ''}".strip(), description=HELP)
+    parser = Parser(prog=f"{program()} warm {op or ''}".strip(), description=HELP)
     add_arguments(parser.add_argument)
     parser.set_defaults(**{name: value for name, value in vars(arguments).items() if name in _OPTIONS})
     if op is None:
