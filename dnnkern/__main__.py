@@ -1,17 +1,19 @@
 """The command line, ``dnnkern`` or ``python -m dnnkern``: what its commands are, and what becomes of errors."""
 import argparse
 import json
+import os
 import sys
 import warnings
 
 from ._output import FAILED, add_outputs, document, guarded
-from ._parser import USAGE_ERROR, Parser, family_words, program
+from ._parser import USAGE_ERROR, Parser, program
 from ._table import bytes_text, progress, say, show, silenced, time_text
+from ._words import empty_parser, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain matmul 4096x4096x4096 bf16 tn --bias --activation gelu", "find": "find softmax_fwd 256x1000 f32",
             "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --set models --op rope_fwd --out rope.pack",
-            "cache": "cache show", "check": "check matmul 33x29x37 bf16"}
+            "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
 
 
@@ -172,6 +174,12 @@ def cache(arguments):
     return main(arguments)
 
 
+def completion(arguments):
+    """Print what makes a shell complete the words of this command."""
+    from ._completion import main
+    return main(arguments)
+
+
 def bench(arguments):
     """Compare with other libraries; needs a source checkout."""
     from ._bench import load
@@ -207,31 +215,13 @@ def _is_simulated():
 
 def _parse_problem(parser, arguments):
     """Parse the words after `explain OP`, `find OP` or `check OP`, which the family defines; `check` also takes a problem's record."""
-    add_arguments, make, from_record = family_words(parser, arguments.op)
-    words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
+    words, make, from_record = words_parser(parser, arguments.command, arguments.op)
     given = {"op": arguments.op, "json": arguments.json, "quiet": arguments.quiet}  # also where they come before the operation
     if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
+        words = empty_parser(parser, arguments.command, arguments.op)
         words.add_argument("record", type=json.loads)
         return words.parse_args(arguments.words, argparse.Namespace(**given, make=lambda words: from_record(words.record)))
-    add_arguments(words)
     return words.parse_args(arguments.words, argparse.Namespace(**given, make=make))
-
-
-def _limits(command):
-    from .host.words import add_notes
-    limits = argparse.ArgumentParser(add_help=False)
-    add_outputs(limits.add_argument)
-    if command == "check":
-        limits.add_argument("--algo", help="check only this algorithm")
-        add_notes(limits.add_argument, allow=False)  # all are checked
-        return limits
-    limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="most bytes of scratch memory that an algorithm may use")
-    add_notes(limits.add_argument)
-    if command == "explain":
-        limits.add_argument("--why", action="store_true", help="print the terms of each predicted time")
-    if command == "find":
-        limits.add_argument("--no-save", action="store_true", help="do not write the results to the database")
-    return limits
 
 
 def make_parser():
@@ -247,7 +237,7 @@ def make_parser():
         command.set_defaults(run=run)
         return command
 
-    from . import _run
+    from . import _completion, _run
     command = add("run", run_program)
     command.description = _run.HELP
     _run.add_arguments(command.add_argument)
@@ -255,13 +245,14 @@ def make_parser():
     add_outputs(add("devices", devices).add_argument)
     command = add("list", list_algorithms)
     add_outputs(command.add_argument)
-    command.add_argument("op", nargs="?", help="an operation; default: all")
+    command.add_argument("op", nargs="?", help="an operation; default: all").completer = _completion.operation_words
     for name, run in (("explain", explain), ("find", find)):
         with_problem[name] = add(name, run)
         add_outputs(with_problem[name].add_argument)
-        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems")
-        with_problem[name].add_argument("words", nargs=argparse.REMAINDER,
-                                        help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
+        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems"
+                                        ).completer = _completion.operation_words
+        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: 4096x4096x4096 bf16 tn --bias --activation "
+                                        "gelu").completer = _completion.problem_words
     from ._warm import HELP, add_arguments
     command = add("warm", warm)
     command.description = HELP
@@ -276,14 +267,19 @@ def make_parser():
     from . import _cache
     command = add("cache", cache)
     command.description = _cache.HELP
-    _cache.add_arguments(command.add_argument)
+    _cache.add_arguments(command.add_argument).completer = _completion.cache_words
     add_outputs(command.add_argument)
+    command = add("completion", completion)
+    command.description = _completion.HELP
+    _completion.add_arguments(command.add_argument)
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)
     add_outputs(with_problem["check"].add_argument)
-    with_problem["check"].add_argument("op", nargs="?", help="an operation, to check one problem of it")
-    with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON")
+    with_problem["check"].add_argument("op", nargs="?", help="an operation, to check one problem of it"
+                                       ).completer = _completion.operation_words
+    with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON"
+                                       ).completer = _completion.problem_words
     return parser, with_problem
 
 
@@ -296,6 +292,9 @@ def main(argv=None) -> int:
 def _main(argv):
     warnings.filterwarnings("ignore", message="dnnkern: no CUDA device", category=RuntimeWarning)  # every command prints where it runs
     parser, with_problem = make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        from ._completion import complete
+        complete(parser)
     # argparse would take options that come first in a REMAINDER as its own
     if argv and argv[0] in ("bench", "demo"):
         arguments = parser.parse_args(argv[:1])

@@ -17,9 +17,9 @@ are served from then on."""
 
 
 def add_arguments(add):
-    """The words of the command, by a parser's ``add_argument``."""
+    """The words of the command, by a parser's ``add_argument``; what comes of the last is the action's."""
     add("action", nargs="?", default="show", choices=("show", "clear", "path", "import"), help="default: show")
-    add("what", nargs="*", help=f"of import: the pack; of clear: {', '.join(PARTS)}, default all of them")
+    return add("what", nargs="*", help=f"of import: the pack; of clear: {', '.join(PARTS)}, default all of them")
 
 
 def main(arguments) -> int:

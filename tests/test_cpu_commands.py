@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def start(*words, **options):
 # ---- help
 
 def commands(capsys):
-    return re.findall(r"^    (\w+) ", run(capsys, "--help")[1].out, re.MULTILINE)
+    return re.findall(r"^    (\w+)(?: |$)", run(capsys, "--help")[1].out, re.MULTILINE)
 
 
 def test_every_command_has_an_example(capsys):
@@ -63,7 +64,7 @@ def test_every_command_has_an_example(capsys):
         assert f"Example: python -m dnnkern {words}" in " ".join(got.out.split())
 
 
-@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run"}))
+@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run", "completion"}))
 def test_examples(command, capsys, cache):
     code, got = run(capsys, EXAMPLES[command])
     expected = {"devices": "2 cores" if os.cpu_count() == 2 else "cores", "list": "blocked", "cache": str(cache), "warm": "are compiled",
@@ -174,8 +175,9 @@ def test_find_warm_and_check_as_json(capsys, cache):
     checked = json.loads(run(capsys, "check softmax_fwd 25x100 f32 --json")[1].out)
     check_fields(checked)
     assert (checked["ran"], checked["wrong"]) == (sum(r["status"] == "ok" for r in checked["results"]), 0)
-    warmed = json.loads(run(capsys, "warm softmax_fwd 25x100 f32 --json")[1].out)
-    check_fields(warmed)
+    for _ in range(2):
+        warmed = json.loads(run(capsys, "warm softmax_fwd 25x100 f32 --json")[1].out)
+        check_fields(warmed)
     assert warmed["targets"] == [{"target": "the processor", "problems": 1, "kernels": 1, "cached": 1, "compiled": 0}]
 
 
@@ -299,6 +301,47 @@ def test_a_terminal_of_40_columns(words, capsys, monkeypatch, cache):
     if words.startswith("list"):
         for algorithm in dispatch.algorithms("matmul"):
             assert flat(f"algorithm {algorithm.name}") in flat(got.out) and algorithm.name in wide
+
+
+# ---- completion
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """What bash completes, in which the script of the command was evaluated: f(line) -> words."""
+    pytest.importorskip("argcomplete")
+    folder = tmp_path_factory.mktemp("bin")
+    script = folder / "dnnkern"
+    script.write_text(f"#!{sys.executable}\nimport sys\nfrom dnnkern.__main__ import main\nsys.exit(main())\n")
+    script.chmod(0o755)
+    paths = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+
+    def completed(line):
+        program = ('eval "$(dnnkern completion bash)"\n' + f"COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)} COMP_TYPE=9\n"
+                   'COMP_WORDS=($COMP_LINE); export COMP_LINE COMP_POINT COMP_TYPE\n_python_argcomplete dnnkern\n'
+                   'printf "%s\\n" "${COMPREPLY[@]}"')
+        done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, env=os.environ | paths, timeout=120, cwd=folder)
+        assert done.stderr == ""
+        return {word.strip() for word in done.stdout.splitlines() if word.strip()}
+    return completed
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+@pytest.mark.parametrize("line, words", [
+    ("dnnkern ca", {"cache"}), ("dnnkern explain conv_f", {"conv_fwd"}), ("dnnkern list sdpa_d", {"sdpa_decode", "sdpa_dropout_mask"}),
+    ("dnnkern devices --", {"--help", "--json", "--quiet"}), ("dnnkern cache ", {"show", "clear", "path", "import"}),
+    ("dnnkern cache clear c", {"cubin", "cpu", "chosen"}), ("dnnkern explain matmul 3x4x5 --act", {"--activation"}),
+    ("dnnkern find matmul 3x4x5 --no-", {"--no-save"}), ("dnnkern completion z", {"zsh"})])
+def test_a_shell_completes(line, words, shell):
+    completed = shell(line)
+    assert words <= completed and all(word.startswith(line.split(" ")[-1]) for word in completed)
+
+
+def test_completion_without_argcomplete(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    code, got = run(capsys, "completion bash")
+    assert code == 2 and got.out == "" and got.err.count("\n") == 1 and "pip install dnnkern[completion]" in got.err
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    assert run(capsys, "list") == (1, ("", ""))
 
 
 # ---- the cache
