@@ -11,8 +11,8 @@ from ._table import bytes_text, progress, say, show, silenced, time_text
 from ._words import empty_parser, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
-            "explain": "explain matmul 4096x4096x4096 bf16 tn --bias --activation gelu", "find": "find softmax_fwd 256x1000 f32",
-            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --set models --op rope_fwd --out rope.pack",
+            "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
+            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+import warnings
 
 from . import __version__, _table
 from ._parser import program
@@ -33,12 +34,17 @@ def _finite(value):
 
 
 def guarded(run) -> int:
-    """The exit code of `run()`, also where a pipe's reader has gone, the disk is full, or Ctrl-C was pressed: one line at most."""
+    """The exit code of `run()`, also where a pipe's reader has gone, the disk is full, or Ctrl-C was pressed: one line at most. The
+    library's warnings are a line each, without that of its source."""
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by who started this
+    python = warnings.formatwarning
+    warnings.formatwarning = lambda message, *given, **words: (f"{message}\n" if str(message).startswith("dnnkern: ") else
+                                                               python(message, *given, **words))
     try:
         try:
             return run()
         finally:
+            warnings.formatwarning = python
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has what it wanted
         _abandon(sys.stdout, sys.stderr)

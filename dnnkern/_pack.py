@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ._output import document
 from ._parser import program
-from ._table import bytes_text, note, say
+from ._table import bytes_text, note, progress, say
 
 HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. It has
 the choices of algorithms too, for GPUs with as many multiprocessors as that which the kernels are made for. No GPU is
@@ -49,7 +49,8 @@ def pack(arguments) -> int:
         for name, key in files.items():
             if name not in compiled.failed and (folder / name).is_file():
                 kernels[bytes.fromhex(key)] = (folder / name).read_bytes()
-        choices |= choices_of(problems, device)
+        with progress(f"{device.arch}: choosing algorithms"):
+            choices |= choices_of(problems, device)
     note()
     size = packs.write(arguments.out, kernels, choices, archs=archs, set=arguments.set, versions=versions(), sources=sources())
     if arguments.json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from . import _run
 from ._output import add_outputs, document
 from ._parser import Parser, family_words, program
-from ._table import note, say, silenced
+from ._table import note, progress, say, silenced
 
 HELP = """Compile kernels into the cache, side by side: those of a problem (warm matmul 4096x4096x4096 bf16), of a named set of problems
 (--set resnet50; needs a source checkout), or of a program, whose calls are recorded instead of run (warm train.py ...). Without a GPU they
@@ -62,7 +62,8 @@ def _compile(arguments, given, words, problem):
             recorder, failure = _recorded(given, words, devices is None, sys.stderr if arguments.json else sys.stdout)
         jobs = recorder.jobs if devices is None else recorder.for_devices(devices)
     else:
-        jobs = _jobs(problem, given, arguments.set, devices)
+        with progress("planning"):
+            jobs = _jobs(problem, given, arguments.set, devices)
     failed, targets = {}, []
     for share in _by_target(jobs):
         compiled = recorder.compile(workers=arguments.jobs) if is_script and devices is None else compile_jobs(

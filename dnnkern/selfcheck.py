@@ -11,7 +11,7 @@ import numpy as np
 
 from . import dispatch
 from ._output import document
-from ._table import Lines, note, say
+from ._table import Lines, note, progress, say
 from .device import DEVICE, HOST_MEMORY, cuda
 from .host.arrays import view
 from .host.versions import installed
@@ -66,19 +66,20 @@ def _report(tried, target, as_json=False, quiet=False, versions=None) -> int:
     if not (as_json or quiet):
         print("\n".join(table.head()), flush=True)
     results = []
-    for problem, known, compare in tried:
-        for name, result in compare(problem, known, target):
-            done += 1
-            not_applicable = result.startswith(NOT_APPLICABLE)
-            skipped += not_applicable
-            is_wrong = result != "ok" and not not_applicable
-            wrong += is_wrong
-            results.append({"op": problem.op, "problem": str(problem), "algorithm": name, "result": result,
-                            "status": "wrong" if is_wrong else "not applicable" if not_applicable else "ok"})
-            note(f"{done} of {total}: {problem}, {name}" if several and not_applicable else "")
-            if not (as_json or several and not_applicable or quiet and not is_wrong):
-                row = f"{done}/{total}", *([str(problem)] if several else []), name, result
-                print("\n".join(table.row(row, style="red" if is_wrong else None)), flush=True)
+    with progress("checking"):
+        for problem, known, compare in tried:
+            for name, result in compare(problem, known, target):
+                done += 1
+                not_applicable = result.startswith(NOT_APPLICABLE)
+                skipped += not_applicable
+                is_wrong = result != "ok" and not not_applicable
+                wrong += is_wrong
+                results.append({"op": problem.op, "problem": str(problem), "algorithm": name, "result": result,
+                                "status": "wrong" if is_wrong else "not applicable" if not_applicable else "ok"})
+                note(f"{done} of {total}: {problem}, {name}" if several and not_applicable else "")
+                if not (as_json or several and not_applicable or quiet and not is_wrong):
+                    row = f"{done}/{total}", *([str(problem)] if several else []), name, result
+                    print("\n".join(table.row(row, style="red" if is_wrong else None)), flush=True)
     note()
     if as_json:
         document("check", device=target.name, versions=versions or {}, ran=done - skipped, wrong=wrong, results=results)

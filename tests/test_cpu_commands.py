@@ -233,6 +233,14 @@ def test_used_wrong(words, part, capsys, cache):
     assert code == 2 and got.out == "" and part in got.err and got.err.count("\n") == 1
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([sys.executable, "-m", "dnnkern", "list", "matmul"], capture_output=True, text=True, cwd=ROOT, timeout=120,
+                          env=os.environ | {"DNNKERN_CACHE_DIR": str(tmp_path / "file")})
+    assert done.returncode == 0 and "blocked" in done.stdout
+    assert done.stderr.startswith("dnnkern: no cache, ") and done.stderr.count("\n") == 1
+
+
 # ---- streams that end early
 
 @pytest.mark.parametrize("words", [("list",), ("--help",), ("list", "--json"), ("explain", "matmul", "--help")])
