@@ -1,13 +1,20 @@
-"""The command line: ``python -m dnnkern run | devices | list | explain | find | warm | pack | cache | bench | demo | check``."""
+"""The command line, ``dnnkern`` or ``python -m dnnkern``: what its commands are, and what becomes of errors."""
 import argparse
 import json
+import os
 import sys
 import warnings
 
-from ._parser import USAGE_ERROR, Parser, family_words
-from ._table import bytes_text, note, say, show, time_text
+from ._output import FAILED, add_outputs, document, guarded
+from ._parser import USAGE_ERROR, Parser, program
+from ._table import bytes_text, progress, say, show, silenced, time_text
+from ._words import empty_parser, words_parser
 
-INTERRUPTED = 130
+EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
+            "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
+            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
+            "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16"}
+"""One of each command, for its help; those of `bench` and `demo` are theirs."""
 
 
 def devices(arguments):
@@ -15,8 +22,16 @@ def devices(arguments):
     from .device import HOST_MEMORY, SIMULATED
     from .host.device import device, device_count
     rows = []
-    for i in range(device_count()):
-        d = device(i)
+    with progress("asking the devices"):
+        known = [device(i) for i in range(device_count())]
+    if arguments.json:
+        names = {"index": "index", "name": "name", "arch": "arch", "sms": "sms", "clock_hz": "clock_hz", "memory_bytes": "memory",
+                 "bandwidth_bytes_per_s": "bandwidth", "fp32_flop_per_s": "fp32_rate", "l2_bytes": "l2_bytes",
+                 "shared_per_block_bytes": "shared_per_block"}
+        document("devices", runs_on="simulator" if SIMULATED else "processor" if HOST_MEMORY else "gpu",
+                 devices=[{name: getattr(d, field) for name, field in names.items()} for d in known])
+        return 0
+    for d in known:
         rows.append((d.index, d.name, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", f"{d.memory / 2**30:.1f}", f"{d.bandwidth / 1e9:.0f}",
                      f"{d.fp32_rate / 1e12:.3g}", f"{d.l2_bytes / 2**20:.1f}", f"{d.shared_per_block / 2**10:.0f}"))
     show(("", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
@@ -33,8 +48,14 @@ def devices(arguments):
 
 def list_algorithms(arguments):
     """Print the algorithms of one operation, or of all."""
-    from . import dispatch
-    rows = [(a.op, a.name, a.arch, a.math, _notes(a.notes), a.idea) for a in dispatch.algorithms(arguments.op)]
+    from . import registry
+    with progress("reading the algorithms"):
+        found = registry.listed(arguments.op)
+    if arguments.json:
+        document("list", algorithms=[dict(zip(("op", "name", "arch", "math", "notes", "idea"), (*row[:4], row[4].names, row[5])))
+                                     for row in found])
+        return 0
+    rows = [(*row[:4], _notes(row[4]), row[5]) for row in found]
     show(("operation", "algorithm", "runs on", "math", "notes", "idea"), rows)
     return 0
 
@@ -46,9 +67,17 @@ def explain(arguments):
     problem = arguments.make(arguments)
     limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
     preferred = dispatch.preference() or DEVICE
-    rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
-    measured = dispatch.measured(arguments.op, problem)
+    with progress("asking the algorithms"):
+        rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
+        measured = dispatch.measured(arguments.op, problem)
     able = [c for c in rows if c.reason is None]
+    chosen = next((c for c in able if c.chosen), None)
+    if arguments.json:
+        document("explain", **_about(problem), chosen=chosen and chosen.algo, why=chosen and chosen.why, algorithms=[
+            {"name": c.algo, "reason": c.reason, "predicted_ms": c.time_ms, "measured_ms": measured.get(c.algo),
+             "workspace_bytes": c.memory, "notes": c.notes.names, "config": c.config, "terms_ms": c.terms, "hidden_ms": c.hidden}
+            for c in rows])
+        return FAILED if chosen is None else 0
     show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config"),
          [("*" if c.chosen else "", c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
            _notes(c.notes), c.config) for c in able],
@@ -58,11 +87,10 @@ def explain(arguments):
     if len(able) < len(rows):
         print()
         show(("cannot", "reason"), [(c.algo, c.reason) for c in rows if c.reason is not None])
-    chosen = next((c for c in able if c.chosen), None)
     if chosen is None:
         say("\nNo algorithm can run within these limits.")
-        return 0
-    why = {"predicted": f"the lowest predicted time; nothing has been measured (python -m dnnkern find {arguments.op} ...)",
+        return FAILED
+    why = {"predicted": f"the lowest predicted time; nothing has been measured ({program()} find {arguments.op} ...)",
            "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
     if _is_simulated() and dispatch.preference() is None and (
@@ -90,10 +118,19 @@ def find(arguments):
     from . import dispatch
     problem = arguments.make(arguments)
     if problem.is_empty:
-        print(f"{problem} has no elements: nothing runs")
+        if arguments.json:
+            document("find", **_about(problem), simulated=_is_simulated(), algorithms=[])
+        say(f"{problem} has no elements: nothing runs")
         return 0
-    perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
-                                     exclude=arguments.exclude, save=not arguments.no_save)
+    with progress("measuring"):
+        perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
+                                         exclude=arguments.exclude, save=not arguments.no_save)
+    code = 0 if any(p.status == "ok" for p in perfs) else FAILED
+    if arguments.json:
+        document("find", **_about(problem), simulated=_is_simulated(), algorithms=[
+            {"name": p.algo, "status": p.status, "time_ms": p.time_ms if p.status == "ok" else None, "workspace_bytes": p.memory,
+             "notes": p.notes.names, "config": p.config} for p in perfs])
+        return code
     flops = getattr(problem, "flops", 0)
     rows = []
     for p in perfs:
@@ -104,7 +141,13 @@ def find(arguments):
          marked=(0,))
     if _is_simulated():
         say("\nThese are simulator times; they do not predict times on a GPU.")
-    return 0 if any(p.status == "ok" for p in perfs) else 1
+    return code
+
+
+def _about(problem):
+    """What documents say of a problem."""
+    from .dispatch import problem_record
+    return {"op": problem.op, "problem": str(problem), "record": problem_record(problem), "device": _device().name}
 
 
 def run_program(arguments):
@@ -126,9 +169,15 @@ def pack(arguments):
 
 
 def cache(arguments):
-    """Import a kernel pack, or show what the cache has."""
-    from ._pack import cache as run
-    return run(arguments)
+    """Show, clear or locate the cache, or import a kernel pack into it."""
+    from ._cache import main
+    return main(arguments)
+
+
+def completion(arguments):
+    """Print what makes a shell complete the words of this command."""
+    from ._completion import main
+    return main(arguments)
 
 
 def bench(arguments):
@@ -146,7 +195,8 @@ def demo(arguments):
 def check(arguments):
     """Print versions, and check every algorithm on small problems of each dtype against float64; or check one problem."""
     from .selfcheck import run, run_problem
-    return run() if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo, arguments.exclude)
+    shown = {"as_json": arguments.json, "quiet": arguments.quiet}
+    return run(**shown) if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo, arguments.exclude, **shown)
 
 
 def _notes(notes):
@@ -165,54 +215,44 @@ def _is_simulated():
 
 def _parse_problem(parser, arguments):
     """Parse the words after `explain OP`, `find OP` or `check OP`, which the family defines; `check` also takes a problem's record."""
-    add_arguments, make, from_record = family_words(parser, arguments.op)
-    words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
+    words, make, from_record = words_parser(parser, arguments.command, arguments.op)
+    given = {"op": arguments.op, "json": arguments.json, "quiet": arguments.quiet}  # also where they come before the operation
     if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
+        words = empty_parser(parser, arguments.command, arguments.op)
         words.add_argument("record", type=json.loads)
-        return words.parse_args(arguments.words, argparse.Namespace(op=arguments.op, make=lambda given: from_record(given.record)))
-    add_arguments(words)
-    return words.parse_args(arguments.words, argparse.Namespace(op=arguments.op, make=make))
-
-
-def _limits(command):
-    from .host.words import add_notes
-    limits = argparse.ArgumentParser(add_help=False)
-    if command == "check":
-        limits.add_argument("--algo", help="check only this algorithm")
-        add_notes(limits.add_argument, allow=False)  # all are checked
-        return limits
-    limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="most bytes of scratch memory that an algorithm may use")
-    add_notes(limits.add_argument)
-    if command == "explain":
-        limits.add_argument("--why", action="store_true", help="print the terms of each predicted time")
-    if command == "find":
-        limits.add_argument("--no-save", action="store_true", help="do not write the results to the database")
-    return limits
+        return words.parse_args(arguments.words, argparse.Namespace(**given, make=lambda words: from_record(words.record)))
+    return words.parse_args(arguments.words, argparse.Namespace(**given, make=make))
 
 
 def make_parser():
     """The parser of everything but the problems' own words, and the parsers of the commands that take problems."""
-    parser = Parser(prog="python -m dnnkern", description="Deep-learning primitives as Numba CUDA kernels.")
+    parser = Parser(prog=program(), description="Deep-learning primitives as Numba CUDA kernels.")
     commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
 
     def add(name, run, **options):
+        if name in EXAMPLES:
+            options["epilog"] = f"Example: {program()} {EXAMPLES[name]}"
         command = commands.add_parser(name, help=run.__doc__.split("\n")[0].rstrip("."), description=run.__doc__, **options)
         command.set_defaults(run=run)
         return command
 
-    from . import _run
+    from . import _completion, _run
     command = add("run", run_program)
     command.description = _run.HELP
     _run.add_arguments(command.add_argument)
     command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments")
-    add("devices", devices)
-    add("list", list_algorithms).add_argument("op", nargs="?", help="an operation; default: all")
+    add_outputs(add("devices", devices).add_argument)
+    command = add("list", list_algorithms)
+    add_outputs(command.add_argument)
+    command.add_argument("op", nargs="?", help="an operation; default: all").completer = _completion.operation_words
     for name, run in (("explain", explain), ("find", find)):
         with_problem[name] = add(name, run)
-        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems")
-        with_problem[name].add_argument("words", nargs=argparse.REMAINDER,
-                                        help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
+        add_outputs(with_problem[name].add_argument)
+        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems"
+                                        ).completer = _completion.operation_words
+        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: 4096x4096x4096 bf16 tn --bias --activation "
+                                        "gelu").completer = _completion.problem_words
     from ._warm import HELP, add_arguments
     command = add("warm", warm)
     command.description = HELP
@@ -223,20 +263,38 @@ def make_parser():
     command = add("pack", pack)
     command.description = _pack.HELP
     _pack.add_arguments(command.add_argument)
-    _pack.add_cache_arguments(add("cache", cache).add_argument)
+    add_outputs(command.add_argument)
+    from . import _cache
+    command = add("cache", cache)
+    command.description = _cache.HELP
+    _cache.add_arguments(command.add_argument).completer = _completion.cache_words
+    add_outputs(command.add_argument)
+    command = add("completion", completion)
+    command.description = _completion.HELP
+    _completion.add_arguments(command.add_argument)
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)
-    with_problem["check"].add_argument("op", nargs="?", help="an operation, to check one problem of it")
-    with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON")
+    add_outputs(with_problem["check"].add_argument)
+    with_problem["check"].add_argument("op", nargs="?", help="an operation, to check one problem of it"
+                                       ).completer = _completion.operation_words
+    with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON"
+                                       ).completer = _completion.problem_words
     return parser, with_problem
 
 
 def main(argv=None) -> int:
-    """Run one command; returns the exit code. A usage error is one line on stderr and code 2."""
+    """Run one command; returns the exit code: 0, 1 where something was found wrong or could not be done, 2 (and one line on stderr) where
+    the command was used wrong."""
+    return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+
+
+def _main(argv):
     warnings.filterwarnings("ignore", message="dnnkern: no CUDA device", category=RuntimeWarning)  # every command prints where it runs
-    argv = sys.argv[1:] if argv is None else list(argv)
     parser, with_problem = make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        from ._completion import complete
+        complete(parser)
     # argparse would take options that come first in a REMAINDER as its own
     if argv and argv[0] in ("bench", "demo"):
         arguments = parser.parse_args(argv[:1])
@@ -250,7 +308,8 @@ def main(argv=None) -> int:
     try:
         if arguments.command in with_problem and arguments.op is not None:
             arguments = _parse_problem(with_problem[arguments.command], arguments)
-        return run(arguments)
+        with silenced(getattr(arguments, "quiet", False) or getattr(arguments, "json", False)):
+            return run(arguments)
     except (ValueError, TypeError, NotImplementedError) as error:
         return _fail(error)
     except RuntimeError as error:
@@ -258,17 +317,10 @@ def main(argv=None) -> int:
         if isinstance(error, NotSupported):
             return _fail(error)
         raise
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as head, has closed the pipe: no message at exit either
-        return 1
-    except KeyboardInterrupt:
-        note()
-        print("python -m dnnkern: interrupted", file=sys.stderr)
-        return INTERRUPTED
 
 
 def _fail(error):
-    print(f"python -m dnnkern: {error}", file=sys.stderr)
+    print(f"{program()}: {error}", file=sys.stderr)
     return USAGE_ERROR
 
 

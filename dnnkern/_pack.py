@@ -1,9 +1,12 @@
-"""The commands ``python -m dnnkern pack`` and ``cache``: kernels compiled on one machine for others."""
+"""The command ``dnnkern pack``: kernels compiled on one machine for others."""
 import contextlib
+import os
 import sys
 from pathlib import Path
 
-from ._table import bytes_text, note, say, show
+from ._output import document
+from ._parser import program
+from ._table import bytes_text, note, progress, say
 
 HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. It has
 the choices of algorithms too, for GPUs with as many multiprocessors as that which the kernels are made for. No GPU is
@@ -31,6 +34,7 @@ def pack(arguments) -> int:
     from .warming import compile_jobs
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"pack: --jobs {arguments.jobs}; expected 1 or more")
+    _check_target(arguments.out)
     archs, problems, folder = arguments.arch.split(","), set_of(arguments.set, arguments.op), cache_dir()
     devices = [described(arch) for arch in archs]
     if folder is None:
@@ -45,13 +49,28 @@ def pack(arguments) -> int:
         for name, key in files.items():
             if name not in compiled.failed and (folder / name).is_file():
                 kernels[bytes.fromhex(key)] = (folder / name).read_bytes()
-        choices |= choices_of(problems, device)
+        with progress(f"{device.arch}: choosing algorithms"):
+            choices |= choices_of(problems, device)
     note()
     size = packs.write(arguments.out, kernels, choices, archs=archs, set=arguments.set, versions=versions(), sources=sources())
+    if arguments.json:
+        document("pack", file=str(arguments.out), archs=archs, set=arguments.set, problems=len(problems), kernels=len(kernels), bytes=size,
+                 failed=failed)
     say(f"{arguments.out}: {len(kernels)} kernels of {len(problems)} problems for {', '.join(archs)}, {bytes_text(size)}")
     for what, why in failed.items():
-        print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
+        print(f"{program()}: {what}: {why}", file=sys.stderr)
     return int(bool(failed))
+
+
+def _check_target(path):
+    """ValueError where the pack could not be written in the end."""
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    why = ("it is a folder" if path.is_dir() else f"{folder} is no folder" if not folder.is_dir() else
+           None if os.access(path if path.exists() else folder, os.W_OK) else "it may not be written")
+    if why:
+        raise ValueError(f"pack: --out {path}: {why}; expected a file that can be written")
 
 
 def choices_of(problems, device) -> dict:
@@ -71,48 +90,3 @@ def sources() -> str:
     from .host.sources import HOST, PACKAGE, digest
     files = (path for path in sorted(PACKAGE.rglob("*.py")) if not path.relative_to(PACKAGE.parent).as_posix().startswith(HOST))
     return digest(*files)
-
-
-def cache(arguments) -> int:
-    """Import a kernel pack, or show what the cache has."""
-    from .host import packs
-    from .host.paths import cache_dir
-    from .host.sources import package
-    if arguments.action == "import":
-        if arguments.file is None:
-            raise ValueError("cache import: no file is given; expected a kernel pack, as `python -m dnnkern pack` writes")
-        try:
-            found = packs.install(arguments.file, sources(), _archs_here())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"cache import: {arguments.file} is refused: {error}") from None
-        package()  # which is kept: the first call has not to read all files
-        say(f"{found.header['kernels']} kernels and {found.header['choices']} choices for {', '.join(found.header['archs'])} are imported")
-        return 0
-    folder = cache_dir()
-    if folder is None:
-        say("There is no cache directory; DNNKERN_CACHE_DIR names one.")
-        return 0
-    rows = []
-    for part, meaning in (("cubin", "kernels for GPUs"), ("cpu", "kernels for the processor"), ("packs", "imported kernel packs"),
-                          ("find", "measurements")):
-        files = [path for path in (folder / part).rglob("*") if path.is_file()]
-        rows.append((part, meaning, len(files), bytes_text(sum(path.stat().st_size for path in files))))
-    show(("folder", "what", "files", "size"), rows, title=str(folder), right=(2, 3))
-    return 0
-
-
-def add_cache_arguments(add):
-    """The words of `cache`, by a parser's ``add_argument``."""
-    add("action", nargs="?", choices=("import",), help="import: check a kernel pack and serve its kernels from now on")
-    add("file", nargs="?", type=Path, help="the pack")
-
-
-def _archs_here():
-    """Architectures of the GPUs of this machine; None where there are none."""
-    from .device import HOST_MEMORY
-    from .host.device import device, device_count
-    from .host.driver import CudaError
-    try:
-        return None if HOST_MEMORY else {device(index).arch for index in range(device_count())}
-    except CudaError:  # compilation only: there is no driver
-        return None

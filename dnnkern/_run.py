@@ -1,4 +1,4 @@
-"""The command ``python -m dnnkern run``: a program of PyTorch, Keras or JAX as it is, on this library's kernels."""
+"""The command ``dnnkern run``: a program of PyTorch, Keras or JAX as it is, on this library's kernels."""
 import contextlib
 import importlib.abc
 import importlib.util
@@ -19,6 +19,7 @@ def add_arguments(add):
     add("--report", action="store_true", help="print a table: calls of each operator, and why some went back to the framework")
     add("--simulate", action="store_true", help="without a GPU: the program's device cuda is the processor, or with "
         "DNNKERN_DEVICE=simulator the simulator")
+    add("--quiet", action="store_true", help="print nothing at the end")
     add("-m", dest="module", action="store_true", help="the program is the name of a module")
     add("program", help="a file, or with -m a module")
 
@@ -52,7 +53,8 @@ def main(arguments) -> int:
         return 1
     finally:
         sys.argv, sys.path[0] = before
-        _report(arguments.report)
+        if not arguments.quiet:
+            _report(arguments.report)
     return 0
 
 

@@ -1,9 +1,14 @@
-"""Tables that fit the terminal, with cells wrapped between words; one line per row if the output is not a terminal."""
+"""Tables that fit the terminal, with cells wrapped between words, or a line per cell where no table fits; one line per row if the output is
+not a terminal."""
+import contextlib
 import itertools
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
+import time
 
 GAP = "  "
 LEAST = 8  # characters of a column that is too wide even with one word per line
@@ -50,18 +55,32 @@ class Lines:
         self.columns, self.right, self.file = columns, right, file or sys.stdout
         limit = width(self.file)
         self.widths = _widths([columns, *rows], right, limit)
+        self.limit = limit if limit and sum(self.widths) + len(GAP) * (len(columns) - 1) > limit else None  # too narrow for a table
+        self.names = min(max(map(len, columns)), (limit or 0) // 3)
         left = limit and limit - sum(self.widths[:-1]) - len(GAP) * (len(columns) - 1)
         self.limits = [*(self.widths[:-1] if limit else [None] * (len(columns) - 1)), left and max(left, self.widths[-1])]
 
     def head(self):
-        """The underlined column names."""
-        return [*self._lines(self.columns), GAP.join("-" * w for w in self.widths)]
+        """The underlined column names; nothing where each cell has its own."""
+        return [] if self.limit else [*self._lines(self.columns), GAP.join("-" * w for w in self.widths)]
 
     def row(self, values, style=None):
         """A row's lines: several where cells are wrapped."""
-        lines = self._lines(["" if v is None else str(v) for v in values])
+        cells = ["" if v is None else str(v) for v in values]
+        lines = self._cells(cells) if self.limit else self._lines(cells)
         colour = STYLES.get(style) if self.file.isatty() and "NO_COLOR" not in os.environ else None
         return [f"\033[{colour}m{line}\033[0m" for line in lines] if colour else lines
+
+    def _cells(self, cells):
+        """A line for each cell, which begins with its column's name, and an empty one."""
+        lines = []
+        for name, cell in zip(self.columns, cells):
+            if not name:
+                lines += _wrapped(cell, self.limit) if cell else []
+            elif cell:
+                named, wrapped = _wrapped(name, self.names), _wrapped(cell, self.limit - self.names - len(GAP))
+                lines += [f"{n:<{self.names}}{GAP}{part}".rstrip() for n, part in itertools.zip_longest(named, wrapped, fillvalue="")]
+        return [*lines, ""]
 
     def _lines(self, cells):
         wrapped = itertools.zip_longest(*map(_wrapped, cells, self.limits), fillvalue="")
@@ -75,7 +94,9 @@ def width(file) -> int | None:
 
 
 def say(text, file=None):
-    """Print a paragraph, wrapped if the output is a terminal."""
+    """Print a paragraph, wrapped if the output is a terminal; not where `silenced`."""
+    if _silent:
+        return
     file = file or sys.stdout
     limit = width(file)
     for line in text.split("\n"):
@@ -84,8 +105,40 @@ def say(text, file=None):
 
 def note(text=""):
     """Show progress on the last line of a terminal, until the next note; without a text, clear it."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not _silent:
         print("\r\033[K" + text[:(width(sys.stderr) or 80) - 1], end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(text):
+    """Say on a terminal what takes more than a second, and for how long it has. By a signal, not a thread: with threads, kernels are
+    compiled one after the other."""
+    if not sys.stderr.isatty() or _silent or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    started = time.monotonic()
+    before = signal.signal(signal.SIGALRM, lambda *_: note(f"{text}, {time.monotonic() - started:.0f} s"))
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        note()
+
+
+@contextlib.contextmanager
+def silenced(silent):
+    """In the block, if `silent`, there are tables alone: no titles, remarks or progress."""
+    global _silent
+    before, _silent = _silent, silent
+    try:
+        yield
+    finally:
+        _silent = before
+
+
+_silent = False
 
 
 def _widths(lines, right, limit):
@@ -104,7 +157,7 @@ def _widths(lines, right, limit):
 
 def _words(cell):
     """The words of a cell; a number and its unit are one."""
-    return re.findall(r"[\d.]+ [^\s\d]+(?=,|$)|\S+", cell) or [""]
+    return re.findall(r"[\d.]+ [^\s\d,]+(?:,(?=\s|$)|$)|\S+", cell) or [""]
 
 
 def _wrapped(cell, limit):

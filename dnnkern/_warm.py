@@ -1,19 +1,20 @@
-"""The command ``python -m dnnkern warm``: kernels compiled ahead, into the cache."""
+"""The command ``dnnkern warm``: kernels compiled ahead, into the cache."""
 import contextlib
 import runpy
 import sys
 from pathlib import Path
 
 from . import _run
-from ._parser import Parser, family_words
-from ._table import note, say
+from ._output import add_outputs, document
+from ._parser import Parser, family_words, program
+from ._table import note, progress, say, silenced
 
 HELP = """Compile kernels into the cache, side by side: those of a problem (warm matmul 4096x4096x4096 bf16), of a named set of problems
 (--set resnet50; needs a source checkout), or of a program, whose calls are recorded instead of run (warm train.py ...). Without a GPU they
 are for the processor unless --arch says otherwise."""
 
 
-_OPTIONS = "arch", "jobs", "set", "ops", "simulate"
+_OPTIONS = "arch", "jobs", "set", "ops", "simulate", "json", "quiet"
 
 
 def add_arguments(add):
@@ -23,6 +24,7 @@ def add_arguments(add):
     add("--set", metavar="NAME", help="the problems of a set of the benches, or common, all that are usual; with an operation, its own")
     add("--ops", metavar="NAMES", help="of a PyTorch program: what runs on this library's kernels, as run has it: heavy, all, or names")
     add("--simulate", action="store_true", help="of a PyTorch program, without a GPU: as run has it")
+    add_outputs(add)
 
 
 def main(arguments) -> int:
@@ -33,15 +35,22 @@ def main(arguments) -> int:
         raise ValueError(f"warm: {'--ops' if arguments.ops else '--simulate'} is for programs; expected a file, train.py")
     if arguments.simulate:
         _run.simulate()
-    from .device import SIMULATED
-    from .host.paths import cache_dir
-    from .warming import compile_jobs
     if given is None and arguments.set is None:
         raise ValueError("warm: nothing to compile; expected a problem (matmul 4096x4096x4096 bf16), --set NAME, or a program (train.py)")
     if not is_script:
         arguments, problem = _with_words(arguments, given, words)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"warm: --jobs {arguments.jobs}; expected 1 or more")
+    with silenced(arguments.quiet or arguments.json):  # also where that follows the operation
+        return _compile(arguments, given, words, None if is_script else problem)
+
+
+def _compile(arguments, given, words, problem):
+    """Compile them, and say what was."""
+    from .device import SIMULATED
+    from .host.paths import cache_dir
+    from .warming import compile_jobs
+    is_script = given is not None and given.endswith(".py")
     devices = _devices(arguments.arch)
     if cache_dir() is None:
         raise ValueError("warm: there is no cache directory to compile into; set DNNKERN_CACHE_DIR to a folder that can be written")
@@ -50,31 +59,38 @@ def main(arguments) -> int:
     failure = None
     if is_script:
         with _overrides(arguments.ops, arguments.simulate):
-            recorder, failure = _recorded(given, words, here=devices is None)
+            recorder, failure = _recorded(given, words, devices is None, sys.stderr if arguments.json else sys.stdout)
         jobs = recorder.jobs if devices is None else recorder.for_devices(devices)
     else:
-        jobs = _jobs(problem, given, arguments.set, devices)
-    failed = {}
+        with progress("planning"):
+            jobs = _jobs(problem, given, arguments.set, devices)
+    failed, targets = {}, []
     for share in _by_target(jobs):
         compiled = recorder.compile(workers=arguments.jobs) if is_script and devices is None else compile_jobs(
             share, workers=arguments.jobs, progress=_progress)
         note()
         failed |= compiled.failed
         target = share[0].device
-        say(f"{'the processor' if target.is_processor else target.arch}: {compiled.kernels} kernels of {len(share)} problems; "
+        where = "the processor" if target.is_processor else target.arch
+        targets.append({"target": where, "problems": len(share), "kernels": compiled.kernels,
+                        "cached": compiled.kernels - compiled.missing, "compiled": compiled.done})
+        say(f"{where}: {compiled.kernels} kernels of {len(share)} problems; "
             f"{compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
     if not jobs:
         say("Nothing to compile: no call of a public function was recorded." if is_script else "Nothing to compile: the problem is empty.")
+    failure = failure and f"{type(failure).__name__}: {failure}"
+    if arguments.json:
+        document("warm", targets=targets, failed=failed, failure=failure)
     for what, why in failed.items():
-        print(f"python -m dnnkern: {what}: {why}", file=sys.stderr)
+        print(f"{program()}: {what}: {why}", file=sys.stderr)
     if failure is not None:
-        print(f"python -m dnnkern: {given} failed after {len(jobs)} problems: {type(failure).__name__}: {failure}", file=sys.stderr)
+        print(f"{program()}: {given} failed after {len(jobs)} problems: {failure}", file=sys.stderr)
     return int(bool(failed) or failure is not None)
 
 
 def _with_words(arguments, op, words):
     """(the arguments, with options that follow the operation; its problem, None where it is given by `--set`)"""
-    parser = Parser(prog=f"python -m dnnkern warm {op or ''}".strip(), description=HELP)
+    parser = Parser(prog=f"{program()} warm {op or ''}".strip(), description=HELP)
     add_arguments(parser.add_argument)
     parser.set_defaults(**{name: value for name, value in vars(arguments).items() if name in _OPTIONS})
     if op is None:
@@ -113,8 +129,8 @@ def _jobs(problem, op, set_name, devices):
     return [Job(each.op, each, device) for device in devices or _here() for each in problems if not each.is_empty]
 
 
-def _recorded(script, words, here):
-    """(recorder of a program's calls, the exception that ended it or None)"""
+def _recorded(script, words, here, stdout):
+    """(recorder of a program's calls, the exception that ended it or None); what it prints goes to `stdout`"""
     from .preference import RECORDING, within
     from .warming import Recorder
     if not Path(script).is_file():
@@ -122,7 +138,7 @@ def _recorded(script, words, here):
     recorder, failure, before = Recorder(_progress, here), None, (sys.argv, sys.path[0])
     sys.argv, sys.path[0] = [script, *words], str(Path(script).resolve().parent)
     try:
-        with within(RECORDING, recorder):
+        with within(RECORDING, recorder), contextlib.redirect_stdout(stdout):
             runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         failure = end if end.code not in (None, 0) else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
-from .algorithm import Algorithm, NotSupported
+from .algorithm import Algorithm, Note, NotSupported
 from .device._fork import in_forked_child
 from .host import manifest
 from .host.scalars import shown
@@ -211,6 +211,28 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
     if op not in _registry:
         raise ValueError(no_operation(op, _registry))
     return list(_registry[op].values())
+
+
+def listed(op: str | None = None) -> list[tuple]:
+    """(operation, name, what it runs on, math, notes, idea) of `algorithms`. Nothing is imported of families that an earlier process has
+    listed, as long as their files are as they were."""
+    rows = []
+    for family in families():
+        known = None if family in _discovered else manifest.recall("listed", family)
+        if known is None:
+            _discover(family)
+            known = [(a.op, a.name, a.arch, a.math, a.notes.value, a.idea) for a in _of_family(family)]
+            if not _users:
+                manifest.remember("listed", family, known)
+        rows += known
+    known = {row[0] for row in rows}
+    if op is not None and op not in known:
+        raise ValueError(no_operation(op, known))
+    return [(*row[:4], Note(row[4]), row[5]) for row in rows if op in (None, row[0])]
+
+
+def _of_family(family):
+    return [a for op, known in _registry.items() if _family_of.get(op) == family for a in known.values()]
 
 
 def named(op, algo, source=None) -> Algorithm:

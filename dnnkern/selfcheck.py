@@ -1,4 +1,4 @@
-"""`python -m dnnkern check`: versions, and whether every algorithm computes correctly on this machine, or on one given problem.
+"""`dnnkern check`: versions, and whether every algorithm computes correctly on this machine, or on one given problem.
 
 Matrix products are compared with NumPy's; the small problems that other families list in their `_parse.SMALL`, {operation: texts}, with
 their naive algorithms.
@@ -10,7 +10,8 @@ import sys
 import numpy as np
 
 from . import dispatch
-from ._table import Lines, note, say
+from ._output import document
+from ._table import Lines, note, progress, say
 from .device import DEVICE, HOST_MEMORY, cuda
 from .host.arrays import view
 from .host.versions import installed
@@ -23,36 +24,37 @@ SIZES = 33, 29, 37  # no tile size divides them
 NOT_APPLICABLE = "not applicable: "
 
 
-def run() -> int:
+def run(as_json=False, quiet=False) -> int:
     """Print versions, and each result when it is known; 1 if an algorithm failed."""
     target = device(current_device())
-    print(f"Python {platform.python_version()} on {platform.platform()}")
-    say(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
-    print(f"Device: {target.name} ({target.arch})" + f", {DEVICE}" * (DEVICE != target.name), flush=True)
+    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    say(f"Python {platform.python_version()} on {platform.platform()}")
+    say(", ".join(map(" ".join, versions.items())))
+    say(f"Device: {target.name} ({target.arch})" + f", {DEVICE}" * (DEVICE != target.name))
     tried = [(problem, dispatch.algorithms(problem.op), _against_numpy) for problem in _products()]
     tried += [(problem, dispatch.algorithms(problem.op), _against_naive) for problem in _small()]
-    return _report(tried, target)
+    return _report(tried, target, as_json, quiet, {"python": platform.python_version(), **versions})
 
 
-def run_problem(problem, algo=None, exclude=dispatch.Note.NONE) -> int:
+def run_problem(problem, algo=None, exclude=dispatch.Note.NONE, as_json=False, quiet=False) -> int:
     """Run one algorithm, or all that can, on random inputs of a problem and compare with the naive algorithm; 1 if one was wrong.
 
     Algorithms with notes of `exclude` are left out.
     """
     target = device(current_device())
     if problem.is_empty:
-        print(f"{problem} has no elements: nothing runs")
-        return 0
+        say(f"{problem} has no elements: nothing runs")
+        return _report([], target, True) if as_json else 0
     known = [a for a in dispatch.algorithms(problem.op) if not a.notes & exclude]
     if algo is not None:
         known = [dispatch.get_algorithm(problem.op, problem, algo=algo, exclude=exclude, device=target,
                                         allow=dispatch.Note.NONDETERMINISTIC)]
-    print(f"{problem} on {target.name}", flush=True)
-    return _report([(problem, known, _against_naive)], target)
+    say(f"{problem} on {target.name}")
+    return _report([(problem, known, _against_naive)], target, as_json, quiet)
 
 
-def _report(tried, target) -> int:
-    """Run, print row by row, and summarise; 1 if a result was wrong.
+def _report(tried, target, as_json=False, quiet=False, versions=None) -> int:
+    """Run, print row by row (if `quiet` those that are wrong alone), and summarise; 1 if a result was wrong.
 
     `tried`: problems, the algorithms to run on them, and which of the functions below compares. With several problems, algorithms that
     cannot solve one are counted but not shown.
@@ -61,18 +63,26 @@ def _report(tried, target) -> int:
     columns = ("", "problem", "algorithm", "result") if several else ("", "algorithm", "result")
     widest = [(f"{total}/{total}", *([str(problem)] if several else []), a.name, "ok") for problem, known, _ in tried for a in known]
     table, done, skipped, wrong = Lines(columns, widest, right={0}), 0, 0, 0
-    print("\n".join(table.head()), flush=True)
-    for problem, known, compare in tried:
-        for name, result in compare(problem, known, target):
-            done += 1
-            not_applicable = result.startswith(NOT_APPLICABLE)
-            skipped += not_applicable
-            wrong += result != "ok" and not not_applicable
-            note(f"{done} of {total}: {problem}, {name}" if several and not_applicable else "")
-            if not (several and not_applicable):
-                row = f"{done}/{total}", *([str(problem)] if several else []), name, result
-                print("\n".join(table.row(row, style="red" if result != "ok" and not not_applicable else None)), flush=True)
+    if not (as_json or quiet):
+        print("\n".join(table.head()), flush=True)
+    results = []
+    with progress("checking"):
+        for problem, known, compare in tried:
+            for name, result in compare(problem, known, target):
+                done += 1
+                not_applicable = result.startswith(NOT_APPLICABLE)
+                skipped += not_applicable
+                is_wrong = result != "ok" and not not_applicable
+                wrong += is_wrong
+                results.append({"op": problem.op, "problem": str(problem), "algorithm": name, "result": result,
+                                "status": "wrong" if is_wrong else "not applicable" if not_applicable else "ok"})
+                note(f"{done} of {total}: {problem}, {name}" if several and not_applicable else "")
+                if not (as_json or several and not_applicable or quiet and not is_wrong):
+                    row = f"{done}/{total}", *([str(problem)] if several else []), name, result
+                    print("\n".join(table.row(row, style="red" if is_wrong else None)), flush=True)
     note()
+    if as_json:
+        document("check", device=target.name, versions=versions or {}, ran=done - skipped, wrong=wrong, results=results)
     say(f"{done - skipped} ran, {skipped} {'is' if skipped == 1 else 'are'} not applicable. "
         + (f"{wrong} failed." if wrong else "All are correct."))
     return int(wrong > 0)

@@ -1,4 +1,5 @@
 """The command line: what it prints, and that what is wrong is one line and exit code 2."""
+import configparser
 import importlib
 import os
 import pathlib
@@ -190,6 +191,48 @@ def test_check_leaves_out_what_is_excluded(capsys, simulated):
 def test_alone_it_prints_help(capsys):
     code, got = run(capsys)
     assert code == 0 and "explain" in got.out and "check" in got.out
+
+
+def test_the_console_script_is_the_module(capsys, monkeypatch):
+    """As `setup.cfg` has it; usages and messages name what was typed."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    name, _, where = config["options.entry_points"]["console_scripts"].strip().partition(" = ")
+    module, _, function = where.partition(":")
+    script = getattr(importlib.import_module(module), function)
+    assert name == "dnnkern" and script is main
+    for typed, expected in (("/usr/bin/dnnkern", "dnnkern"), (str(ROOT / "dnnkern" / "__main__.py"), "python -m dnnkern")):
+        monkeypatch.setattr(sys, "argv", [typed, "list", "convfwd"])
+        assert script() == 2 and capsys.readouterr().err.startswith(f"{expected}: unknown operation 'convfwd'")
+        monkeypatch.setattr(sys, "argv", [typed, "explain", "--help"])
+        with pytest.raises(SystemExit):
+            script()
+        assert capsys.readouterr().out.startswith(f"usage: {expected} explain ")
+
+
+def test_list_needs_no_algorithm_of_what_an_earlier_process_has_listed(tmp_path):
+    """It imports no file of a family then, and prints the same."""
+    program = ("import sys; from dnnkern.__main__ import main; main(['list'])\n"
+               "print(sorted(m for m in sys.modules if m.startswith('dnnkern.matmul') or m.startswith('numba')), file=sys.stderr)")
+    first, second = (subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True,
+                                    env=os.environ | {"DNNKERN_CACHE_DIR": str(tmp_path)}) for _ in range(2))
+    assert first.stdout == second.stdout and "'dnnkern.matmul.matmul_naive'" in first.stderr
+    if list(tmp_path.glob("manifest/*")):  # none is kept of files that have just changed
+        assert second.stderr == "[]\n"
+
+
+def test_listed_is_what_algorithms_are(monkeypatch):
+    """Also those that a program has registered."""
+    from dataclasses import replace
+
+    def expected(op=None):
+        return sorted((a.op, a.name, a.arch, a.math, a.notes, a.idea) for a in dispatch.algorithms(op))
+    assert sorted(registry.listed()) == expected()
+    mine = dispatch.register(replace(dispatch.algorithms("matmul")[0], name="mine"))
+    try:
+        assert sorted(registry.listed("matmul")) == expected("matmul") and "mine" in {row[1] for row in registry.listed("matmul")}
+    finally:
+        dispatch.unregister(mine)
 
 
 @pytest.mark.parametrize("columns", [80, 100])
