@@ -112,6 +112,18 @@ class States:
             self.starts.append(self.size)
             self.size += f.parts * width
 
+    def _given(self):
+        return tuple(self.modes), self.compute, self.width
+
+    def __reduce__(self):  # device functions are a process's own
+        return States, self._given()
+
+    def __eq__(self, other):
+        return isinstance(other, States) and self._given() == other._given()
+
+    def __hash__(self):
+        return hash(self._given())
+
     def _each(self, make, nothing):
         found = device_function(nothing)
         for j, (f, start) in enumerate(zip(self.folds, self.starts)):
