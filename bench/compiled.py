@@ -16,7 +16,7 @@ import time
 from dnnkern import _table, dispatch
 
 from .machine import machine
-from .programs import ROOT, SECONDS, TOLERANCE, TOP, WARM, Bench, losses_beside
+from .programs import ROOT, SECONDS, TOLERANCE, TOP, WARM, Bench, kernels_of, losses_beside, print_kernels
 
 WHOS = "eager", "ours", "inductor"
 
@@ -124,14 +124,9 @@ def measured(name, args):
     for who, program in made.items():
         kernels, _ = bench.kernels(program)
         if kernels:
-            whole = sum(ms for _, ms, _ in kernels)
-            row.update({f"{who}_device_ms": whole, f"{who}_kernels": sum(calls for *_, calls in kernels), f"{who}_top": kernels[:3 * TOP]})
-            if who == "ours":
-                row["share"] = sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole
+            row.update(kernels_of(kernels, who, 3 * TOP))
             if args.kernels:
-                print(f"-- {who}")
-                for kernel, ms, calls in kernels[:TOP]:
-                    print(f"{ms:9.3f} ms {calls:6.1f}  {kernel[:150]}")
+                print_kernels(who, kernels)
     return row
 
 

@@ -18,10 +18,8 @@ from dnnkern.device import HOST_MEMORY
 from dnnkern.host.paths import plain
 
 from .machine import machine
+from .programs import SECONDS, TOLERANCE, TOP, WARM, kernels_of, print_kernels
 
-SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: calls that come again are launched as graphs from the 17th time on
-TOP = 12  # kernels that a row names
-TOLERANCE = 3e-2  # of losses and gradients, relative to the largest: they are computed in 16 bits
 RATE = 0.05  # of learning
 MOST = 256  # steps of a turn
 
@@ -234,23 +232,15 @@ def measured(name, args):
         with bench.on(who):
             bench.turn(who, 2)
             try:
-                describe(kernels(bench, who), who, args, row)
+                found = kernels(bench, who)
             except Exception as error:  # the profiler's: the times stand without it
                 row[f"{who}_profiler"] = f"{type(error).__name__}: {error}"
+                continue
+        if found:
+            row.update(kernels_of(found, who, TOP))
+        if args.kernels:
+            print_kernels(who, found)
     return row
-
-
-def describe(found, who, args, row):
-    """Put kernels into the row, and print them if that is asked for."""
-    if found:
-        whole = sum(ms for _, ms, _ in found)
-        row.update({f"{who}_device_ms": whole, f"{who}_top": found[:TOP]})
-        if who == "ours":
-            row["share"] = sum(ms for kernel, ms, _ in found if "dnnkern" in kernel) / whole
-    if args.kernels:
-        print(f"-- {who}")
-        for kernel, ms, count in found[:TOP]:
-            print(f"{ms:9.3f} ms {count:6.1f}  {kernel[:150]}")
 
 
 def other(bench, who, args, row):

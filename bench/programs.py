@@ -251,8 +251,7 @@ def measured(name, args):
     with bench.overrides():
         kernels, operators = bench.kernels(mine)
     if kernels:
-        whole = sum(ms for _, ms, _ in kernels)
-        row.update(share=sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / whole, device_ms=whole,
+        row.update(share=share_of(kernels), device_ms=sum(ms for _, ms, _ in kernels),
                    eager_device_ms=sum(ms for _, ms, _ in eager_kernels), top=kernels[:3 * TOP], eager_top=eager_kernels[:2 * TOP],
                    by_op={op: (operators.get(op, 0), eager_operators.get(op, 0)) for op in sorted({*operators, *eager_operators})})
         if args.kernels:
@@ -260,9 +259,7 @@ def measured(name, args):
             for op, (microseconds, n) in row["host_us"].items():
                 print(f"{microseconds:9.1f} us {n:6.1f}  {op}")
             for title, found in (("ours", kernels), ("eager", eager_kernels)):
-                print(f"-- {title}")
-                for kernel, ms, n in found[:TOP]:
-                    print(f"{ms:9.3f} ms {n:6.1f}  {kernel[:150]}")
+                print_kernels(title, found)
     return row
 
 
@@ -291,6 +288,25 @@ def losses_beside(bench, ours):
         return ((means - theirs).abs() / theirs.abs()).max().item()
     return {"status": "ok", "difference": difference(mine), "spread": difference(other),
             "losses": mine.tolist(), "eager_losses": eager.tolist(), "other_losses": other.tolist()}
+
+
+def kernels_of(kernels, who, most):
+    """What a row has of the kernels of one way to run a program: their time, and the longest."""
+    found = {f"{who}_device_ms": sum(ms for _, ms, _ in kernels), f"{who}_kernels": sum(calls for *_, calls in kernels),
+             f"{who}_top": kernels[:most]}
+    return found | ({"share": share_of(kernels)} if who == "ours" else {})
+
+
+def share_of(kernels):
+    """The share of kernels' time that is this library's."""
+    return sum(ms for kernel, ms, _ in kernels if "dnnkern" in kernel) / sum(ms for _, ms, _ in kernels)
+
+
+def print_kernels(title, kernels):
+    """The kernels that take longest."""
+    print(f"-- {title}")
+    for kernel, ms, calls in kernels[:TOP]:
+        print(f"{ms:9.3f} ms {calls:6.1f}  {kernel[:150]}")
 
 
 def print_operators(by_op):

@@ -54,10 +54,9 @@ def make_fill(spec, staged=None, width=ROW, pairs=(), span=None, apart=0, boxed=
     PAIRS = bool(in_columns(spec, pairs))
     CLAMPED, GIVEN = not stores_aside(spec), ADDEND or PAIRS
 
-    if GIVEN and itemsize == 4:
-        values = _given_floats(ADDEND, make_columns(spec, pairs, span or width)[2])
-    elif GIVEN:
-        values = _given_values(_staged_dtype(spec, staged) if ADDEND else None, make_columns(spec, pairs, span or width)[2])
+    if GIVEN:
+        read = None if not ADDEND else load_shared_2f32 if itemsize == 4 else element(_staged_dtype(spec, staged)).unpack
+        values = _given_values(read, make_columns(spec, pairs, span or width)[2])
 
         @device_function
         def word(acc, k, row, column, e, columns, j, addend):
@@ -142,41 +141,22 @@ def _staged_dtype(spec, staged):
     return spec.c if staged == "c" else spec.residual if staged == "residual" else spec.program.operands[staged][0]
 
 
-def _given_values(staged_dtype, pairs):
-    """Device function ``values(columns, j, addend)`` of what is given to an epilogue: the staged array's word and the columns' pairs."""
-    if staged_dtype is None:
-        return device_function(lambda columns, j, addend: pairs(columns, j))
-    unpack = element(staged_dtype).unpack
+def _given_values(read, pairs):
+    """Device function ``values(columns, j, staged)`` of what is given to an epilogue: the staged array's two elements, which a device
+    function ``read(staged)`` has from a word or from where they lie, None where nothing is staged, and the columns' pairs."""
+    if read is None:
+        return device_function(lambda columns, j, staged: pairs(columns, j))
     if pairs is None:
         @device_function
-        def values(columns, j, addend):
-            low, high = unpack(addend)
+        def values(columns, j, staged):
+            low, high = read(staged)
             return (low,), (high,)
         return values
 
     @device_function
-    def values_of_both(columns, j, addend):
+    def values_of_both(columns, j, staged):
         lows, highs = pairs(columns, j)
-        low, high = unpack(addend)
-        return (low,) + lows, (high,) + highs
-    return values_of_both
-
-
-def _given_floats(staged, pairs):
-    """The same ``values(columns, j, at)`` of float32 results, where what is staged lies at the shared address `at`."""
-    if not staged:
-        return device_function(lambda columns, j, at: pairs(columns, j))
-    if pairs is None:
-        @device_function
-        def values(columns, j, at):
-            low, high = load_shared_2f32(at)
-            return (low,), (high,)
-        return values
-
-    @device_function
-    def values_of_both(columns, j, at):
-        lows, highs = pairs(columns, j)
-        low, high = load_shared_2f32(at)
+        low, high = read(staged)
         return (low,) + lows, (high,) + highs
     return values_of_both
 
