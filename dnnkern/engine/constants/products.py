@@ -16,7 +16,7 @@ row("engine/hopper_made", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resul
     waiting=260, step=60, function=30, pixels=120)
 row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-graph-patterns.jsonl"),
     "times that memory would need, while nothing is multiplied, for a program's matrices which threads load and store themselves; for "
-    "float32 ones that are loaded ahead by boxes", ("boxes",),
+    "float32 ones that are loaded ahead by boxes (h100-product-residuals.jsonl)", ("boxes",),
     aside=3.2, boxes=1.0)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
