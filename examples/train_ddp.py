@@ -280,9 +280,9 @@ def train(plan, device):
     if plan.sync_norm:
         net = dnnkern.torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
     net = net.to(device, memory_format=torch.channels_last)
+    if plan.compile:  # the whole network's frame: of a Sequential, `compile()` of the module takes each layer's
+        net.forward = torch.compile(net.forward, backend=plan.compile)
     model = nn.parallel.DistributedDataParallel(net, device_ids=[device.index] if device.type == "cuda" else None)
-    if plan.compile:
-        model.compile(backend=plan.compile)
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.rate, momentum=0.9, weight_decay=1e-4, fused=True)
     torch.manual_seed(plan.seed + 1 + rank)
     first, done, steps = resume(plan, model, optimizer, device) if plan.resume else (0, 0, 0)

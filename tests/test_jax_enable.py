@@ -31,7 +31,8 @@ def went_back():
 
 def replaced(f, *operands, eps=1e-11, **how):
     """Values and gradients as JAX's, without and with `enabled`."""
-    expected = with_gradients(lambda *a: f(*a), *operands)
+    with jax.default_matmul_precision("highest"):  # on a GPU float32 would be TF32
+        expected = with_gradients(lambda *a: f(*a), *operands)
     ours.status(reset=True)
     with ours.enabled(**how):
         found = jax.block_until_ready(with_gradients(lambda *a: f(*a), *operands))
@@ -186,11 +187,15 @@ def test_arrays_of_a_call_on_a_gpu():
 
 def program(text, *args, **environment):
     """What a program prints; it must end well."""
-    tests = os.path.dirname(__file__)
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(tests), "DNNKERN_PREFER": "naive", **environment}
-    done = subprocess.run([sys.executable, "-c", text, *args], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", text, *args], capture_output=True, text=True, env=environment_of(**environment))
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def environment_of(**more):
+    """That of another process, which finds what this one does."""
+    path = os.pathsep.join(filter(None, (os.path.dirname(os.path.dirname(__file__)), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "DNNKERN_PREFER": "naive", **more}
 
 
 KEPT = """
@@ -226,7 +231,8 @@ print(sum(row.calls for row in dnnkern.jax.status() if row.ours))
 
 
 def test_several_devices():
-    assert program(SEVERAL, XLA_FLAGS="--xla_force_host_platform_device_count=2", JAX_PLATFORMS="cpu") == "8\n"
+    processor = dict(JAX_PLATFORMS="cpu", DNNKERN_DEVICE="cpu", NUMBA_ENABLE_CUDASIM="0")
+    assert program(SEVERAL, XLA_FLAGS="--xla_force_host_platform_device_count=2", **processor) == "8\n"
 
 
 KERAS = """
@@ -253,9 +259,8 @@ for model, x in ((images, x), (text, t)):
 def run(tmp_path, text, options=(), **environment):
     """The process of ``python -m dnnkern run``; it must end well."""
     (tmp_path / "program.py").write_text(text)
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__)), "DNNKERN_PREFER": "naive", **environment}
     done = subprocess.run([sys.executable, "-m", "dnnkern", "run", *options, str(tmp_path / "program.py")], capture_output=True, text=True,
-                          env=environment)
+                          env=environment_of(**environment))
     assert done.returncode == 0, done.stderr
     return done
 
