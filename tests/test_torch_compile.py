@@ -14,6 +14,7 @@ from torch_calls import CALLS, DEVICE  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern.torch.compiler import backend  # noqa: E402
+from dnnkern.torch.compiler._before import with_operators  # noqa: E402
 from dnnkern.torch.compiler._pointwise import TENSORS  # noqa: E402
 from dnnkern.torch.compiler._shapes import in_dims  # noqa: E402
 
@@ -319,6 +320,17 @@ def test_programs(name):
     for x, y, in zip(*(v if isinstance(v, tuple) else (v,) for v in (ours, theirs))):
         assert_same(x, y, name)
         assert x.data_ptr() in [t.data_ptr() for t in given] or y.data_ptr() not in [t.data_ptr() for t in given]
+
+
+@pytest.mark.parametrize("dims", (1, 2, 3))
+def test_a_graph_whose_code_is_written_at_once(dims):
+    """DistributedDataParallel's pieces of a program are: Dynamo's own graphs wait."""
+    def program(x):
+        return getattr(F, f"adaptive_avg_pool{dims}d")(x, 1)
+    x = torch.randn(2, 3, *range(4, 4 + dims), device=DEVICE)
+    made = with_operators(torch.fx.symbolic_trace(program))
+    assert "torch" not in made.code.replace("dnnkern_torch", "")
+    torch.testing.assert_close(made(x), program(x))
 
 
 def test_an_argument_that_is_changed():

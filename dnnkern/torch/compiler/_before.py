@@ -19,12 +19,16 @@ _ALSO = {torch.rms_norm: "rms_norm", torch._C._nn.scaled_dot_product_attention: 
 """Functions of C++ by which programs, or Dynamo, call them."""
 
 
-def _adaptive_avg_pool(dims, x, output_size):
+def _adaptive_avg_pool(dims):
     """The mean of everything where one value is asked for: with channels last PyTorch's changes its result's strides in place, whose
     gradient is a copy to zeros."""
-    if output_size in (1, (1,) * dims, [1] * dims) and x.dim() == dims + 2:
-        return x.mean(tuple(range(2, dims + 2)), keepdim=True)
-    return getattr(F, f"adaptive_avg_pool{dims}d")(x, output_size)
+    theirs = getattr(F, f"adaptive_avg_pool{dims}d")
+
+    def pool(x, output_size):
+        if output_size in (1, (1,) * dims, [1] * dims) and x.dim() == dims + 2:
+            return x.mean(tuple(range(2, dims + 2)), keepdim=True)
+        return theirs(x, output_size)
+    return pool
 
 
 def _cross_entropy(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
@@ -41,7 +45,7 @@ def _cross_entropy(input, target, weight=None, size_average=None, ignore_index=-
 def _ours():
     """{PyTorch's function: ours}"""
     from ..functional import NAMES
-    means = {getattr(F, f"adaptive_avg_pool{dims}d"): functools.partial(_adaptive_avg_pool, dims) for dims in (1, 2, 3)}
+    means = {getattr(F, f"adaptive_avg_pool{dims}d"): _adaptive_avg_pool(dims) for dims in (1, 2, 3)}
     named = {**{NAMES[name].theirs: name for name in _NAMES}, **_ALSO}
     return {F.cross_entropy: _cross_entropy, **means, **{theirs: NAMES[name] for theirs, name in named.items()}}
 
