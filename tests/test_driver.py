@@ -83,7 +83,8 @@ def test_types_are_those_of_the_header(name):
         assert declared[0].endswith("*") and is_as(result, "int" if pointee == "void" else pointee), declared[0]
     elif declared and re.fullmatch(r"CU\w+\*|int\*|size_t\*", declared[0]):
         assert name == "cuThreadExchangeStreamCaptureMode" or name.startswith("cuTensorMapEncode"), "it has a result"
-    assert name in raw._SECOND or name in FIRST or f"{name}_v2" not in known or name == "cuCtxSynchronize", "there is a later version"
+    current = name in ("cuCtxSynchronize", "cuCtxGetDevice")  # of the current context; the later versions are given one
+    assert name in raw._SECOND or name in FIRST or f"{name}_v2" not in known or current, "there is a later version"
 
 
 def test_a_wrong_type_would_be_found():
@@ -158,6 +159,21 @@ def test_contexts_of_devices_and_threads(gpu):
     thread.start()
     thread.join()
     assert seen == [0, 0, first] and driver.cuCtxGetCurrent() == second
+
+
+def test_the_current_device_is_the_contexts(gpu, monkeypatch):
+    monkeypatch.delenv("DNNKERN_DEVICE", raising=False)
+    monkeypatch.setattr(device, "DEVICE", "cuda")
+    assert device.current_device() == 0, "a thread without a context"
+    device.set_current(1)
+    assert device.current_device() == 1
+    monkeypatch.setenv("DNNKERN_DEVICE", "cuda")
+    assert device.current_device() == 1
+    monkeypatch.setenv("DNNKERN_DEVICE", "0")
+    assert device.current_device() == 0
+    monkeypatch.setenv("DNNKERN_DEVICE", "2")
+    with pytest.raises(ValueError, match="DNNKERN_DEVICE=2; expected a device from 0 to 1"):
+        device.current_device()
     gpu.fails["cuCtxSetCurrent"] = 1
     with pytest.raises(CudaError, match="invalid argument"):
         device.set_current(0)

@@ -333,6 +333,24 @@ def test_a_graph_whose_code_is_written_at_once(dims):
     torch.testing.assert_close(made(x), program(x))
 
 
+def test_the_second_device():
+    """Kernels are planned for the device of the program's tensors, and loaded there."""
+    if DEVICE != "cuda" or torch.cuda.device_count() < 2:
+        pytest.skip("one device")
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 8), nn.GELU())
+    x = torch.randn(4, 8, 8, 8)
+    for there in ("cuda:1", "cuda:0"):
+        theirs = copy.deepcopy(model).to(there, torch.float64)
+        ours = copy.deepcopy(model).to(there)
+        expected, found = theirs(x.to(there, torch.float64)), torch.compile(ours, backend=backend, fullgraph=True)(x.to(there))
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        assert found.device == torch.device(there)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+        for mine, other in zip(ours.parameters(), theirs.parameters()):
+            torch.testing.assert_close(mine.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
+
+
 def test_an_argument_that_is_changed():
     """In place, and read before and after; a view of it too."""
     def f(x, y):

@@ -1,6 +1,7 @@
 """Devices: their limits, and the primary contexts that every framework shares."""
 import ctypes
 import functools
+import os
 import re
 from dataclasses import dataclass
 
@@ -202,14 +203,23 @@ def pointer_device(address) -> int:
 
 
 def current_device() -> int:
-    """The device that calls without arrays (`explain`, `find`) mean: the index in DNNKERN_DEVICE, or 0."""
+    """The device that calls without arrays mean (`explain`, `find`, graphs): the index in DNNKERN_DEVICE; without one that of the thread's
+    current CUDA context, which ``torch.cuda.set_device`` and others make current; 0 where there is none."""
     asked = _mode.asked_for()
-    if asked is not None:
-        if asked != DEVICE:
-            raise ValueError(f"DNNKERN_DEVICE={asked}, and this process runs on {DEVICE}: the variable is read once, as dnnkern.device is "
-                             "first imported")
-        return 0
+    if asked not in (None, DEVICE):
+        raise ValueError(f"DNNKERN_DEVICE={asked}, and this process runs on {DEVICE}: the variable is read once, as dnnkern.device is "
+                         "first imported")
+    if asked or not os.environ.get("DNNKERN_DEVICE"):
+        return 0 if HOST_MEMORY else _of_context()
     index = _environment.integer("DNNKERN_DEVICE")
     if index >= device_count():
         raise ValueError(f"DNNKERN_DEVICE={index}; expected a device from 0 to {device_count() - 1}")
     return index
+
+
+def _of_context():
+    """The device of the thread's current context, or 0."""
+    count, found = device_count(), ctypes.c_int()
+    if count < 2 or raw.cuCtxGetDevice(ctypes.byref(found)):
+        return 0
+    return next(index for index in range(count) if driver.cuDeviceGet(index) == found.value)

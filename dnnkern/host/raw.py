@@ -19,7 +19,7 @@ FUNCTIONS = {
     "cuDeviceGet": (_INT, _INT), "cuDeviceGetCount": (_INT,), "cuDeviceGetAttribute": (_INT, _INT, _INT),
     "cuDeviceGetName": (None, _POINTER, _INT, _INT), "cuDeviceTotalMem": (_SIZE, _INT), "cuDeviceGetDefaultMemPool": (_SIZE, _INT),
     "cuDevicePrimaryCtxRetain": (_SIZE, _INT), "cuCtxGetCurrent": (_SIZE,), "cuCtxSetCurrent": (None, _POINTER),
-    "cuCtxSynchronize": (None,), "cuPointerGetAttribute": (_INT, _INT, _POINTER),
+    "cuCtxGetDevice": (_INT,), "cuCtxSynchronize": (None,), "cuPointerGetAttribute": (_INT, _INT, _POINTER),
     "cuLibraryLoadData": (_SIZE, *[_POINTER] * 3, _UINT, *[_POINTER] * 2, _UINT), "cuLibraryGetKernel": (_SIZE, *[_POINTER] * 2),
     "cuKernelSetAttribute": (None, _INT, _INT, _POINTER, _INT), "cuKernelGetFunction": (_SIZE, _POINTER),
     "cuLaunchKernelEx": (None, *[_POINTER] * 4),
