@@ -102,11 +102,16 @@ def roof_lines(rows) -> list:
 
 
 def programs(rows) -> list:
-    """Of each program the latest row whose turns were steady; where none's were, the one least in our favour; as `PROGRAMS` has them."""
+    """Of each program the latest row whose turns were steady; where none's were, the one least in our favour; as `PROGRAMS` has them, of the
+    device that has most of them, and the latest."""
     usable = [r for r in rows if r.get("op") == "compile" and r.get("status") == "ok" and not r.get("mode") and r["problem"] in PROGRAMS
               and all(f"{way}_turns" in r for way in WAYS)]
+    devices = collections.defaultdict(list)
+    for row in usable:
+        devices[row["machine"]["device"]].append(row)
+    chosen = max(devices.values(), default=[], key=lambda of: (len({r["problem"] for r in of}), max(r["machine"]["date"] for r in of)))
     found = {}
-    for row in sorted(on_device(usable), key=lambda r: r["machine"]["date"]) if usable else ():
+    for row in sorted(chosen, key=lambda r: r["machine"]["date"]):
         before = found.get(row["problem"])
         if before is None or steady(row) or not steady(before) and _gain(row) < _gain(before):
             found[row["problem"]] = row

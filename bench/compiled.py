@@ -4,9 +4,11 @@ The same program takes turns as it is, compiled by this library's backend, and b
 PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of a process of its own in which a
 program has run as it is, with what earlier processes have left in caches on disk (``--cold``). Without a GPU programs are small.
 
-``--losses 200`` trains three times instead of timing: as it is, with PyTorch's kernels that add up in another order, and compiled.
+``--losses 200`` trains instead of timing: as it is, on PyTorch's kernels in other orders of additions, and compiled
+by both.
 """
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -77,15 +79,16 @@ def first_seconds(name, who, args):
 
 
 def trained(name, args):
-    """A row: losses of three trainings, and whether another compiled one gives the same bits."""
-    bench, found = Compiled(name, args), []
+    """A row: losses of trainings, ours, Inductor's, which leaves out roundings as ours does, and PyTorch's; and whether another one of ours
+    gives the same bits."""
+    bench = Compiled(name, args)
 
-    def ours():
+    def by(who):
         bench.torch._dynamo.reset()
-        found.append(bench.results(args.losses, bench.by("ours"))[0])
-        return found[-1]
-    row = losses_beside(bench, ours)
-    return {"op": "compile", "problem": name, "mode": args.mode, **row, "same_bits": bool((ours() == found[0]).all())}
+        return bench.results(args.losses, bench.by(who))[0]
+    row = losses_beside(bench, **{who: functools.partial(by, who) for who in ("ours", *args.against.split(",")) if who != "eager"})
+    return {"op": "compile", "problem": name, "mode": args.mode, **row,
+            "same_bits": bool((by("ours") == bench.torch.tensor(row["losses"], dtype=bench.torch.float64)).all())}
 
 
 def measured(name, args):
@@ -155,7 +158,7 @@ def main(argv) -> int:
                 raise
             row = {"op": "compile", "problem": name, "status": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
         rows.append(row)
-        shown = ("difference", "spread", "same_bits") if args.losses else ()
+        shown = ("difference", "inductor_difference", "spread", "same_bits") if args.losses else ()
         print(f"{name}: {row['status']}", *(f"{what} {row[what]:.3g}" for what in shown if what in row), flush=True)
         if args.json:
             with open(args.json, "a", encoding="utf-8") as file:

@@ -15,15 +15,18 @@ class Program(NamedTuple):
     step : callable
         () -> the loss of a training step, or what a model infers.
     model : nn.Module
+    inputs : list of torch.Tensor
+        Of a step that trains, which reads them anew each time: samples along the first dim.
     """
     step: Callable
     model: nn.Module
+    inputs: list | tuple = ()
 
 
 def training(model, loss, *inputs, optimizer=None, dtype=torch.bfloat16):
     """A program that trains; `loss`: (model, *inputs) -> a number. Operations run in `dtype` as autocast says; None: in float32."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    device = inputs[0].device.type
+    inputs, device = list(inputs), inputs[0].device.type
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -32,7 +35,7 @@ def training(model, loss, *inputs, optimizer=None, dtype=torch.bfloat16):
         found.backward()
         optimizer.step()
         return found.detach()
-    return Program(step, model)
+    return Program(step, model, inputs)
 
 
 def classified(model, images, labels):

@@ -3,8 +3,8 @@
 The same program takes turns with and without overrides, in one process. Before it is timed its kernels are compiled side by side
 (`dnnkern.recording`), a first run of it has to give PyTorch's results, and a second the same bits. Without a GPU it is small.
 
-With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains three times instead
-of timing: with PyTorch, with PyTorch's kernels that add up in another order, and with this library.
+With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains instead of
+timing: with PyTorch, with PyTorch and other orders of additions, and with this library.
 """
 import argparse
 import contextlib
@@ -25,6 +25,7 @@ from .machine import machine
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: what is repeated is launched as graphs from the 17th time on
 TOP = 12  # kernels that a row names
+SHUFFLES = 3  # orders of a batch's samples whose losses are compared
 TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
 
 
@@ -117,18 +118,26 @@ class Bench:
         if not HOST_MEMORY:
             self.torch.cuda.synchronize()
 
-    @contextlib.contextmanager
-    def another_order(self):
-        """PyTorch's other kernels: of convolutions, products that are split, and attention."""
+    def in_other_orders(self, steps):
+        """[losses] of PyTorch where additions are in other orders: by its other kernels, of convolutions, products that are split, and
+        attention; and with the samples of the batch in other orders."""
         matmul, kernel = self.torch.backends.cuda.matmul, self.torch.nn.attention
         allowed = matmul.allow_bf16_reduced_precision_reduction
         matmul.allow_bf16_reduced_precision_reduction = False
         try:
             with self.torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True), kernel.sdpa_kernel(
                     [kernel.SDPBackend.EFFICIENT_ATTENTION, kernel.SDPBackend.MATH]):
-                yield
+                found = [self.results(steps)[0]]
         finally:
             matmul.allow_bf16_reduced_precision_reduction = allowed
+        return found + [self.results(steps, lambda: self.shuffled(seed))[0] for seed in range(SHUFFLES)]
+
+    def shuffled(self, seed):
+        """The program with its samples in another order."""
+        program = self.made()
+        order = self.torch.randperm(len(program.inputs[0]), generator=self.torch.Generator().manual_seed(seed)).to(self.device)
+        program.inputs[:] = [self.torch.empty_like(x).copy_(x[order]) for x in program.inputs]
+        return program
 
     def results(self, steps, make=None):
         """The losses of the first steps, or what is inferred; the seconds of the first step; the peak of memory in bytes."""
@@ -264,30 +273,30 @@ def measured(name, args):
 
 
 def trained(name, args):
-    """A row: losses of three trainings."""
+    """A row: losses of trainings, ours and PyTorch's."""
     bench = Bench(name, args)
 
     def ours():
         with bench.overrides():
             bench.compiled()
             return bench.results(args.losses, bench.ours)[0]
-    return {"op": "torch", "problem": name, "ops": args.ops, **losses_beside(bench, ours)}
+    return {"op": "torch", "problem": name, "ops": args.ops, **losses_beside(bench, ours=ours)}
 
 
-def losses_beside(bench, ours):
-    """Losses of PyTorch, of PyTorch in another order of additions, and of ``ours()``. Of the means of twenty losses each, the largest
-    difference from the first, relative, of the others."""
+def losses_beside(bench, **ways):
+    """Losses of PyTorch, of PyTorch in other orders of additions, and of each of the ways, {name: () -> losses}. Of the means of twenty
+    losses each, the largest difference from the first, relative, of the others."""
     steps = bench.args.losses
-    eager = bench.results(steps)[0]
-    with bench.another_order():
-        other = bench.results(steps)[0]
-    mine = ours()
+    eager, found = bench.results(steps)[0], {who: way() for who, way in ways.items()}
+    others = bench.in_other_orders(steps)
 
     def difference(losses):
         means, theirs = (x[:len(x) // 20 * 20].view(-1, 20).mean(1) for x in (losses, eager))
         return ((means - theirs).abs() / theirs.abs()).max().item()
-    return {"status": "ok", "difference": difference(mine), "spread": difference(other),
-            "losses": mine.tolist(), "eager_losses": eager.tolist(), "other_losses": other.tolist()}
+    return {"status": "ok", "difference": difference(found["ours"]), "spread": max(map(difference, others)),
+            **{f"{who}_difference": difference(losses) for who, losses in found.items() if who != "ours"},
+            "losses": found.pop("ours").tolist(), **{f"{who}_losses": losses.tolist() for who, losses in found.items()},
+            "eager_losses": eager.tolist(), "other_losses": [x.tolist() for x in others]}
 
 
 def kernels_of(kernels, who, most):
