@@ -189,7 +189,8 @@ def _columns(kept):
 def _coded(values):
     """Texts as a list of the different ones, and their indices."""
     known = {}
-    return {"texts": known, "codes": [known.setdefault(v, len(known)) for v in values]} | {"texts": list(known)}
+    codes = [known.setdefault(v, len(known)) for v in values]
+    return {"texts": list(known), "codes": codes}
 
 
 def _history(measured):

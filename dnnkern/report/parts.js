@@ -68,11 +68,13 @@ async function draw(holder, spec) {
 
 const tip = $("tip");
 let pinned = null;
+let reached = null; // of a tip that stays while the page scrolls: puts it where its point is now
 
 function hideTip() {
   tip.hidden = true;
   tip.classList.remove("pinned");
   pinned = null;
+  reached = null;
   for (const ring of document.querySelectorAll(".mark")) ring.remove();
 }
 
@@ -98,13 +100,18 @@ function showTip(plot, chart, point, spoken) {
   }
   tip.hidden = false;
   tip.classList.toggle("pinned", Boolean(pinned));
+  putTip(plot, point);
+  reached = spoken || pinned ? () => putTip(plot, point) : null;
+  if (spoken) $("said").textContent = `${title}. ${fields.map(([name, value]) => `${name} ${value}`).join(", ")}`;
+}
+
+function putTip(plot, point) {
   const box = plot.getBoundingClientRect(),
     x = box.left + point.x,
     y = box.top + point.y;
   const left = x + 16 + tip.offsetWidth < innerWidth ? x + 16 : Math.max(8, x - 16 - tip.offsetWidth);
   tip.style.left = `${left}px`;
   tip.style.top = `${Math.max(8, Math.min(y - 24, innerHeight - tip.offsetHeight - 8))}px`;
-  if (spoken) $("said").textContent = `${title}. ${fields.map(([name, value]) => `${name} ${value}`).join(", ")}`;
 }
 
 function interact(plot, chart, points) {
@@ -198,7 +205,8 @@ document.addEventListener("keydown", event => {
 addEventListener(
   "scroll",
   () => {
-    if (!pinned) hideTip();
+    if (reached) reached();
+    else hideTip();
   },
   {passive: true},
 );
