@@ -46,7 +46,7 @@ def main(arguments) -> int:
             families=found, compared=compared and _in_milliseconds(compared))
     elif compared:
         _show_compared(compared)
-    else:
+    elif found:
         show(("device", "family", "problems", "x peer", "faster in", "roof (%)", "regret", "worst"),
              [(f["device"], f["family"], f["problems"], _number(f["ratio"], 2), f["ratio"] and f"{f['faster']} of {f['with_peer']}",
                _number(f["roof"] and 100 * f["roof"], 0), _number(f["regret"], 3), _number(f["worst_regret"], 2)) for f in found])

@@ -140,7 +140,7 @@ def test_the_pages_rows_are_the_committed_ones(committed):
     assert len(found["devices"]) == len({r["machine"]["device"] for r in raw_rows() if rows.FIELDS <= r.keys() or data.is_drawn(r)})
 
 
-CHARTS = {
+CHARTS = {  # of each chart of the page the rows that it draws
     "ratio": lambda d, r: [x for x in r if "*" in x["kind"] and x["ratio"]],
     "roofline": lambda d, r: [x for x in r if "*" in x["kind"] and x["tflops"] and x["gbs"]],
     "algorithms": lambda d, r: [x for x in r if x["status"] == "ok" and x["time_us"]],

@@ -137,6 +137,7 @@ function moreButton(id, count, shown) {
 
 const chartRatio = {
   id: "ratio",
+  has: () => rows.some(r => r.ratio),
   wide: true,
   title: "Speed over the fastest peer",
   about:
@@ -172,6 +173,7 @@ const chartRatio = {
 
 const chartShare = {
   id: "share",
+  has: () => rows.some(r => r.bound),
   title: "Share of the roof",
   about:
     "How much of the measured rate a problem reaches: of the copy rate where bytes take longer, of its dtype's arithmetic where " +
@@ -205,6 +207,7 @@ const chartShare = {
 
 const chartRegret = {
   id: "regret",
+  has: () => rows.some(r => r.regret),
   title: "Regret of the choice",
   about:
     "Time of the algorithm that the estimates choose over the best measured one in the same run; 1 where they are right. Line: " +
@@ -244,6 +247,7 @@ function operations() {
 
 const chartAlgorithms = {
   id: "algorithms",
+  has: () => rows.length > 0,
   wide: true,
   title: "Time of every algorithm and peer",
   about: "One line per problem of an operation, the longest first. A ring marks what dispatch chose; upright bars are peers.",

@@ -96,7 +96,7 @@ const digits = (value, n = 3) => {
 const microseconds = us =>
   us == null ? "" : us >= 1e6 ? `${digits(us / 1e6)} s` : us >= 1e3 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
 const times = ratio => (ratio == null ? "" : `${digits(ratio)}×`);
-const percent = (part, n = 2) => (part == null ? "" : `${digits(100 * part, n)} %`);
+const percent = (part, n = 2) => (part == null ? "" : `${digits(100 * part, n)}\u00a0%`);
 const bytes = n =>
   !n
     ? ""

@@ -2,6 +2,7 @@
 
 const chartHistory = {
   id: "history",
+  has: () => data.history.length > 0,
   wide: true,
   title: "History over commits",
   about:
@@ -142,6 +143,7 @@ function list(names, points, width, {title, scale, rule, format, ticks, step}) {
 
 const chartPrograms = {
   id: "programs",
+  has: () => data.programs.length > 0,
   wide: true,
   title: "Whole PyTorch programs",
   about: "Steps per second over those of PyTorch as it is (1×), the same program in turns in one process.",
@@ -193,6 +195,7 @@ const chartPrograms = {
 
 const chartGraphs = {
   id: "graphs",
+  has: () => data.graphs.length > 0,
   title: "Operation graphs",
   about:
     "Each dot is a graph of dnnkern.graph, beside the same by torch.compile and by PyTorch's functions one by one. Bar and line are " +
@@ -247,6 +250,7 @@ const chartGraphs = {
 
 const chartOverheads = {
   id: "overheads",
+  has: () => data.host.length > 0,
   wide: true,
   title: "What the host spends",
   about: "Imports, first calls, choices and cached calls.",

@@ -375,6 +375,6 @@ filters();
 header();
 tiles();
 compared();
-for (const chart of CHARTS) addChart(chart, $("charts"));
+for (const chart of CHARTS) if (chart.has()) addChart(chart, $("charts"));
 table();
 footer();

@@ -2,6 +2,7 @@
 
 const chartRoofline = {
   id: "roofline",
+  has: () => rows.some(r => r.tflops && r.gbs),
   wide: true,
   title: "Rooflines",
   about:
@@ -98,6 +99,7 @@ const chartRoofline = {
 
 const chartBandwidth = {
   id: "bandwidth",
+  has: () => rows.some(r => r.bound === "memory"),
   title: "Bandwidth over size",
   about: "Problems that memory limits: bytes of the operands per second over their number. Line: the copy rate of the same runs.",
   build() {
@@ -181,6 +183,7 @@ function diagonal(values, {xTitle, yTitle, guides = []}) {
 
 const chartEstimate = {
   id: "estimate",
+  has: () => rows.some(r => r.estimate_us),
   title: "Estimated and measured time",
   about: "What the cost model predicts beside what was measured, for what dispatch chose. Solid: the same; dashed: twice and half.",
   build() {
@@ -211,6 +214,7 @@ const chartEstimate = {
 
 const chartHost = {
   id: "host",
+  has: () => rows.some(r => r.host_us),
   title: "Host time and device time",
   about:
     "Time of a call on the host, nothing waited for, beside the kernels' time. Above the line a stream of such calls is limited by " +
