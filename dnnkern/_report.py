@@ -31,14 +31,13 @@ def main(arguments) -> int:
     out = arguments.out or (None if arguments.compare else PAGE)
     if out is not None:
         page.check_target(out)
-        with progress("making the charts' script"):
-            library = page.vega()
     with progress("reading results"):
         compared = _compared(arguments) if arguments.compare else None
         paths = _paths(arguments.files or [name for name in arguments.compare or () if os.path.isfile(name)])
         rows, files = gather(paths)
         data = page_data(rows, files, compared)
-    size = page.write(out, page.page(data, library)) if out is not None else None
+    with progress("making the page"):
+        size = None if out is None else page.write(out, page.page(data, page.vega()))
     found = families(rows)
     if arguments.json:
         document("report", file=out and str(out), bytes=size, files=data["files"], devices=[

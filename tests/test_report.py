@@ -400,6 +400,43 @@ def test_the_files_of_the_page_are_installed():
     assert {path.name for path in page.HERE.glob("*.js")} == set(page.SCRIPTS)
 
 
+# Machado, Oliveira and Fernandes 2009: linear RGB as it is seen without one of the cones.
+VISIONS = {
+    "all": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(color):
+    part = np.array([int(color[k:k + 2], 16) / 255 for k in (1, 3, 5)])
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    xyz = XYZ @ np.clip(rgb, 0, 1) / [0.9505, 1.0, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("vision", VISIONS)
+def test_colours_stay_apart(theme, vision):
+    """In CIELAB, where 2.3 is what is just noticed; and each has a contrast of 3 with the page."""
+    text = (page.HERE / "core.js").read_text().split(f"\n  {theme}: {{")[1].split("],")[0]
+    named = dict(re.findall(r"(\w+): \"(#\w{6})\"", text))
+    series = re.findall(r"\"(#\w{6})\"", text.split("series")[1])
+    seen = [lab(VISIONS[vision] @ linear(color)) for color in series]
+    apart = {(a, b): np.linalg.norm(seen[a] - seen[b]) for a in range(8) for b in range(a)}
+    assert len(series) == 8 and min(apart.values()) > 15, min(apart, key=apart.get)
+    assert np.linalg.norm(np.subtract(*(lab(VISIONS[vision] @ linear(named[name])) for name in ("good", "bad")))) > 60
+    light = XYZ[1] @ linear(named["page"])
+    for color in (*series, named["good"], named["bad"], named["grey"]):
+        low, high = sorted((light, XYZ[1] @ linear(color)))
+        assert (high + 0.05) / (low + 0.05) > 3, color
+
+
 # ---- in a browser
 
 @pytest.mark.parametrize("width, theme", [(1440, "light"), (390, "dark")])

@@ -260,7 +260,18 @@ const chartAlgorithms = {
         rerender("algorithms");
       },
     });
-    return make("label", {}, "Operation", this.select);
+    const scale = make(
+      "select",
+      {
+        onchange: event => {
+          state.relative = event.target.value === "best";
+          rerender("algorithms");
+        },
+      },
+      make("option", {value: "time"}, "microseconds"),
+      make("option", {value: "best"}, "over the fastest"),
+    );
+    return make("div", {class: "bar"}, make("label", {}, "Operation", this.select), make("label", {}, "Scale", scale));
   },
   build(width) {
     const {text, series, grey} = look(),
@@ -289,23 +300,29 @@ const chartAlgorithms = {
         : algos.indexOf(r.algo) < 7
           ? {color: series[algos.indexOf(r.algo)], shape: SHAPES[algos.indexOf(r.algo)]}
           : {color: grey, shape: "triangle-left"};
+    const relative = state.relative,
+      far = 8; // times the fastest: what is slower is drawn at the edge
+    const place = (r, some) => (relative ? Math.min(far, r.time_us / Math.min(...some.map(o => o.time_us))) : r.time_us);
     const values = shown.flatMap(([, some], y) =>
-      some.map(r => ({k: r.i, x: r.time_us, y, chosen: r.chosen, size: r.peer ? 200 : 60, ...style(r)})),
+      some.map(r => ({k: r.i, x: place(r, some), y, chosen: r.chosen, size: r.peer ? 200 : 60, ...style(r)})),
     );
     const names = shown.map(([problem]) => problem),
       step = width < NARROW ? 42 : 24;
-    const domain = [Math.min(...values.map(v => v.x)) / 1.15, Math.max(...values.map(v => v.x)) * 1.15];
+    const margin = relative ? 1.04 : 1.15;
+    const domain = [Math.min(...values.map(v => v.x)) / margin, Math.max(...values.map(v => v.x)) * margin];
+    const ticks = relative ? [1, 1.1, 1.25, 1.5, 2, 3, 4, 6, far] : powers(...domain, 10).flatMap(p => [p, 2 * p, 5 * p]);
     const x = {
       field: "x",
       type: "quantitative",
-      title: "microseconds",
+      title: relative ? "times the fastest" : "microseconds",
       scale: {type: "log", domain, nice: false},
-      axis: {values: powers(...domain, 10).flatMap(p => [p, 2 * p, 5 * p]), format: "~s", orient: "top", labelOverlap: true},
+      axis: {values: ticks, format: relative ? "~g" : "~s", orient: "top", labelOverlap: true},
     };
     const y = listAxis(names, width, 380);
     return {
       banded: step,
       tip: rowTip(rows),
+      note: relative && values.some(v => v.x === far) ? `What takes ${far} times the fastest or more is drawn at the edge.` : "",
       more: moreButton("algorithms", problems.length, shown.length),
       legend: [
         ...algos.slice(0, 7).map((name, n) => ({name, color: series[n], shape: SHAPES[n]})),

@@ -148,7 +148,8 @@ function fieldsOf(r) {
   ].filter(([, value]) => value);
 }
 
-// ---- colours: Okabe and Ito's, which colour-blind people tell apart, in two brightnesses; every series has a shape of its own too.
+// ---- colours: the first two are Okabe and Ito's. All of a theme stay apart for colour-blind people: tests/test_report.py computes by how
+// much. Every series has a shape of its own too.
 
 const THEMES = {
   light: {
@@ -159,7 +160,7 @@ const THEMES = {
     grey: "#7d858d",
     good: "#0072b2",
     bad: "#d55e00",
-    series: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#6f42c1", "#7d858d"],
+    series: ["#0072b2", "#d55e00", "#08562f", "#b8558c", "#7a450b", "#17a1bd", "#340655", "#4e565b"],
   },
   dark: {
     page: "#0d1117",
@@ -169,7 +170,7 @@ const THEMES = {
     grey: "#9aa0a6",
     good: "#56b4e9",
     bad: "#f0883e",
-    series: ["#56b4e9", "#f0883e", "#2fc79a", "#e59ac4", "#f0e442", "#3f8fd6", "#b39df3", "#9aa0a6"],
+    series: ["#56b4e9", "#f0883e", "#37f29c", "#fbb3cf", "#f9f823", "#45799f", "#a654e9", "#838587"],
   },
 };
 const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"];
