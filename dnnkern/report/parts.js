@@ -21,6 +21,7 @@ function config() {
       labelLimit: 320,
       grid: true,
       labelFontWeight: "normal",
+      labelSeparation: 8,
     },
     axisY: {domain: false, ticks: false, labelPadding: 8},
     text: {color: text, fontSize: 12},
