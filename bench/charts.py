@@ -6,19 +6,10 @@ bytes take longer, of the arithmetic units' where operations do. compile: whole 
 Of a problem counts what `get_algorithm` answered, measured last. One chart is of one device: the one with most rows, or that of --device.
 """
 import collections
-import re
-import statistics
 from pathlib import Path
 
-FAMILIES = {
-    "matrix products": r"matmul|grouped_matmul.*", "convolution": r"(fused_)?conv_.*|im2col|col2im", "attention": r"sdpa_.*|rope_.*",
-    "recurrent networks": r"rnn_.*", "normalisation": r".*norm_(train_)?(fwd|infer|merge)|.*norm_bwd.*|lrn_.*", "softmax": r"softmax_.*",
-    "pooling": r"(max|avg)_pool_.*", "losses": r"(cross_entropy|ctc_loss|nll_loss|mse_loss)_.*",
-    "reductions": r"reduce|argreduce|fused_reduction",
-    "activations, pointwise": r"activation_.*|glu_.*|unary.*|binary|compare|fused_pointwise|(add|scale|set)_tensor|dropout_.*",
-    "optimisers": r".*_step|(clip_)?grad_norm", "embedding": r"embedding_.*",
-    "moves, casts, resampling": r"transpose|resample_.*|grid_sample_.*|affine_grid_.*|cast|concat|(strided_)?slice.*|pad.*|depth_to_space"
-                                r"|space_to_depth|move.*|block_scale_.*|transform.*|layout.*|random_fill"}
+from dnnkern.report.rows import bound, chosen, family, quartiles
+
 # Okabe and Ito's colours, which colour-blind people tell apart; on dark pages their lighter ones.
 THEMES = {"light": dict(page="#ffffff", text="#1f2328", faint="#8c959f", colors=("#0072B2", "#D55E00", "#767676")),
           "dark": dict(page="#0d1117", text="#e6edf3", faint="#6e7681", colors=("#56B4E9", "#E69F00", "#9aa0a6"))}
@@ -29,11 +20,6 @@ WAYS = {"ours": "dnnkern", "inductor": "Inductor", "eager": "PyTorch as it is"}
 SPREAD = "dot: median, bar: middle half of the problems"
 LEGEND = 0.25  # inches
 STEADY = 1.35  # longest turn over shortest: what a busy host adds is not the program's
-
-
-def family(op) -> str | None:
-    """The family of an operation, as in the table of the README; None of an unknown one."""
-    return next((name for name, pattern in FAMILIES.items() if re.fullmatch(pattern, op)), None)
 
 
 def on_device(rows, device=None) -> list:
@@ -49,25 +35,6 @@ def on_device(rows, device=None) -> list:
         raise ValueError(f"charts: no rows{f' of {device!r}' * bool(device)}; there are some of {', '.join(counts) or 'no device'}")
     device = device or counts.most_common(1)[0][0]
     return [r for r in rows if r["machine"]["device"] == device]
-
-
-def chosen(rows) -> list:
-    """Of each problem the row of the algorithm that dispatch chose, of the latest run; ours only, and only those with a time."""
-    found = {}
-    for row in sorted(rows, key=lambda r: r["machine"]["date"]):
-        if row["chosen"] and not row["is_peer"] and row["status"] == "ok":
-            found[row["op"], row["problem"]] = row
-    return list(found.values())
-
-
-def bound(row) -> str:
-    """"memory" if the problem's bytes at the copy rate take longer than its operations at their unit's rate, else "arithmetic"."""
-    return "memory" if row["gbs"] * 1e9 / row["roofs"]["copy"] >= row["roof"] * (1 - 1e-6) else "arithmetic"
-
-
-def quartiles(values) -> tuple:
-    """(first quartile, median, third quartile)"""
-    return tuple(statistics.quantiles(values, n=4, method="inclusive")) if len(values) > 1 else (values[0],) * 3
 
 
 def ratios(rows) -> dict:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from dnnkern.host.compile import versions
+from dnnkern.report.rows import SCHEMA
 
 _QUERY = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu", "driver_version")
 
@@ -45,5 +46,6 @@ def _torch():
 
 def machine(device) -> dict:
     """The record that goes with every result; a "+" behind the commit says that tracked files differed from it."""
-    return {"device": device.name, "arch": device.arch, "sms": device.sms, "clocks": clocks(device.index), "versions": versions(),
-            "torch": _torch(), "commit": _commit(), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    return {"schema": SCHEMA, "device": device.name, "arch": device.arch, "sms": device.sms, "clocks": clocks(device.index),
+            "versions": versions(), "torch": _torch(), "commit": _commit(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}

@@ -8,49 +8,14 @@ the peers, on each problem; the shares what of the copy rate each reaches, by th
 all of results/ unless files are named: see charts.py.
 """
 import argparse
-import json
 import sys
 from pathlib import Path
+
+from dnnkern.report.rows import read, records
 
 from . import charts, table
 
 RESULTS = Path(__file__).parent / "results"
-
-
-# Of a measured algorithm.
-FIELDS = {"machine", "op", "problem", "algo", "config", "status", "time_us", "is_peer", "chosen", "ratio", "roof"}
-
-
-def read(paths) -> list:
-    """Rows of several files; where a problem was measured more than once by an algorithm and configuration on a device, the latest run's
-    counts, and the last of it. Rows of other benches are passed over.
-
-    Raises
-    ------
-    ValueError
-        A line is no JSON object: the file and the line are named.
-    """
-    rows = {}
-    for row in records(paths):
-        if FIELDS <= row.keys():
-            key = row["machine"]["device"], row["op"], row["problem"], row["algo"], row["config"]
-            if key not in rows or rows[key]["machine"].get("date", "") <= row["machine"].get("date", ""):
-                rows[key] = row
-    return list(rows.values())
-
-
-def records(paths):
-    """The JSON objects of several files, of whichever bench."""
-    for path in paths:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line) if line.strip() else {}
-                except ValueError as error:  # bytes that are no text too
-                    raise ValueError(f"{path}:{number}: no line of results: {error}") from None
-                if not isinstance(row, dict):
-                    raise ValueError(f"{path}:{number}: no line of results: {str(row)[:40]}; expected a JSON object")
-                yield row
 
 
 def points(rows) -> list:

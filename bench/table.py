@@ -1,21 +1,9 @@
 """Rows of measurements: tables of them, ratios, regret."""
-import math
-
 from dnnkern import _table
+from dnnkern.report.rows import geomean, regret, timed
 
 HEAD = ("", "algorithm", "configuration", "time µs", "IQR %", "TFLOP/s", "GB/s", "roof %", "x peer", "host µs", "workspace", "notes")
 RIGHT = range(3, len(HEAD) - 1)
-
-
-def geomean(values) -> float | None:
-    """Geometric mean of positive numbers; None of none."""
-    values = [v for v in values if v]
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def timed(rows) -> list:
-    """Rows of ours that have a time, fastest first."""
-    return sorted((r for r in rows if r["time_us"] is not None and not r["is_peer"]), key=lambda r: r["time_us"])
 
 
 def by_problem(rows) -> dict:
@@ -24,14 +12,6 @@ def by_problem(rows) -> dict:
     for row in rows:
         groups.setdefault(f"{row['op']} {row['problem']}" if several else row["problem"], []).append(row)
     return groups
-
-
-def regret(rows) -> float | None:
-    """Of one problem's rows: time of the algorithm that the estimates choose over the best time, 1 where they are right; None if either is
-    missing."""
-    ours = timed(rows)
-    predicted = next((r for r in ours if r["predicted"]), None)
-    return predicted["time_us"] / ours[0]["time_us"] if predicted else None
 
 
 def summary(rows, heuristic=False) -> list[str]:

@@ -13,7 +13,8 @@ from ._words import empty_parser, words_parser
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
             "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
-            "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16"}
+            "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16",
+            "report": "report results.jsonl --out results.html"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
 
 
@@ -186,6 +187,12 @@ def bench(arguments):
     return load().main(arguments.rest) or 0
 
 
+def report(arguments):
+    """Make a page of charts from results, or compare two sets of them."""
+    from ._report import main
+    return main(arguments)
+
+
 def demo(arguments):
     """Train the demo network."""
     from .demo import main
@@ -272,6 +279,11 @@ def make_parser():
     command = add("completion", completion)
     command.description = _completion.HELP
     _completion.add_arguments(command.add_argument)
+    from . import _report
+    command = add("report", report)
+    command.description = _report.HELP
+    _report.add_arguments(command.add_argument)
+    add_outputs(command.add_argument)
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
     with_problem["check"] = add("check", check)

@@ -9,6 +9,7 @@ import pytest
 
 from dnnkern import _bench
 from dnnkern.device import SIMULATED
+from dnnkern.report import rows as results
 
 _bench.load()  # makes the folder bench/ importable, wherever pytest was started
 from bench import charts, report, shapes  # noqa: E402
@@ -35,7 +36,7 @@ def texts(path):
 
 def test_every_operation_has_one_family():
     for op in shapes.operations():
-        assert [name for name, pattern in charts.FAMILIES.items() if re.fullmatch(pattern, op)] == [charts.family(op)], op
+        assert [name for name, pattern in results.FAMILIES.items() if re.fullmatch(pattern, op)] == [charts.family(op)], op
     assert charts.family("nonsense") is None
 
 

@@ -64,7 +64,7 @@ def test_every_command_has_an_example(capsys):
         assert f"Example: python -m dnnkern {words}" in " ".join(got.out.split())
 
 
-@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run", "completion"}))
+@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run", "completion", "report"}))
 def test_examples(command, capsys, cache):
     code, got = run(capsys, EXAMPLES[command])
     expected = {"devices": "2 cores" if os.cpu_count() == 2 else "cores", "list": "blocked", "cache": str(cache), "warm": "are compiled",
@@ -179,6 +179,21 @@ def test_find_warm_and_check_as_json(capsys, cache):
         warmed = json.loads(run(capsys, "warm softmax_fwd 25x100 f32 --json")[1].out)
         check_fields(warmed)
     assert warmed["targets"] == [{"target": "the processor", "problems": 1, "kernels": 1, "cached": 1, "compiled": 0}]
+
+
+def test_report_as_json(capsys, cache):
+    row = {"op": "softmax_fwd", "problem": "25x100 float32", "algo": "block", "config": "", "status": "ok", "is_peer": False,
+           "chosen": True, "ratio": 1.5, "roof": 0.5, "machine": {"device": "A", "date": "2026-01-01"}}
+    for name, time_us in (("a.jsonl", 5.0), ("b.jsonl", 7.5)):
+        pathlib.Path(name).write_text(json.dumps({**row, "time_us": time_us}) + "\n")
+    code, got = run(capsys, "report --compare a.jsonl b.jsonl --json")
+    document = json.loads(got.out)
+    check_fields(document)
+    assert code == 1 and [(r["before_ms"], r["after_ms"], r["change"]) for r in document["compared"]["slower"]] == [(0.005, 0.0075, 0.5)]
+    section = (ROOT / "docs" / "commands.md").read_text().split("\n### report\n")[1].split("\n### ")[0]
+    for name in (*document["compared"], *document["compared"]["slower"][0]):
+        assert re.search(rf"\b{name}\b", section), name
+    assert [f["family"] for f in document["families"]] == ["softmax"] and document["families"][0]["ratio"] == pytest.approx(1.5)
 
 
 def test_what_a_program_prints_is_not_of_the_document(capsys, cache):

@@ -1,0 +1,1 @@
+"""Results of the benches, read, compared and drawn: what ``dnnkern report`` is made of."""
