@@ -69,8 +69,8 @@ def roof_lines(rows) -> list:
 
 
 def programs(rows) -> list:
-    """Of each program the latest row whose turns were steady; where none's were, the one least in our favour; as `PROGRAMS` has them, of the
-    device that has most of them, and the latest."""
+    """Of each program the latest row whose turns were steady; where none's were, the one least in our favour; as `PROGRAMS` has them, of
+    the device that has most of them, and the latest."""
     usable = [r for r in rows if r.get("op") == "compile" and r.get("status") == "ok" and not r.get("mode") and r["problem"] in PROGRAMS
               and all(f"{way}_turns" in r for way in WAYS)]
     devices = collections.defaultdict(list)
