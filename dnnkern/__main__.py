@@ -8,7 +8,7 @@ import warnings
 from ._output import FAILED, add_outputs, document, guarded
 from ._parser import USAGE_ERROR, Parser, program
 from ._table import bytes_text, progress, say, show, silenced, time_text
-from ._words import empty_parser, words_parser
+from ._words import call_of, empty_parser, is_call, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
@@ -69,8 +69,8 @@ def explain(arguments):
     limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
     preferred = dispatch.preference() or DEVICE
     with progress("asking the algorithms"):
-        rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
-        measured = dispatch.measured(arguments.op, problem)
+        rows = dispatch.explain(problem.op, problem, prefer=preferred, **limits)
+        measured = dispatch.measured(problem.op, problem)
     able = [c for c in rows if c.reason is None]
     chosen = next((c for c in able if c.chosen), None)
     if arguments.json:
@@ -95,7 +95,7 @@ def explain(arguments):
            "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
     if _is_simulated() and dispatch.preference() is None and (
-            quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
+            quick := dispatch.get_algorithm(problem.op, problem, **limits).name) != chosen.algo:
         say(f"That is the choice on a GPU. Here, in the simulator, {quick} runs, because it is quick to simulate ({VARIABLE}).")
     return 0
 
@@ -124,7 +124,7 @@ def find(arguments):
         say(f"{problem} has no elements: nothing runs")
         return 0
     with progress("measuring"):
-        perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
+        perfs = dispatch.find_algorithms(problem.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
                                          exclude=arguments.exclude, save=not arguments.no_save)
     code = 0 if any(p.status == "ok" for p in perfs) else FAILED
     if arguments.json:
@@ -221,10 +221,13 @@ def _is_simulated():
 
 
 def _parse_problem(parser, arguments):
-    """Parse the words after `explain OP`, `find OP` or `check OP`, which the family defines; `check` also takes a problem's record."""
-    words, make, from_record = words_parser(parser, arguments.command, arguments.op)
+    """Parse the words after `explain OP`, `find OP` or `check OP`: a call's arguments, a problem's record, or the family's short form."""
     given = {"op": arguments.op, "json": arguments.json, "quiet": arguments.quiet}  # also where they come before the operation
-    if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
+    if is_call(arguments.words):
+        options, make = call_of(arguments.op, arguments.words)
+        return empty_parser(parser, arguments.command, arguments.op).parse_args(options, argparse.Namespace(**given, make=make))
+    words, make, from_record = words_parser(parser, arguments.command, arguments.op)
+    if arguments.words and arguments.words[0].startswith("{"):
         words = empty_parser(parser, arguments.command, arguments.op)
         words.add_argument("record", type=json.loads)
         return words.parse_args(arguments.words, argparse.Namespace(**given, make=lambda words: from_record(words.record)))
@@ -258,8 +261,9 @@ def make_parser():
         add_outputs(with_problem[name].add_argument)
         with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems"
                                         ).completer = _completion.operation_words
-        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: 4096x4096x4096 bf16 tn --bias --activation "
-                                        "gelu").completer = _completion.problem_words
+        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: a call's arguments, a=4096x4096:bf16 "
+                                        "b=4096x4096 activation=gelu, or in short, 4096x4096x4096 bf16 --activation gelu"
+                                        ).completer = _completion.problem_words
     from ._warm import HELP, add_arguments
     command = add("warm", warm)
     command.description = HELP

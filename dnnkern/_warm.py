@@ -7,6 +7,7 @@ from pathlib import Path
 from . import _run
 from ._output import add_outputs, document
 from ._parser import Parser, family_words, program
+from ._words import call_of, is_call
 from ._table import note, progress, say, silenced
 
 HELP = """Compile kernels into the cache, side by side: those of a problem (warm matmul 4096x4096x4096 bf16), of a named set of problems
@@ -95,6 +96,9 @@ def _with_words(arguments, op, words):
     parser.set_defaults(**{name: value for name, value in vars(arguments).items() if name in _OPTIONS})
     if op is None:
         return arguments, None
+    if is_call(words):
+        options, make = call_of(op, words)
+        return parser.parse_args(options), make(None)
     words_of_family, make, _ = family_words(parser, op)
     known, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")])
     if known.set is not None:

@@ -10,10 +10,24 @@ def empty_parser(parser, command, op):
     return Parser(prog=f"{parser.prog} {op}", description=parser.description, parents=[_limits(command)])
 
 
+def is_call(words):
+    """Whether the words after an operation are a call's arguments, ``x=64x32:f32``, instead of the family's short form."""
+    from .call_words import ASSIGNED
+    return any(ASSIGNED.fullmatch(word) for word in words)
+
+
+def call_of(op, words):
+    """(the words that are options of the command, what makes the problem of the call)"""
+    from .call_words import ASSIGNED, problem_of
+    given = [word for word in words if ASSIGNED.fullmatch(word)]
+    return [word for word in words if not ASSIGNED.fullmatch(word)], lambda _: problem_of(op, given)
+
+
 def words_parser(parser, command, op):
     """(the parser of the words after `explain OP` and the like, what makes a problem of its namespace, what makes one of a record)"""
     add_arguments, make, from_record = family_words(parser, op)
     words = empty_parser(parser, command, op)
+    words.epilog = "Or the arguments of the call itself: x=64x32:float32 axis=0. An array is its shape, dtype and, if not packed, strides."
     add_arguments(words)
     return words, make, from_record
 

@@ -42,6 +42,9 @@ class _SketchKind(Kind):
     def device(self, a):
         return 0
 
+    def empty(self, shape, dtype, device, stream):
+        return Sketch(Tensor.packed(shape, dtype), next(_addresses))
+
     def bound(self, problem):
         raise _Described(problem)
 
@@ -84,7 +87,7 @@ def problem(op, /, **arguments):
     >>> [c.chosen for c in dnnkern.dispatch.explain(problem.op, problem)][:2]
     [True, False]
     """
-    function = _function(op)
+    function = function_of(op)
     _check_names(op, arguments, inspect.signature(function).parameters)
     drawn = {}
     given = {name: _sketched(op, name, value, drawn) for name, value in arguments.items()}
@@ -108,7 +111,8 @@ def _functions():
     return frozenset(name for name, module in _NAMES.items() if module in families and name[0].islower())
 
 
-def _function(op):
+def function_of(op):
+    """The public function of this name, if it has problems; ValueError otherwise."""
     from . import _NAMES
     if not isinstance(op, str) or op not in _functions():
         known = _functions()
@@ -138,6 +142,8 @@ def _sketched(op, name, value, drawn, depth=2):
             return Sketch(Tensor.packed(shape, dtype_name(dtype)), next(_addresses))
         except (TypeError, ValueError) as error:
             raise type(error)(f"problem: {op}: {name}: {error}") from None
+    if isinstance(value, Tensor):
+        return Sketch(value, next(_addresses) + value.alignment % 16)
     if isinstance(value, str) and "x" in value and _SIZES.fullmatch(value):
         raise TypeError(f"problem: {op}: {name} is {value!r}; expected the dtype too: ({value!r}, 'float32')")
     if type(value) in (list, tuple) and depth:

@@ -6,8 +6,11 @@ arrays of indices out of range, before anything is launched; ``unwritten`` resul
 that overflow in the simulator (its `config` looks for the word). A list of them, separated by commas, is possible. All wait for the device
 at every call.
 """
+import functools
+import inspect
 import json
 import sys
+import threading
 
 import numpy as np
 
@@ -74,8 +77,33 @@ def check_outputs(bound, results, stream):
             raise CheckFailed(f"{bound.problem}: output {k} holds {bad} values that are not finite; {command}")
 
 
+_calls = threading.local()  # `now`: of the public functions that run, (name, signature, positional arguments, keywords)
+
+
+def repeatable(function):
+    """The public function, whose calls `repro` can write: wrapped only where something is checked."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, **keywords):
+        before, _calls.now = getattr(_calls, "now", None), (function.__name__, signature, args, keywords)
+        try:
+            return function(*args, **keywords)
+        finally:
+            _calls.now = before
+    return call
+
+
 def repro(problem, algorithm) -> str:
-    """The command that repeats a problem on random inputs."""
+    """The command that repeats a problem on random inputs: the call of a public function, or, where there is none, the problem's record."""
     import shlex
-    record = json.dumps(problem_record(problem), separators=(",", ":"))
-    return f"python -m dnnkern check {problem.op} {shlex.quote(record)} --algo {algorithm.name}"
+    try:
+        function, signature, args, keywords = _calls.now
+        from ..call_words import problem_of, words_of
+        given = signature.bind(*args, **keywords).arguments
+        words = words_of(function, given | given.pop("parameters", {}))
+        if problem_of(function, words) != problem:
+            raise ValueError("another problem")
+    except (AttributeError, TypeError, ValueError):  # a graph's, or one that has no words
+        function, words = problem.op, [json.dumps(problem_record(problem), separators=(",", ":"))]
+    return f"python -m dnnkern check {function} {shlex.join(words)} --algo {algorithm.name}"

@@ -14,7 +14,7 @@ from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorith
 from ..dispatch import bound as noted
 from ..preference import RECORDING, USED, of_context, value_of
 from .arrays import KIND_OF_TYPE, kind_of
-from .check import CHECKS
+from .check import CHECKS, repeatable
 from .device import device as device_of
 from .device import on_device
 from .executable import make_executable
@@ -43,7 +43,7 @@ def public(function):
     signature = inspect.signature(function)
     *given, last = signature.parameters.values()
     function.__signature__ = signature.replace(parameters=[*given, *_KEYWORDS, *([] if last.name == "choice" else [last])])
-    return function
+    return repeatable(function) if CHECKS else function
 
 
 def choice_key(function, choice):
