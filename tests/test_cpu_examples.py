@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from test_examples import ENVIRONMENT, PAGES, ROOT, RUN, SAYS, SIZES, readme_programs
+from test_examples import ENVIRONMENT, PAGES, ROOT, RUN, SAYS, SIMULATES, SIZES, need, readme_programs
 
 # What only the simulator has, or what a Hopper GPU would choose.
 OTHERS = {"docs/device.md", "docs/matmul.md", "docs/index.md"}
@@ -15,10 +15,9 @@ def _run(*words):
                           env={**ENVIRONMENT, "DNNKERN_DEVICE": "cpu"})
 
 
-@pytest.mark.parametrize("name", ["matmul.py", "own_algorithm.py", "tensor_core_gemm.py", *SIZES])
+@pytest.mark.parametrize("name", sorted(set(SAYS) - set(SIMULATES)))
 def test_example(name):
-    if name in SIZES:
-        pytest.importorskip("torch")
+    need(name)
     done = _run(*RUN.get(name, ()), f"examples/{name}", *SIZES.get(name, ()))
     assert done.returncode == 0, done.stderr
     assert re.search(SAYS[name].replace("simulator", "cpu"), done.stdout), done.stdout
