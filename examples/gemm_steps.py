@@ -441,17 +441,20 @@ def dispatch_can(name, arrays):
 
 
 def draw(told, path):
-    """Bars of the steps, a line for cuBLAS."""
+    """A point for each step, a line for cuBLAS."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
     rates = {name: rate for name, rate in told["tflops"].items() if name != "cuBLAS"}
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    bars = axes.bar([name.replace("_", "\n", 1).replace("_", " ") for name in rates], list(rates.values()), color="#4c72b0")
-    axes.bar_label(bars, fmt="%.3g")
+    axes.plot([name.replace("_", "\n", 1).replace("_", " ") for name in rates], list(rates.values()), "o", color="#4c72b0", markersize=9)
+    for at, rate in enumerate(rates.values()):
+        axes.annotate(f"{rate:.3g}", (at, rate), xytext=(0, -18), textcoords="offset points", ha="center")
     if "cuBLAS" in told["tflops"]:
         axes.axhline(told["tflops"]["cuBLAS"], color="#555555", linestyle="--", label=f"cuBLAS: {told['tflops']['cuBLAS']:.3g}")
         axes.legend(loc="upper left")
+    axes.margins(y=0.15)
+    axes.grid(axis="y", color="#dddddd")
     axes.set(yscale="log", ylabel="TFLOP/s", title=f"{'x'.join(map(str, told['sizes']))} bfloat16 on {told['device']}")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
@@ -464,7 +467,9 @@ if options.read:
         told = json.load(file)
 elif DEVICE == "cuda":
     from dnnkern.host.device import device
-    told = {"device": device(0).name, "sizes": list(options.sizes), "tflops": measure(*options.sizes)}
+    from dnnkern.host.versions import installed, versions
+    told = {"device": device(0).name, "sizes": list(options.sizes), "tflops": measure(*options.sizes),
+            "versions": {**versions(), "torch": installed("torch")}}
     for name, rate in told["tflops"].items():
         beside = f", {rate / told['tflops']['cuBLAS']:.3f} of cuBLAS" if "cuBLAS" in told["tflops"] else ""
         print(f"{name:20} {rate:8.3f} TFLOP/s{beside}")
