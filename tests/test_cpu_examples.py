@@ -20,7 +20,10 @@ def test_example(name):
     need(name)
     done = _run(*RUN.get(name, ()), f"examples/{name}", *SIZES.get(name, ()))
     assert done.returncode == 0, done.stderr
-    assert re.search(SAYS[name].replace("simulator", "cpu"), done.stdout), done.stdout
+    said = SAYS[name].replace("simulator", "cpu")
+    if name == "own_algorithm.py":  # the processor asks no estimates: another one is chosen
+        said = said.replace(r"  \* warp_dot", r"(.|\n)*    warp_dot")
+    assert re.search(said, done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("place", range(2))

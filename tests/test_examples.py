@@ -45,7 +45,8 @@ SAYS = {
     "graph_convolution.py": r"^\(2, 3, 6, 5\) torch.float16, channels last: True, largest error over largest value: "
                             r"\d\.\de-04\n$",
     "graph_fused.py": r"^graph layer: 1 step(.|\n)* product \+ sum \+ gelu \+ layer +matmul(.|\n)*float64 by \de-0[5-9] at most\n$",
-    "own_algorithm.py": rf"naive algorithm: {ERROR}\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
+    "own_algorithm.py": rf"naive algorithm: {ERROR}\n\nmatmul 1x48x512.*\n  \* warp_dot +predicted(.|\n)*"
+                        r"\nmatmul 512x512x512.*\n  \* (?!warp_dot)(.|\n)*warp_dot +operands and output are bfloat16",
     "char_lstm.py": r"^857 characters, an alphabet of 45\nstep 1: loss 3\.8\d\d\nstep 40: loss ([01]|2\.[0-4])\.?\d*\nBeautiful is"
                     r"(.|\n)*loss 3\.8\d\d \(of guessing: 3\.807\) -> ([01]|2\.[0-4])\.?\d* after 40 steps\n$",
     "gpt.py": r"^step 1: loss 5\.\d+\nstep 20: loss [012]\.\d+\n'Beautiful is.*'\n'Although pra.*'\n.* went back to PyTorch: none\n"
