@@ -13,7 +13,7 @@
 # %%
 import os
 
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # even with a GPU: there a kernel is machine code
+os.environ.update(DNNKERN_DEVICE="simulator", NUMBA_ENABLE_CUDASIM="1")  # even with a GPU: there a kernel is machine code
 
 import numpy as np
 

@@ -10,7 +10,7 @@
 # %%
 import os
 
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # even with a GPU: only the simulator finds races
+os.environ.update(DNNKERN_DEVICE="simulator", NUMBA_ENABLE_CUDASIM="1")  # even with a GPU: only the simulator finds races
 
 import numpy as np
 

@@ -205,7 +205,8 @@ def test_readme_shows_what_there_is():
     assert set(re.findall(r"^    make (\S+)", text, re.M)) <= set(targets)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md", *PAGES,
+                                  *sorted(f"examples/{name}" for name in SAYS)])
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```|<!--.*?-->", "", (ROOT / page).read_text(), flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
