@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 import dnnkern
-from dnnkern.device import cuda
+from dnnkern.device import SIMULATED, cuda
 
 with contextlib.redirect_stdout(io.StringIO()) as printed:  # the module prints its text
     import this  # noqa: F401
@@ -24,7 +24,8 @@ alphabet = sorted(set(text))
 codes = np.array([alphabet.index(c) for c in text], np.int32)
 
 STEPS = int(sys.argv[1]) if len(sys.argv) == 2 and sys.argv[1].isdigit() else 200
-T, N, V, E, H = 32, 16, len(alphabet), 32, 96  # characters and sequences of a batch, alphabet, embedding, LSTM units
+V = len(alphabet)
+T, N, E, H, NEW = (5, 2, 6, 8, 4) if SIMULATED else (32, 16, 32, 96, 120)  # characters and sequences of a batch, embedding, LSTM units
 print(f"{len(text)} characters, an alphabet of {V}")
 
 # %% [markdown]
@@ -71,13 +72,34 @@ def loss_and_gradients(inputs, targets):
     return loss, [dnnkern.embedding_bwd(dx, inputs, V), dweights, dw, db]
 
 
+def batch():
+    """Characters, and the characters after them, of N windows of the text."""
+    windows = np.stack([codes[s:s + T + 1] for s in rng.integers(0, len(codes) - T, N)], axis=1)  # (T + 1, N)
+    return cuda.to_device(np.ascontiguousarray(windows[:-1])), cuda.to_device(windows[1:].reshape(-1).copy())
+
+
 one = cuda.to_device(np.ones((), np.float32))
+
+# %% [markdown]
+# Is it the gradient? Along its own direction the loss rises by the gradient's norm for each unit of length.
+
+# %%
+inputs, targets = batch()
+start, grads = [p.copy_to_host() for p in params], [g.copy_to_host() for g in loss_and_gradients(inputs, targets)[1]]
+norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in grads))
+beside = []
+for length in (0.02, -0.02):
+    for p, s, g in zip(params, start, grads):
+        p.copy_to_device(s + np.float32(length / norm) * g)
+    beside.append(float(loss_and_gradients(inputs, targets)[0].copy_to_host()))
+for p, s in zip(params, start):
+    p.copy_to_device(s)
+print(f"the gradient's norm is {norm:.4f}, by differences of the loss {(beside[0] - beside[1]) / 0.04:.4f}")
+
+# %%
 losses = []
 for step in range(1, STEPS + 1):
-    starts = rng.integers(0, len(codes) - T, N)
-    windows = np.stack([codes[s:s + T + 1] for s in starts], axis=1)  # (T + 1, N)
-    inputs, targets = cuda.to_device(np.ascontiguousarray(windows[:-1])), cuda.to_device(windows[1:].reshape(-1).copy())
-    loss, grads = loss_and_gradients(inputs, targets)
+    loss, grads = loss_and_gradients(*batch())
     dnnkern.adam_step(params, grads, *moments, lr=6e-3, step=step)
     if step == 1 or step % 50 == 0 or step == STEPS:
         losses.append(float(loss.copy_to_host()))
@@ -92,7 +114,7 @@ for step in range(1, STEPS + 1):
 table, weights, w, b = params
 h = c = None
 written = "Beautiful is"
-for k in range(120):
+for k in range(NEW):
     for character in written if k == 0 else written[-1]:
         x = dnnkern.embedding_fwd(table, cuda.to_device(np.array([[alphabet.index(character)]], np.int32)))
         y, h, c, _ = dnnkern.rnn_fwd(spec, x, h, c, weights)

@@ -16,7 +16,7 @@ import sys
 import torch
 
 import dnnkern.torch
-from dnnkern.device import DEVICE
+from dnnkern.device import DEVICE, SIMULATED
 from dnnkern.torch import functional as F
 
 with contextlib.redirect_stdout(io.StringIO()) as printed:  # the module prints its text
@@ -25,7 +25,9 @@ text = printed.getvalue()
 alphabet = sorted(set(text))
 
 STEPS = int(sys.argv[1]) if len(sys.argv) == 2 and sys.argv[1].isdigit() else 120
-V, C, HEADS, D, BLOCKS, B, T = len(alphabet), 64, 4, 16, 2, 8, 32  # alphabet, channels, heads of D, blocks, sequences of T characters
+V = len(alphabet)
+HEADS, D, BLOCKS, B, T, NEW = (2, 8, 1, 1, 6, 5) if SIMULATED else (4, 16, 2, 8, 32, 48)  # heads of D, blocks, sequences of T characters
+C = HEADS * D  # channels
 device = "cuda" if DEVICE == "cuda" else "cpu"
 torch.manual_seed(0)
 codes = torch.tensor([alphabet.index(c) for c in text], device=device)
@@ -102,7 +104,7 @@ for step in range(1, STEPS + 1):
 # ```
 
 # %%
-PAGE, NEW = 8, 48
+PAGE = 8
 tokens = torch.tensor([[alphabet.index(c) for c in prompt] for prompt in ("Beautiful is", "Although pra")], device=device)
 pages = -(-(tokens.shape[1] + NEW) // PAGE)
 page_table = torch.randperm(2 * pages, device=device).int().reshape(2, pages)
