@@ -69,6 +69,26 @@ def test_readme_commands(tmp_path):
             assert "--report" not in words or "addmm" in done.stderr and "2 calls of 2 operators ran on its kernels" in done.stderr
 
 
+def test_readme_variables(tmp_path):
+    """What README.md sets for a run of a program does what it says: on a program whose product has an infinite element."""
+    pytest.importorskip("torch")
+    given = re.findall(r"`(DNNKERN_\w+)=(\w+) python -m dnnkern run train\.py`", (ROOT / "README.md").read_text())
+    assert sorted(given) == [("DNNKERN_CHECK", "nan"), ("DNNKERN_LOG", "dispatch")]
+    program = tmp_path / "train.py"
+    program.write_text("import torch\na = torch.eye(3)\na[1, 2] = 2e38\nprint((a @ a).isinf().sum().item())\n")
+    said = {}
+    for name, value in given:
+        done = subprocess.run([sys.executable, "-m", "dnnkern", "run", str(program)], capture_output=True, text=True, cwd=ROOT, timeout=120,
+                              env={**ENVIRONMENT, "DNNKERN_DEVICE": "cpu", name: value})
+        said[name] = done
+    assert said["DNNKERN_LOG"].returncode == 0 and said["DNNKERN_LOG"].stdout == "1\n"
+    found = said["DNNKERN_LOG"].stderr
+    assert re.search(r"^dnnkern\.dispatch: matmul 3x3x3 float32 nn -> matmul/naive \(predicted [\d.]+ ms\)$", found, re.M)
+    found = said["DNNKERN_CHECK"].stderr
+    assert said["DNNKERN_CHECK"].returncode == 1 and "matmul 3x3x3 float32 nn: 1 of 9 values of output 0 are not finite" in found
+    assert "the first at (1, 2): inf" in found and re.search(r"python -m dnnkern check matmul '{.*}' --algo naive", found)
+
+
 @pytest.mark.parametrize("path", sorted({*PAGES} - OTHERS))
 def test_examples_in_docs(path):
     for name in ("torch", "jax", "transformers"):
