@@ -38,7 +38,8 @@ SAYS = {
     "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(  thread .* at examples/race.py:.*\n){2}"
                r"(in kernel .*\n)?\n"  # 3.10 has no exception notes
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",
-    "debug_kernel.py": r"^row 1 is 0\.000, expected -6\.998\n> .*debug_kernel\.py\(\d+\)row_max_stopped\(\)\n-> best = max\(.*\n"
+    "debug_kernel.py": r"^row 1 is 0\.000, expected -6\.998\n> .*debug_kernel\.py\(\d+\)row_max_stopped\(\)\n"
+                       r"-> (best = max\(.*|breakpoint\(\))\n"  # which from Python 3.13 on
                        r"\(Pdb\) \(1, 39, 7\)\n\(Pdb\) \(0\.0, -6\.9976\d+\)\n\(Pdb\) fixed: largest error 0\.0\n$",
     "reproduce_nan.py": r"found: matmul 8x64x64 float16 nn \+ relu: output 0 holds 4 values that are not finite\n"
                         r"command: python -m dnnkern check matmul '{.*}' --algo \w+\n(.*\n)*1 ran, .* All are correct\.\n"
