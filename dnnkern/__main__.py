@@ -91,7 +91,11 @@ def explain(arguments):
     if chosen is None:
         say("\nNo algorithm can run within these limits.")
         return FAILED
-    why = {"predicted": f"the lowest predicted time; nothing has been measured ({program()} find {arguments.op} ...)",
+    from .host.processor import CALLS
+    lowest = "the lowest predicted time"
+    if chosen.why == "predicted" and any(c.time_ms < chosen.time_ms for c in able):  # on the processor
+        lowest += f" where a {CALLS}th of the time to compile is added"
+    why = {"predicted": f"{lowest}; nothing has been measured ({program()} find {arguments.op} ...)",
            "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
     if _is_simulated() and dispatch.preference() is None and (

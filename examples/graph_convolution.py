@@ -1,7 +1,11 @@
-"""A convolution of half-precision, channels-last images as a graph that is called with arrays.
+# %% [markdown]
+# # A graph that is called with arrays
+#
+# A convolution of half-precision, channels-last images, as cuDNN's Python package has it.
+#
+#     python examples/graph_convolution.py [n c h w k]
 
-    python examples/graph_convolution.py [n c h w k]
-"""
+# %%
 import sys
 
 import torch
@@ -28,4 +32,4 @@ def main(n=8, c=64, h=56, w=56, k=32):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(int(word) for word in sys.argv[1:] if word.isdigit()))

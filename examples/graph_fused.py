@@ -1,7 +1,12 @@
-"""A layer of a network as one kernel: product, bias, GELU and a residual, with the sum before GELU kept for the backward pass.
+# %% [markdown]
+# # A graph that is one kernel
+#
+# A layer of a network: product, bias, GELU and a residual, with the sum before GELU kept for the backward pass. `explain` shows what
+# became of each node, what other cuts would move, and their predicted times.
+#
+#     python examples/graph_fused.py
 
-    python examples/graph_fused.py
-"""
+# %%
 import numpy as np
 
 import dnnkern.graph as cudnn
@@ -20,6 +25,7 @@ y = graph.add(graph.gelu(before, name="gelu"), residual, name="layer").set_outpu
 graph.build([cudnn.heur_mode.A])
 print(graph.explain())
 
+# %%
 sent = {t: cuda.to_device(x) for t, x in ((a, A), (b, B), (bias, BIAS), (residual, RESIDUAL))}
 results = {t: cuda.to_device(np.empty((1, M, N), np.float32)) for t in (before, y)}
 workspace = cuda.to_device(np.empty(max(graph.get_workspace_size(), 1), np.uint8))

@@ -1,7 +1,11 @@
-"""A matrix product and a bias as a graph, with the names of cuDNN's Python package: the first program of its introduction.
+# %% [markdown]
+# # A graph: a product and a bias
+#
+# With the names of cuDNN's Python package: the first program of its introduction.
+#
+#     python examples/graph_matmul_bias.py [m n k]
 
-    python examples/graph_matmul_bias.py [m n k]
-"""
+# %%
 import sys
 
 import torch
@@ -32,4 +36,4 @@ def main(m=1024, n=1024, k=512):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(int(word) for word in sys.argv[1:] if word.isdigit()))

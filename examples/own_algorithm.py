@@ -1,10 +1,13 @@
-"""Your own algorithm for an operation of the library: registered at run time, it competes with the others.
+# %% [markdown]
+# # Your own algorithm for an operation
+#
+# Registered at run time, it competes with the library's. The idea: y = x @ w.T for few rows of x (one decoding step of a language model),
+# one warp per element of y. Its lanes read x and w, both contiguous along k, 128 bytes at a time, and the warp adds its 32 partial sums by
+# shuffles. With one row of x, w is read once.
+#
+#     python examples/own_algorithm.py
 
-The idea: y = x @ w.T for few rows of x (one decoding step of a language model), one warp per element of y. Its lanes read x and w, both
-contiguous along k, 128 bytes at a time, and the warp adds its 32 partial sums by shuffles. With one row of x, w is read once.
-
-    python examples/own_algorithm.py
-"""
+# %%
 import functools
 
 import numpy as np
@@ -21,6 +24,12 @@ WARPS = 4
 THREADS = 32 * WARPS
 
 
+# %% [markdown]
+# ## What dispatch asks
+#
+# `supports` is about correctness, `estimate` about speed, and `workspace` about memory.
+
+# %%
 def supports(problem):
     """The first reason why not. About correctness only, never speed."""
     if problem.a.dtype != "float32" or problem.y.dtype != "float32":
@@ -46,6 +55,12 @@ def estimate(problem, device, config):
     return 3e-6 + max(traffic, latency)
 
 
+# %% [markdown]
+# ## The kernel
+#
+# It ends with the library's epilogue, so that it takes every factor, bias, addend and activation that the operation has.
+
+# %%
 @functools.cache
 def kernel(spec):
     """y[m, n] = epilogue(sum_k x[m, k] * w[n, k])."""
@@ -67,6 +82,12 @@ def kernel(spec):
     return warp_dot
 
 
+# %% [markdown]
+# ## The launch
+#
+# An argument is a number of the problem, or the name of an array of the call.
+
+# %%
 def build(problem, device, config):
     """One launch, one warp per element of y."""
     sizes = problem.m, problem.n, problem.k, problem.a_strides[0], problem.b_strides[1], *problem.y_strides
@@ -77,26 +98,28 @@ def build(problem, device, config):
 
 ALGORITHM = dispatch.Algorithm(op="matmul", name="warp_dot", supports=supports, workspace=workspace, estimate=estimate, build=build)
 
+# %% [markdown]
+# ## A call, and the competition
+#
+# `algo=` forces it. In `explain` it stands beside the others: it wins for one row, loses for many, and refuses bfloat16. These are the
+# estimates for a GPU, in the simulator for an H200. The processor predicts its own times, from operations and bytes, and asks no
+# `estimate`: there the simplest algorithm wins.
 
-def main():
-    dispatch.register(ALGORITHM)
-    try:
-        rng = np.random.default_rng(0)
-        x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 512), (48, 512), (48,)))
-        x, w, b = (cuda.to_device(a) for a in (x, w, b))
-        y = dnnkern.matmul(x, w, transpose_b=True, bias=b, activation="gelu", algo="warp_dot").copy_to_host()
-        reference = dnnkern.matmul(x, w, transpose_b=True, bias=b, activation="gelu", algo="naive").copy_to_host()
-        print(f"largest difference from the naive algorithm: {np.abs(y - reference).max():.1e}")
+# %%
+dispatch.register(ALGORITHM)
+rng = np.random.default_rng(0)
+x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 512), (48, 512), (48,)))
+x, w, b = (cuda.to_device(a) for a in (x, w, b))
+y = dnnkern.matmul(x, w, transpose_b=True, bias=b, activation="gelu", algo="warp_dot").copy_to_host()
+reference = dnnkern.matmul(x, w, transpose_b=True, bias=b, activation="gelu", algo="naive").copy_to_host()
+print(f"largest difference from the naive algorithm: {np.abs(y - reference).max():.1e}")
 
-        for m, n, dtype, more in ((1, 48, "float32", {"bias": ("48", "float32"), "activation": "gelu"}), (512, 512, "float32", {}),
-                                  (1, 48, "bfloat16", {})):
-            problem = dnnkern.problem("matmul", a=((m, 512), dtype), b=((n, 512), dtype), transpose_b=True, **more)
-            print(f"\n{problem}")
-            for c in dispatch.explain("matmul", problem, prefer="device"):  # as on a GPU, also in the simulator
-                print(f"  {'*' if c.chosen else ' '} {c.algo:10}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
-    finally:
-        dispatch.unregister(ALGORITHM)
+for m, n, dtype, more in ((1, 48, "float32", {"bias": ("48", "float32"), "activation": "gelu"}), (512, 512, "float32", {}),
+                          (1, 48, "bfloat16", {})):
+    problem = dnnkern.problem("matmul", a=((m, 512), dtype), b=((n, 512), dtype), transpose_b=True, **more)
+    print(f"\n{problem}")
+    for c in dispatch.explain("matmul", problem, prefer="device"):  # as on a GPU, also in the simulator
+        print(f"  {'*' if c.chosen else ' '} {c.algo:14}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
 
-
-if __name__ == "__main__":
-    main()
+# %%
+dispatch.unregister(ALGORITHM)

@@ -1,13 +1,16 @@
-"""Your own kernel in the simulator, with a bug that a GPU would hide.
+# %% [markdown]
+# # A race found
+#
+# Your own kernel in the simulator, with a bug that a GPU would hide. The kernel adds 256 numbers per block in shared memory. Every round
+# halves the number of active threads, with a barrier in between. Without that `syncthreads` the sum is right on many GPUs. The simulator
+# reports the missing barrier even if the result happened to be right.
+#
+#     python examples/race.py
 
-The kernel adds 256 numbers per block in shared memory. Every round halves the number of active threads, with a barrier in between. Without
-that `syncthreads` the sum is right on many GPUs. The simulator reports the missing barrier even if the result happened to be right.
-
-    python examples/race.py
-"""
+# %%
 import os
 
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # even with a GPU: only the simulator finds races
+os.environ.update(DNNKERN_DEVICE="simulator", NUMBA_ENABLE_CUDASIM="1")  # even with a GPU: only the simulator finds races
 
 import numpy as np
 
@@ -32,6 +35,19 @@ def block_sum_racy(x, y):
         y[cuda.blockIdx.x] = s[0]
 
 
+x, y = np.arange(4 * N, dtype=np.float32), np.zeros(4, np.float32)
+try:
+    block_sum_racy.simulate(4, N, [Pointer(x), Pointer(y)])
+except Race as race:
+    print(f"Race: {race}\n")
+else:
+    raise SystemExit("the race was not found")
+
+
+# %% [markdown]
+# The message names both threads, the line of each, and what is missing. With the barrier in the loop:
+
+# %%
 @jit(launch_bounds=N)
 def block_sum(x, y):
     s = cuda.shared.array(N, f32)
@@ -48,17 +64,5 @@ def block_sum(x, y):
         y[cuda.blockIdx.x] = s[0]
 
 
-def main():
-    x, y = np.arange(4 * N, dtype=np.float32), np.zeros(4, np.float32)
-    try:
-        block_sum_racy.simulate(4, N, [Pointer(x), Pointer(y)])
-    except Race as race:
-        print(f"Race: {race}\n")
-    else:
-        raise SystemExit("the race was not found")
-    block_sum.simulate(4, N, [Pointer(x), Pointer(y)])
-    print("with the barrier:", y, "expected:", x.reshape(4, N).sum(axis=1))
-
-
-if __name__ == "__main__":
-    main()
+block_sum.simulate(4, N, [Pointer(x), Pointer(y)])
+print("with the barrier:", y, "expected:", x.reshape(4, N).sum(axis=1))

@@ -1,14 +1,18 @@
-"""A GEMM on Hopper's tensor cores, written with `dnnkern.device` alone: y = a @ b.T of bfloat16 matrices.
+# %% [markdown]
+# # A GEMM on Hopper's tensor cores
+#
+# Written with `dnnkern.device` alone: y = a @ b.T of bfloat16 matrices.
+#
+#     a [M, K], b [N, K]  -- TMA -->  ring of stages  -- wgmma -->  registers  -- stmatrix -->  shared memory  -- TMA -->  y [M, N]
+#
+# A block computes a BM x BN tile of y. One thread of its first warpgroup is the producer: it fills the stages of the ring, BK columns of a
+# and of b each. The other two warpgroups are consumers: each multiplies 64 rows, straight from shared memory. A stage has two mbarriers:
+# `full`, its bytes have landed, and `empty`, both consumers have read it. Extents need not be multiples of the tile: TMA reads zeros
+# outside a matrix and writes nothing there. Rows must begin at multiples of 16 bytes, so N and K are multiples of 8.
+#
+#     python examples/tensor_core_gemm.py
 
-    a [M, K], b [N, K]  -- TMA -->  ring of stages  -- wgmma -->  registers  -- stmatrix -->  shared memory  -- TMA -->  y [M, N]
-
-A block computes a BM x BN tile of y. One thread of its first warpgroup is the producer: it fills the stages of the ring, BK columns of a
-and of b each. The other two warpgroups are consumers: each multiplies 64 rows, straight from shared memory. A stage has two mbarriers:
-`full`, its bytes have landed, and `empty`, both consumers have read it. Extents need not be multiples of the tile: TMA reads zeros outside
-a matrix and writes nothing there. Rows must begin at multiples of 16 bytes, so N and K are multiples of 8.
-
-    python examples/tensor_core_gemm.py
-"""
+# %%
 import numpy as np
 from ml_dtypes import bfloat16
 

@@ -72,6 +72,18 @@ def test_examples(command, capsys, cache):
     assert code == 0 and got.err == "" and expected in got.out
 
 
+def test_explain_tells_of_the_time_to_compile(capsys, cache):
+    """On the processor a choice counts a share of it, and another algorithm may have the lowest predicted time."""
+    code, got = run(capsys, "explain conv_fwd 1x3x224x224 k64 3x3 p1 f32 --json")
+    told = json.loads(got.out)
+    times = {a["name"]: a["predicted_ms"] for a in told["algorithms"] if a["reason"] is None}
+    assert told["why"] == "predicted" and times[told["chosen"]] > min(times.values()), "choose another problem for this test"
+    code, got = run(capsys, "explain conv_fwd 1x3x224x224 k64 3x3 p1 f32")
+    assert code == 0 and "* what a call runs: the lowest predicted time where a 300th of the time to compile is added;" in got.out
+    code, got = run(capsys, "explain matmul 4096x4096x4096 f32")
+    assert code == 0 and "* what a call runs: the lowest predicted time; nothing has been measured" in got.out
+
+
 def test_the_example_of_run(cache):
     pytest.importorskip("torch")
     (cache.parent / "train.py").write_text("import torch\na = torch.eye(3, device='cuda') * 2\nprint((a @ a).diagonal().tolist())\n")
