@@ -66,8 +66,8 @@ def problem_of(function, words):
     >>> print(problem_of("conv_fwd", ["x=64x64x56x56:bf16", "w=64x64x3x3", "padding=1", "activation=relu"]))
     conv_fwd 64x64x56x56 k64 3x3 s1 p1 bfloat16 NCHW + relu
     >>> found = problem_of("matmul", ["a=8x4:f32:1x8", "b=4x6:f32", "c=8x6:f32", "out=c"])
-    >>> found.a_strides, found.aliases
-    ((1, 8), frozenset({'c'}))
+    >>> found.a_strides, found.in_place
+    ((1, 8), True)
     """
     arguments, reader = {}, _Reader(function)
     for word in words:
@@ -111,7 +111,7 @@ class _Reader:
         return values, several
 
     def _takes(self, text):
-        """Whether this is what comes next, of which the reader is behind then; "" is the end."""
+        """Whether this is what comes next, which the reader passes; "" is the end."""
         if not text:
             return self.at == len(self.text)
         if not self.text.startswith(text, self.at):
@@ -216,16 +216,16 @@ def words_of(function, arguments) -> list:
     >>> words_of("softmax_fwd", {"x": x.T, "axis": 0, "log": False, "out": None})
     ['x=3x2:float32:1x3', 'axis=0']
     """
-    parameters, words, seen = inspect.signature(function_of(function)).parameters, [], {}
+    parameters, words, written = inspect.signature(function_of(function)).parameters, [], {}
     for name, value in arguments.items():
         if name in ("workspace", "stream", *_choice()) or _is_default(value, parameters.get(name)):
             continue
-        word = seen.get(_address(value)) if name == "out" else None
+        word = written.get(_address(value)) if name == "out" else None
         if word is None:
             word = _text(value)
             if isinstance(value, tuple):
                 word = word[1:-1]
-            seen[_address(value)] = name
+            written[_address(value)] = name
         words.append(f"{name}={word}")
     return words
 

@@ -7,6 +7,7 @@ that overflow in the simulator (its `config` looks for the word). A list of them
 at every call.
 """
 import functools
+import importlib
 import inspect
 import json
 import sys
@@ -99,10 +100,10 @@ def repro(problem, algorithm) -> str:
     import shlex
     try:
         function, signature, args, keywords = _calls.now
-        from ..call_words import problem_of, words_of
+        spoken = importlib.import_module("dnnkern.call_words")  # which imports the operations, as these import this
         given = signature.bind(*args, **keywords).arguments
-        words = words_of(function, given | given.pop("parameters", {}))
-        if problem_of(function, words) != problem:
+        words = spoken.words_of(function, given | given.pop("parameters", {}))
+        if spoken.problem_of(function, words) != problem:
             raise ValueError("another problem")
     except (AttributeError, TypeError, ValueError):  # a graph's, or one that has no words
         function, words = problem.op, [json.dumps(problem_record(problem), separators=(",", ":"))]
