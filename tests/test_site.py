@@ -1,0 +1,171 @@
+"""The documentation site: its reference has every public name, its links lead somewhere, Python blocks of its pages run."""
+import importlib
+import importlib.util
+import inspect
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from dnnkern.device import SIMULATED
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".ci" / "docs"))
+import site_check  # noqa: E402
+import site_names  # noqa: E402
+
+PUBLIC = site_names.public()
+NEEDS = {"dnnkern.torch": "torch", "dnnkern.graph.experimental": "torch", "dnnkern.jax": "jax", "dnnkern.keras": "keras"}
+ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"}, "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_DEVICE": "cpu",
+               "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+
+
+def imported(name, monkeypatch):
+    """The module, if what it needs is installed."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for prefix, needed in NEEDS.items():
+        if name.startswith(prefix):
+            pytest.importorskip(needed)
+    if name == "dnnkern.device.cpu" and SIMULATED:
+        pytest.skip("of the processor")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_reference_has_the_modules_names(name, monkeypatch):
+    """Those of ``__all__``; of modules without it each function and class that the module defines, and nothing that it lacks."""
+    module, names = imported(name, monkeypatch), set(PUBLIC[name])
+    assert len(names) == len(PUBLIC[name])
+    published = getattr(module, "__all__", None)
+    if name in site_names.MORE:
+        assert all(hasattr(module, one) for one in names)
+    elif published is not None:
+        assert names == {one for one in published if not isinstance(getattr(module, one), types.ModuleType)}
+    else:
+        defined = {one for one, value in vars(module).items() if not one.startswith("_")
+                   and (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == name}
+        assert defined <= names
+        assert all(hasattr(module, one) for one in names)
+
+
+def test_devices_modules_are_all_listed():
+    """Those of docs/device.md are the public ones: the others are parts of these."""
+    parts = {"atomic", "dot", "grid", "host_memory", "ring", "rows", *(f"program_{one}" for one in (
+        "affine", "batches", "levels", "operands", "pairs", "reduction", "results"))}
+    files = {p.stem for p in (ROOT / "dnnkern" / "device").glob("[a-z]*.py")}
+    assert {*site_names.device_modules()} == files - parts
+
+
+def test_every_page_is_in_the_navigation():
+    """A page that is added to docs/ must be reachable: mkdocs.yml names it."""
+    named = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert len(named) == len(set(named))
+    assert {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")} == {
+        name for name in named if not name.startswith("repository/")}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    for needed in ("mkdocs", "material", "mkdocstrings", "jupytext", "latex2mathml"):
+        pytest.importorskip(needed)
+    folder, start = tmp_path_factory.mktemp("site"), time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], cwd=ROOT, env=ENVIRONMENT,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert time.perf_counter() - start < 120
+    return folder
+
+
+def test_the_site_is_whole(site):
+    assert site_check.problems(site) == []
+
+
+def test_the_site_has_pages_of_each_kind(site):
+    """Formulas, examples with notebooks, tables of rows and drawings are there, in the pages that have them."""
+    for path in (ROOT / "examples").glob("*.py"):
+        assert (site / "examples" / path.name).read_text() == path.read_text()
+        assert (site / "examples" / f"{path.stem}.html").is_file()
+        assert (site / "examples" / f"{path.stem}.ipynb").is_file() == ("\n# %%" in path.read_text())
+    text = (site / "api" / "conv.html").read_text()
+    assert 'id="dnnkern.conv_fwd"' in text and "residual" in text
+
+
+PLANTED = {
+    "name": ("api/conv.html", 'id="dnnkern.conv_fwd"', 'id="other"', "api/conv.html#dnnkern.conv_fwd does not exist"),
+    "link": ("guide.html", 'href="commands.html"', 'href="nothing.html"', "guide.html: nothing.html leads nowhere"),
+    "anchor": ("guide.html", 'href="#', 'href="#no-', "no such anchor"),
+    "host": ("guide.html", "</body>", '<script src="https://example.org/x.js"></script></body>', "loads https://example.org/x.js"),
+    "style": ("guide.html", "</body>", '<link rel="stylesheet" href="//example.org/x.css"></body>', "loads //example.org/x.css"),
+    "search": ("search/search_index.json", '"matmul.html', '"other.html', "matmul.html: not in the search index"),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_the_check_finds(site, case, tmp_path):
+    name, old, new, message = PLANTED[case]
+    shutil.copytree(site, tmp_path / "site")
+    path = tmp_path / "site" / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    found = site_check.problems(tmp_path / "site")
+    assert found and all(message in one for one in found if case in ("host", "style", "name")) and any(message in one for one in found)
+
+
+# ---- programs of pages
+
+def programs():
+    """{page: its Python blocks that are no sessions, which its readers run one after the other}"""
+    found = {}
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        blocks = [b for b in re.findall(r"^ *```python\n(.*?)^ *```", path.read_text(), re.S | re.M) if ">>>" not in b]
+        if blocks:
+            found[path.name] = blocks
+    return found
+
+
+PROGRAMS = programs()
+_DIGITS = """import keras, numpy
+keras.datasets.mnist.load_data = lambda: ((numpy.zeros((256, 28, 28)), numpy.zeros(256)), None)
+"""
+# What a reader has and these tests lack: data, a model on disk, several processes.
+BEFORE = {"keras.md": 'import os\nos.environ["KERAS_BACKEND"] = "torch"\n' + _DIGITS,
+          "jax.md": 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + _DIGITS,
+          "transformers.md": """import transformers
+transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1)).save_pretrained("path/of/a/model")
+""",
+          "distributed.md": """import os
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="29611")
+"""}
+SMALLER = {"distributed.md": (('"nccl"', '"gloo"'), ("randn(32,", "randn(2,"), ("(32,)", "(2,)"), ("range(10)", "range(1)"))}
+# A last statement where the program itself calls nothing.
+AFTER = {"transformers.md": "print(model(input_ids=torch.tensor([[1, 2, 3]]).cuda()).logits.shape)\n"}
+ON_OURS = {"torch.md", "keras.md", "distributed.md", "transformers.md"}
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_program_of_a_page(page, tmp_path):
+    """On the processor, as `python -m dnnkern run --simulate` starts it; blocks of a page that need what is not installed are left out."""
+    blocks = [b for b in PROGRAMS[page] if importlib.util.find_spec("tensorflow") or "tensorflow" not in b]
+    text = BEFORE.get(page, "") + "".join(blocks) + AFTER.get(page, "")
+    for name in ("torch", "keras", "jax", "transformers"):
+        needed = re.search(rf"^ *import .*\b{name}\b", text, re.M) or name == "torch" and page in ON_OURS
+        if needed and importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    for old, new in SMALLER.get(page, ()):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "program.py").write_text(text)
+    run = ["-m", "dnnkern", "run", "--simulate"] if page in ON_OURS else []
+    done = subprocess.run([sys.executable, "-W", "ignore", *run, "program.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True,
+                          text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert page not in ON_OURS or re.search(r"[1-9]\d* calls of \d+ operators ran on its kernels", done.stderr), done.stderr
