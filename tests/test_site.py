@@ -2,18 +2,23 @@
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
 import types
+from xml.etree import ElementTree
 
 import pytest
 
 from dnnkern.device import SIMULATED
+from dnnkern.device.mma import FRAGMENTS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci" / "docs"))
@@ -62,6 +67,57 @@ def test_devices_modules_are_all_listed():
     assert {*site_names.device_modules()} == files - parts
 
 
+def test_names_in_pages_exist():
+    """Code in a page that begins with the library's name is one."""
+    wrong = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        for name in re.findall(r"`(dnnkern(?:\.\w+)+)", re.sub(r"```.*?```", "", path.read_text(), flags=re.S)):
+            module, found = name, None
+            while found is None and module:
+                try:
+                    found = importlib.util.find_spec(module)
+                except ImportError:
+                    pass
+                module = module if found else module.rpartition(".")[0]
+            rest = name[len(module):].strip(".").split(".")
+            members = PUBLIC.get(module, ())
+            text = pathlib.Path(found.origin).read_text()
+            if not (rest == [""] or rest[0] in members or re.search(rf"\b{rest[0]}\b", text)):
+                wrong.append(f"{path.name}: {name}")
+    assert wrong == ["guide.md: dnnkern.packs"]  # a group of entry points
+
+
+def commands():
+    """(page, words) of each command of this library in the pages that is whole."""
+    found = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        code = re.findall(r"```shell\n(.*?)```", text, re.S)
+        code += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text) + re.findall(r"^    (\S.*)$", text, re.M)
+        for line in "\n".join(code).splitlines():
+            m = re.match(r"\s*(?:[A-Z_]+=\S+ )*(?:python -m )?dnnkern ([a-z].*)", line)
+            if m and not re.search(r"\.\.\.|<|\[op\]|[A-Z]{4}|'\{", m[1]):
+                found.append((path.name, tuple(shlex.split(re.sub(r"(\\?\|| #).*", "", m[1])))))
+    return sorted(set(found))
+
+
+def test_commands_of_pages_are_understood(capsys):
+    """Their options and problems, by the parsers of the command line; none runs."""
+    from dnnkern import __main__ as line
+    parser, with_problem = line.make_parser()
+    seen = set()
+    for page, words in commands():
+        if len(words) == 1 or words[0] in ("bench", "demo"):
+            assert words[0] in (*line.EXAMPLES, "bench", "demo"), (page, words)
+        else:
+            arguments = parser.parse_args(list(words))
+            if arguments.command in with_problem and arguments.op and "--help" not in words:
+                problem = line._parse_problem(with_problem[arguments.command], arguments)
+                assert problem.make(problem) is not None, (page, words)
+        seen.add(words[0])
+    assert seen >= {"run", "explain", "find", "warm", "list", "check", "cache", "pack", "bench"}
+
+
 def test_every_page_is_in_the_navigation():
     """A page that is added to docs/ must be reachable: mkdocs.yml names it."""
     named = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
@@ -94,6 +150,39 @@ def test_the_site_has_pages_of_each_kind(site):
         assert (site / "examples" / f"{path.stem}.ipynb").is_file() == ("\n# %%" in path.read_text())
     text = (site / "api" / "conv.html").read_text()
     assert 'id="dnnkern.conv_fwd"' in text and "residual" in text
+
+
+def test_drawings_are_the_librarys_maps():
+    """One matrix of ldmatrix, transposed or not, is drawn by what an operand of mma holds: these are the same."""
+    import site_drawings
+    from dnnkern.device.ldmatrix import place
+    for lane in range(32):
+        for half in range(2):
+            row, column = place(lane, half)
+            assert FRAGMENTS["bfloat16", 16, 16].a(lane, half) == (row, column) == place(lane, half, True)[::-1]
+    for text in (site_drawings.mma("bfloat16", 16, 16, "acc"), site_drawings.wgmma(16), site_drawings.swizzle()):
+        assert ElementTree.fromstring(text).tag == "figure"
+    assert site_drawings.mma("bfloat16", 16, 16, "acc").count(">5.2<") == 1
+    assert site_drawings.wgmma(16).count("<rect") == 64 * 16
+
+
+def test_tables_are_of_the_rows():
+    """Numbers of the tables of families and of programs, against the rows themselves."""
+    import site_tables
+    rows = [json.loads(line) for path in site_tables.report.RESULTS.glob("*.jsonl") for line in path.read_text().splitlines() if line]
+    counted = sum(isinstance(r.get("machine"), dict) and r["machine"].get("device") == "NVIDIA H200" for r in rows)
+    assert f"| NVIDIA H200 | {counted} |" in site_tables.devices()
+    assert "sm_90` | Hopper | H100, H200 | **measured**" in site_tables.architectures()
+    assert site_tables.architectures().count("compiled only") == len(site_tables.compiled()) - 1
+    softmax = next(line for line in site_tables.families().splitlines() if line.startswith("| softmax |")).split(" | ")
+    latest = {}
+    of_ours = [r for r in rows if r.get("op", "").startswith("softmax_") and r.get("chosen") and r.get("is_peer") is False
+               and r["status"] == "ok" and r["machine"]["device"] == "NVIDIA H200"]
+    for r in sorted(of_ours, key=lambda r: r["machine"]["date"]):
+        latest[r["op"], r["problem"]] = r["ratio"]
+    ratios = [r for r in latest.values() if r]
+    assert softmax[1:3] == [str(len(ratios)), f"{statistics.median(ratios):.2f}"]
+    assert softmax[5] == f"{sum(r > 1 for r in ratios)} of {len(ratios)}"
 
 
 PLANTED = {

@@ -1,1 +1,85 @@
-"""Drawings of the site, made from the library's own functions when it is built."""
+"""Drawings of the site, made from the library's own functions when it is built: which thread holds which element of a fragment.
+
+A cell is "thread.element" and has its thread's colour, so that the elements of one thread are found at a glance. Colours are translucent
+and texts have the page's: the drawings are for light and dark pages.
+"""
+import html
+
+from dnnkern.device import wgmma as wgmma_module
+from dnnkern.device.mma import FRAGMENTS
+from dnnkern.device.sim.maps import swizzled
+
+LEFT, TOP = 30, 20
+
+
+def colour(thread):
+    """Neighbours differ most: rows of four threads in hue, threads of a row in strength."""
+    return f"hsl({thread // 4 * 45 % 360} 75% 50% / {(0.18, 0.32, 0.46, 0.6)[thread % 4]})"
+
+
+def grid(cells, title, width=36, height=20, rows=None):
+    """An SVG of {(row, column): (thread, text)}; `rows` names those that are drawn, a gap where some are left out."""
+    rows = sorted({row for row, _ in cells}) if rows is None else rows
+    columns = sorted({column for _, column in cells})
+    lines, y = [], TOP
+    for k, column in enumerate(columns):
+        lines.append(f'<text x="{LEFT + (k + 0.5) * width}" y="{TOP - 6}" class="n">{column}</text>')
+    for k, row in enumerate(rows):
+        y += 8 if k and row != rows[k - 1] + 1 else 0
+        lines.append(f'<text x="{LEFT - 14}" y="{y + height * 0.7}" class="n">{row}</text>')
+        for j, column in enumerate(columns):
+            if (row, column) in cells:
+                thread, text = cells[row, column]
+                lines.append(f'<rect x="{LEFT + j * width}" y="{y}" width="{width - 1}" height="{height - 1}" fill="{colour(thread)}"/>'
+                             f'<text x="{LEFT + (j + 0.5) * width}" y="{y + height * 0.7}">{text}</text>')
+        y += height
+    wide, high = LEFT + len(columns) * width, y + 4
+    style = "text{font:11px var(--md-code-font-family,monospace);text-anchor:middle;fill:currentColor}.n{opacity:.6;font-size:10px}"
+    name = html.escape(title)
+    return (f'<figure class="fragment"><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+            f'role="img" aria-label="{name}"><style>{style}</style>{"".join(lines)}</svg><figcaption>{name}</figcaption></figure>')
+
+
+def mma(dtype, m, k, which):
+    """A fragment of `device.mma`: acc, a or b."""
+    fragment = FRAGMENTS[dtype, int(m), int(k)]
+    words = dict(zip(("acc", "a", "b"), fragment.words))
+    count = words[which] * (1 if which == "acc" else fragment.per_word)
+    held = getattr(fragment, which)
+    cells = {held(lane, e): (lane, f"{lane}.{e}") for lane in range(32) for e in range(count)}
+    assert len(cells) == 32 * count
+    name = {"acc": "accumulators", "a": "A", "b": "B"}[which]
+    return grid(cells, f"mma, {dtype}, m{fragment.m} n{fragment.n} k{fragment.k}: {name}, lane.element")
+
+
+def wgmma(n, *rows):
+    """Accumulators of `device.wgmma`, products of `n` columns."""
+    n = int(n)
+    cells = {wgmma_module.accumulator_place(n, thread, e): (thread, f"{thread}.{e}") for thread in range(128) for e in range(n // 2)}
+    assert len(cells) == 64 * n
+    return grid(cells, f"wgmma, 64 x {n}: accumulators, thread.element; warps are 16 rows each", 46,
+                rows=[row for first in map(int, rows) for row in range(first, first + 2)] or None)
+
+
+def wgmma_a(dtype, *rows):
+    """A of `device.wgmma` from registers, one step of k."""
+    per_word = {"bfloat16": 2, "float16": 2, "tf32": 1}.get(dtype, 4)
+    cells = {wgmma_module.operand_place(dtype, 1, thread, word, part): (thread, f"{thread}.{word * per_word + part}")
+             for thread in range(128) for word in range(4) for part in range(per_word)}
+    return grid(cells, f"wgmma, {dtype}: A from registers, one step of k, thread.element", 46,
+                rows=[row for first in map(int, rows) for row in range(first, first + 2)] or None)
+
+
+def ldmatrix(transposed=""):
+    """What a lane receives of one 8 x 8 matrix: the first word of an operand of `mma`."""
+    held = FRAGMENTS["bfloat16", 16, 16].a
+    cells = {held(lane, half)[::-1 if transposed else 1]: (lane, f"{lane}.{half}") for lane in range(32) for half in range(2)}
+    return grid(cells, f"ldmatrix{', transposed' * bool(transposed)}: an 8 x 8 matrix of 16-bit elements, lane.half of its word")
+
+
+def swizzle():
+    """Where the eight 16-byte chunks of a 128-byte row are, in the 128-byte swizzle."""
+    cells = {}
+    for piece, at in enumerate(swizzled(0, 1024, 128)):  # of 16 bytes
+        cells[int(at) // 8, int(at) % 8] = 4 * (piece % 8), piece % 8
+    return grid(cells, "the 128-byte swizzle: rows of 128 bytes, positions of 16; the number and the colour are the chunk's in its row", 46)

@@ -234,7 +234,7 @@ def on_page_markdown(markdown, page, config, files):
             return m[0] if files.get_file_from_path(posixpath.normpath(posixpath.join(posixpath.dirname(uri), path))) else text
         return f"[{text}]({posixpath.relpath(site_path(of), posixpath.dirname(uri) or '.')}{anchor})"
     markdown = FENCE.sub(keep, markdown)
-    markdown = re.sub(r"<!-- site: (\w+)(.*?) -->", made, markdown)
+    markdown = re.sub(r"^<!-- site: (\w+)(.*?) -->$", made, markdown, flags=re.M)
     markdown = LINK.sub(led, markdown)
     markdown = re.sub(r"<picture>\s*<source[^>]*?srcset=\"([^\"]+)\">\s*<img src=\"([^\"]+)\" alt=\"([^\"]*)\"[^>]*>\s*</picture>",
                       r"![\3](\2#only-light) ![\3](\1#only-dark)", markdown)

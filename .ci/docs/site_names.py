@@ -1,6 +1,6 @@
 """The public names of the library, found without a framework or Numba: what the reference of the site must have.
 
-`public()` gives each namespace's names. tests/test_site.py compares them with what the imported modules have, and with the site's inventory.
+`public()` gives each namespace's names. tests/test_site.py compares them with what the imported modules have, site_check.py with the site.
 """
 import ast
 import functools

@@ -1,1 +1,148 @@
-"""Tables of the site that are made of the rows of bench/results when it is built."""
+"""Tables of the site that are made when it is built: of the rows of bench/results, and of the algorithms' own declarations."""
+import ast
+import collections
+import functools
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from bench import charts, report, table  # noqa: E402
+
+from dnnkern import dispatch  # noqa: E402
+
+CARDS = {"sm_75": ("Turing", "T4, RTX 20"), "sm_80": ("Ampere", "A100"), "sm_89": ("Ada", "L4, L40S, RTX 40"),
+         "sm_90a": ("Hopper", "H100, H200"), "sm_100a": ("Blackwell", "B200"), "sm_120a": ("Blackwell", "RTX 50")}
+
+
+def markdown(head, rows, right=()):
+    """A table; columns whose number is in `right` have numbers."""
+    lines = [head, ["--:" if k in right else "---" for k in range(len(head))], *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+@functools.cache
+def rows():
+    """Rows of algorithms on problems, of all files."""
+    return report.read(sorted(report.RESULTS.glob("*.jsonl")))
+
+
+@functools.cache
+def records():
+    """All JSON objects with a machine, whatever was measured."""
+    return [r for r in report.records(sorted(report.RESULTS.glob("*.jsonl"))) if isinstance(r.get("machine"), dict)]
+
+
+def dates(found):
+    """When they were measured."""
+    days = sorted({r["machine"]["date"][:10] for r in found if r["machine"].get("date")})
+    return "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def devices():
+    """What the rows of bench/results were measured on."""
+    groups = collections.defaultdict(list)
+    for row in records():
+        if str(row["machine"].get("device", "")).startswith("NVIDIA"):
+            groups[row["machine"]["device"]].append(row)
+    lines = []
+    for name, found in sorted(groups.items(), key=lambda item: -len(item[1])):
+        machines = [r["machine"] for r in found]
+        clocks = [m["clocks"] for m in machines if isinstance(m.get("clocks"), dict)]
+        drivers = sorted({c["driver_version"] for c in clocks if "driver_version" in c})
+        torches = sorted({m["torch"] for m in machines if m.get("torch")})
+        lines.append((name, len(found), dates(found), ", ".join(drivers), ", ".join(torches)))
+    return markdown(("device", "rows", "measured", "driver", "PyTorch beside it"), lines, {1})
+
+
+def compiled():
+    """{architecture: its number} of those that the tests compile for, in tests/representative.py."""
+    for node in ast.parse((ROOT / "tests" / "representative.py").read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "DEVICES":
+            return {arch: 10 * major + minor for arch, ((major, minor), *_) in ast.literal_eval(node.value).items()}
+    raise LookupError("tests/representative.py: no DEVICES")
+
+
+def architectures():
+    """Of each architecture that the tests compile for: how many algorithms it can run, and whether there are measurements."""
+    every = dispatch.algorithms()
+    measured = collections.defaultdict(set)
+    for row in records():
+        if str(row["machine"].get("device", "")).startswith("NVIDIA"):
+            measured[row["machine"].get("arch", "sm_90a")].add(row["machine"]["device"])
+    lines = []
+    for arch, capability in compiled().items():
+        able = sum(a.arch == arch or a.arch.endswith("+") and int(a.arch[3:-1]) <= capability for a in every)
+        names = ", ".join(sorted(measured.get(arch, ())))
+        state = f"**measured**: {names}" if names else "compiled only"
+        lines.append((f"`{arch.rstrip('a')}`", *CARDS[arch], state, f"{able} of {len(every)}"))
+    return markdown(("architecture", "", "such as", "state", "algorithms for it"), lines, {4})
+
+
+def _of_device():
+    return charts.on_device(rows())
+
+
+def families():
+    """The charts' numbers: speed over the fastest peer, and shares of the machine's rates."""
+    found = _of_device()
+    shares = {(name, by): (quarter, text) for name, by, quarter, text in charts.roof_lines(found)}
+    lines = []
+    for name, quarter, _ in charts.ratio_lines(found):
+        own = [r for r in charts.chosen(found) if charts.family(r["op"]) == name and r["ratio"]]
+        cells = [f"{100 * shares[name, by][0][1]:.0f} %" if (name, by) in shares else "" for by in ("memory", "arithmetic")]
+        faster = sum(r["ratio"] > 1 for r in own)
+        lines.append((name, len(own), f"{quarter[1]:.2f}", f"{quarter[0]:.2f} to {quarter[2]:.2f}", f"{min(r['ratio'] for r in own):.2f}",
+                      f"{faster} of {len(own)}", *cells, dates(own)))
+    head = ("family", "problems", "x peer, median", "middle half", "least", "faster in", "of the copy rate", "of the units' rate",
+            "measured")
+    return f"{found[0]['machine']['device']}:\n\n" + markdown(head, lines, set(range(1, 8)))
+
+
+def problems():
+    """Every problem of every family, folded."""
+    found = _of_device()
+    best = {}
+    for row in found:
+        if row["is_peer"] and row["status"] == "ok":
+            key = row["op"], row["problem"]
+            best[key] = min(best.get(key, row), row, key=lambda r: r["time_us"])
+    groups = collections.defaultdict(list)
+    for row in charts.chosen(found):
+        groups[charts.family(row["op"])].append(row)
+    parts = []
+    for name in charts.FAMILIES:
+        lines = []
+        for row in sorted(groups.get(name, ()), key=lambda r: r["op"]):
+            peer = best.get((row["op"], row["problem"]))
+            rate = f"{row['tflops']:.4g} TFLOP/s" if charts.bound(row) == "arithmetic" else f"{row['gbs']:.4g} GB/s"
+            lines.append((f"`{row['op']}` {row['problem']}", f"`{row['algo']}`", f"{row['time_us']:.4g}", rate,
+                          f"{100 * row['roof']:.0f} %" if row["roof"] else "", f"{row['ratio']:.2f}" if row["ratio"] else "",
+                          peer["algo"] if peer and row["ratio"] else "", row["machine"]["date"][:10]))
+        if lines:
+            text = markdown(("problem", "chosen", "µs", "rate", "of the roof", "x peer", "peer", "measured"), lines, {2, 3, 4, 5})
+            body = "\n".join(f"    {line}" for line in text.splitlines())
+            parts.append(f'??? note "{name[0].upper()}{name[1:]}: {len(lines)} problems"\n\n{body}')
+    return "\n\n".join(parts)
+
+
+def programs():
+    """Steps of PyTorch's programs: this library's backend, Inductor, PyTorch as it is."""
+    lines = []
+    for row in charts.programs(list(report.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+        lines.append((charts.PROGRAMS[row["problem"]], *(f"{row[f'{way}_ms']:.3g}" for way in charts.WAYS), row["machine"]["device"],
+                      row["machine"]["date"][:10]))
+    return markdown(("program", *(f"{name}, ms" for name in charts.WAYS.values()), "device", "measured"), lines, {1, 2, 3})
+
+
+def algorithms(op):
+    """The geometric means of an operation's algorithms: time over the best of each problem."""
+    found = [r for r in _of_device() if r["op"] == op]
+    times = collections.defaultdict(list)
+    for group in table.by_problem(found).values():
+        ours = table.timed(group)
+        for row in {r["algo"]: r for r in reversed(ours)}.values():
+            times[row["algo"]].append(row["time_us"] / ours[0]["time_us"])
+    lines = [(f"`{name}`", len(values), f"{table.geomean(values):.2f}", f"{min(values):.2f} to {max(values):.2f}")
+             for name, values in sorted(times.items(), key=lambda item: table.geomean(item[1]))]
+    return markdown(("algorithm", "problems", "time over the best, geometric mean", "from, to"), lines, {1, 2})
