@@ -147,7 +147,7 @@ def literal(path):
 
 def markdown(text):
     """A docstring in Markdown; its sections stay numpydoc's."""
-    lines, made, k = text.splitlines(), [], 0
+    lines, made, k = re.sub(r" +# doctest:.*", "", text).splitlines(), [], 0
     examples = next((i for i, line in enumerate(lines[:-1]) if line == "Examples" and set(lines[i + 1]) == {"-"}), len(lines))
     while k < len(lines):
         line = lines[k]

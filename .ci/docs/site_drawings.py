@@ -23,10 +23,10 @@ def grid(cells, title, width=36, height=20, rows=None):
     columns = sorted({column for _, column in cells})
     lines, y = [], TOP
     for k, column in enumerate(columns):
-        lines.append(f'<text x="{LEFT + (k + 0.5) * width}" y="{TOP - 6}" class="n">{column}</text>')
+        lines.append(f'<text x="{LEFT + (k + 0.5) * width}" y="{TOP - 6}" class="axis">{column}</text>')
     for k, row in enumerate(rows):
         y += 8 if k and row != rows[k - 1] + 1 else 0
-        lines.append(f'<text x="{LEFT - 14}" y="{y + height * 0.7}" class="n">{row}</text>')
+        lines.append(f'<text x="{LEFT - 14}" y="{y + height * 0.7}" class="axis">{row}</text>')
         for j, column in enumerate(columns):
             if (row, column) in cells:
                 thread, text = cells[row, column]
@@ -34,10 +34,34 @@ def grid(cells, title, width=36, height=20, rows=None):
                              f'<text x="{LEFT + (j + 0.5) * width}" y="{y + height * 0.7}">{text}</text>')
         y += height
     wide, high = LEFT + len(columns) * width, y + 4
-    style = "text{font:11px var(--md-code-font-family,monospace);text-anchor:middle;fill:currentColor}.n{opacity:.6;font-size:10px}"
     name = html.escape(title)
     return (f'<figure class="fragment"><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-            f'role="img" aria-label="{name}"><style>{style}</style>{"".join(lines)}</svg><figcaption>{name}</figcaption></figure>')
+            f'role="img" aria-label="{name}">{"".join(lines)}</svg><figcaption>{name}</figcaption></figure>')
+
+
+def chart(title, lines, low, high, ticks, scale=float, mark=None, dot=True):
+    """An SVG of (name, (first quartile, median, third quartile), text, class) per line; without `dot` a bar from `low` to the third."""
+    left, wide, step = 190, 330, 22
+    parts = [f'<text x="0" y="14" class="title">{html.escape(title)}</text>']
+
+    def at(value):
+        return left + wide * (scale(min(max(value, low), high)) - scale(low)) / (scale(high) - scale(low))
+    bottom = 34 + step * len(lines)
+    for value, text in ticks:
+        strong = ' class="strong"' if value == mark else ""
+        parts.append(f'<line x1="{at(value):.1f}" x2="{at(value):.1f}" y1="26" y2="{bottom}"{strong}/>'
+                     f'<text x="{at(value):.1f}" y="{bottom + 14}" class="middle">{html.escape(text)}</text>')
+    for k, (name, (first, median, third), text, kind) in enumerate(lines):
+        y = 34 + step * k
+        start = at(first) if dot else left
+        parts.append(f'<text x="{left - 8}" y="{y + 12}" class="end">{html.escape(name)}</text>'
+                     f'<rect x="{start:.1f}" y="{y + 3}" width="{max(at(third) - start, 1):.1f}" height="11" class="{kind}"/>')
+        if dot:
+            parts.append(f'<circle cx="{at(median):.1f}" cy="{y + 8.5}" r="4" class="{kind}"/>')
+        parts.append(f'<text x="{left + wide + 10}" y="{y + 12}">{html.escape(text)}</text>')
+    width, height = left + wide + 190, bottom + 22
+    return (f'<figure class="fragment chart"><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg></figure>')
 
 
 def mma(dtype, m, k, which):

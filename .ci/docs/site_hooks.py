@@ -116,6 +116,10 @@ def overview(pages):
 def examples(config):
     """(files, navigation) of examples/."""
     files, navigation = [], []
+    if (ROOT / "examples" / "README.md").is_file():
+        files.append(File.generated(config, "examples/index.md", content=(ROOT / "examples" / "README.md").read_text()))
+        _origins["examples/index.md"] = "examples/README.md"
+        navigation.append("examples/index.md")
     for path in sorted((ROOT / "examples").glob("*.py")):
         text, name = path.read_text(), path.stem
         cells = re.search(r"^# %%", text, re.M) is not None
@@ -128,10 +132,8 @@ def examples(config):
             files.append(File.generated(config, f"examples/{name}.ipynb", content=jupytext.writes(notebook, fmt="ipynb")))
         else:
             document, code = re.match(r'"""(.*?)"""\n(.*)', text, re.S).groups()
-            title, _, rest = document.partition("\n")
-            title = title.rstrip(".").split(": ")[0]
-            rest = document if len(document.splitlines()[0]) > len(title) + 1 else rest
-            body = f"{inspect.cleandoc(rest)}\n\n```python\n{code.strip()}\n```"
+            title = path.name
+            body = f"{inspect.cleandoc(document)}\n\n```python\n{code.strip()}\n```"
         links = [f"[Program]({name}.py)" + "{ .md-button }"] + ([f"[Notebook]({name}.ipynb)" + "{ .md-button }"] if cells else [])
         files.append(File.generated(config, f"examples/{name}.py", content=text))
         files.append(File.generated(config, f"examples/{name}.md", content=f"# {title}\n\n{' '.join(links)}\n\n{body}\n"))
@@ -153,6 +155,8 @@ def site_path(path):
         return path[5:]
     if path.startswith("examples/") and path.endswith(".py"):
         return path[:-3] + ".md"
+    if path == "examples/README.md":
+        return "examples/index.md"
     return f"repository/{path}"
 
 
@@ -221,7 +225,7 @@ def on_page_markdown(markdown, page, config, files):
     def keep(m):
         indent, mark, info, body = m.groups()
         if info.strip() == "python" and re.search(r"^ *>>> ", body, re.M):
-            info = "pycon"
+            info, body = "pycon", re.sub(r" +# doctest:.*", "", body)
         kept.append(f"{indent}{mark}{info}\n{body}{indent}{mark}")
         return f"\0{len(kept) - 1}\0"
 
@@ -260,10 +264,8 @@ def formulas(markdown):
     return re.sub(r"`[^`]*`|(?<![\w$\\])\$(?=\S)([^$\n]+?)(?<=\S)\$(?!\w)", one("inline"), markdown)
 
 
-def on_page_content(content, page, **_):
+def on_page_content(content, **_):
     """Names of the reference lead there; those without a dot if they have an underscore, which no other word has."""
-    if page.file.src_uri.startswith("api/"):
-        return content
     public = site_names.public()
     found = {f"{module}.{name}": f"{module}.{name}" for module, names in public.items() for name in names}
     found |= {f"device.{name}": f"dnnkern.device.{name}" for name in public["dnnkern.device"]}

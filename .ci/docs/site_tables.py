@@ -2,11 +2,13 @@
 import ast
 import collections
 import functools
+import math
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
+import site_drawings  # noqa: E402
 from bench import charts, report, table  # noqa: E402
 
 from dnnkern import dispatch  # noqa: E402
@@ -36,7 +38,7 @@ def records():
 def dates(found):
     """When they were measured."""
     days = sorted({r["machine"]["date"][:10] for r in found if r["machine"].get("date")})
-    return "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return "" if not days else f'<span class="nowrap">{days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"}</span>'
 
 
 def devices():
@@ -50,7 +52,7 @@ def devices():
         machines = [r["machine"] for r in found]
         clocks = [m["clocks"] for m in machines if isinstance(m.get("clocks"), dict)]
         drivers = sorted({c["driver_version"] for c in clocks if "driver_version" in c})
-        torches = sorted({m["torch"] for m in machines if m.get("torch")})
+        torches = sorted({m["torch"] for m in machines if str(m.get("torch", "")).count(".") == 2})
         lines.append((name, len(found), dates(found), ", ".join(drivers), ", ".join(torches)))
     return markdown(("device", "rows", "measured", "driver", "PyTorch beside it"), lines, {1})
 
@@ -97,6 +99,32 @@ def families():
     head = ("family", "problems", "x peer, median", "middle half", "least", "faster in", "of the copy rate", "of the units' rate",
             "measured")
     return f"{found[0]['machine']['device']}:\n\n" + markdown(head, lines, set(range(1, 8)))
+
+
+def ratio_chart():
+    """Speed over the fastest peer, by family."""
+    lines = [(name, quarter, text, "a") for name, quarter, text in charts.ratio_lines(_of_device())]
+    return site_drawings.chart("Speed over the fastest of cuDNN, cuBLAS and PyTorch", lines, 0.45, 11,
+                               [(0.5, "half"), (1, "as fast"), (2, "2x"), (4, "4x"), (8, "8x")], math.log, 1)
+
+
+def roof_chart():
+    """Shares of the rates of the machine, by family."""
+    lines = [(f"{name}, {by}", tuple(100 * q for q in quarter), text, "a" if by == "memory" else "b")
+             for name, by, quarter, text in charts.roof_lines(_of_device())]
+    return site_drawings.chart("Share of the rate that bounds it, as measured in the same run", lines, 0, 118,
+                               [(t, f"{t} %") for t in range(0, 101, 25)], mark=100)
+
+
+def programs_chart():
+    """Times of steps; PyTorch's as it is are 1."""
+    lines = []
+    for row in charts.programs(list(report.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+        for way, kind in zip(charts.WAYS, "abc"):
+            share = row[f"{way}_ms"] / row["eager_ms"]
+            lines.append((charts.PROGRAMS[row["problem"]] if way == "ours" else "", (share,) * 3,
+                          f"{row[f'{way}_ms']:.3g} ms  {charts.WAYS[way]}", kind))
+    return site_drawings.chart("Time of a step; as PyTorch is, it is 1", lines, 0, 1, [(t / 4, f"{t / 4:g}") for t in range(5)], dot=False)
 
 
 def problems():
