@@ -66,10 +66,16 @@ def aliases(module, targets):
         module.set_member(name, griffe.Alias(name, target, parent=module))
 
 
+def docstring(text, parent):
+    """One that the sources do not have at that name; those read from sources get the parser from mkdocstrings."""
+    return griffe.Docstring(text, lineno=1, parent=parent, parser="numpy", parser_options={
+        "warn_unknown_params": False, "warn_missing_types": False, "warnings": False})
+
+
 def describe(module, name, text, value=None):
     """An entry without a signature; `value` is shown if it is short."""
-    made = griffe.Attribute(name, value=value, docstring=griffe.Docstring(text, lineno=1), parent=module)
-    made.docstring.parent = made
+    made = griffe.Attribute(name, value=value, parent=module)
+    made.docstring = docstring(text, made)
     module.set_member(name, made)
 
 
@@ -87,7 +93,7 @@ def documented(module, name):
     short = value if value is not None and len(str(value)) < 100 and name.isupper() else None
     constant = "A constant: the beginning of this page has what it is for." if name.isupper() else SEE_MODULE
     if found is not None and found.is_function:
-        found.docstring = griffe.Docstring(row[2] if row else SEE_MODULE, lineno=1, parent=found)
+        found.docstring = docstring(row[2] if row else SEE_MODULE, found)
     else:
         describe(module, name, (f"`{row[1]}`: {row[2].strip()}." if row else constant), short)
 
@@ -107,7 +113,7 @@ def operations(pygraph):
             p.name, kind=getattr(griffe.ParameterKind, p.kind.name.lower()), default=None if p.default is p.empty else shown(p.default))
             for p in operation.signature.parameters.values()))
         made = griffe.Function(name, parameters=parameters, parent=pygraph)
-        made.docstring = griffe.Docstring(markdown(operation.doc or "An operation of the graph."), lineno=1, parent=made)
+        made.docstring = docstring(markdown(operation.doc or "An operation of the graph."), made)
         pygraph.set_member(name, made)
 
 

@@ -266,6 +266,9 @@ def formulas(markdown):
 
 def on_page_content(content, **_):
     """Names of the reference lead there; those without a dot if they have an underscore, which no other word has."""
+    def signature(m):  # one that is but the name again
+        return "" if re.fullmatch(r"\s*\w+\s*", html.unescape(re.sub(r"<[^>]+>", "", m[0]))) else m[0]
+    content = re.sub(r'<div class="[^"]*\bdoc-signature\b[^"]*">.*?</div>', signature, content, flags=re.S)
     public = site_names.public()
     found = {f"{module}.{name}": f"{module}.{name}" for module, names in public.items() for name in names}
     found |= {f"device.{name}": f"dnnkern.device.{name}" for name in public["dnnkern.device"]}
