@@ -92,7 +92,7 @@ def commands():
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = path.read_text()
-        code = re.findall(r"```shell\n(.*?)```", text, re.S)
+        code = re.findall(r"^```(?:shell)?\n(.*?)^```", text, re.S | re.M)
         code += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text) + re.findall(r"^    (\S.*)$", text, re.M)
         for line in "\n".join(code).splitlines():
             m = re.match(r"\s*(?:[A-Z_]+=\S+ )*(?:python -m )?dnnkern ([a-z].*)", line)

@@ -10,6 +10,7 @@
 import html
 import inspect
 import logging
+import os
 import pathlib
 import posixpath
 import re
@@ -21,6 +22,7 @@ from mkdocs.structure.files import File
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+os.environ.setdefault("DNNKERN_DEVICE", "simulator")  # nothing runs: no context on a GPU, no warning without one
 import site_drawings  # noqa: E402
 import site_names  # noqa: E402
 import site_tables  # noqa: E402
@@ -238,6 +240,9 @@ def on_page_markdown(markdown, page, config, files):
             return m[0] if files.get_file_from_path(posixpath.normpath(posixpath.join(posixpath.dirname(uri), path))) else text
         return f"[{text}]({posixpath.relpath(site_path(of), posixpath.dirname(uri) or '.')}{anchor})"
     markdown = FENCE.sub(keep, markdown)
+    family = uri.removesuffix(".md")
+    if family in FAMILIES and (table := site_tables.progression(family)):
+        markdown += f"\n\n## Measured, from naive to fast\n\n{table}\n\nEvery problem: [performance](performance.md#every-problem).\n"
     markdown = re.sub(r"^<!-- site: (\w+)(.*?) -->$", made, markdown, flags=re.M)
     markdown = LINK.sub(led, markdown)
     markdown = re.sub(r"<picture>\s*<source[^>]*?srcset=\"([^\"]+)\">\s*<img src=\"([^\"]+)\" alt=\"([^\"]*)\"[^>]*>\s*</picture>",

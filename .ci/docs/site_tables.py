@@ -163,6 +163,23 @@ def programs():
     return markdown(("program", *(f"{name}, ms" for name in charts.WAYS.values()), "device", "measured"), lines, {1, 2, 3})
 
 
+def progression(family):
+    """Of each measured operation of a family the table of its algorithms; None if there is none of several."""
+    ops = [op for op in dict.fromkeys(a.op for a in dispatch.algorithms()) if _family(op) == family]
+    found = [(op, [r for r in _of_device() if r["op"] == op and not r["is_peer"] and r["time_us"] is not None]) for op in ops]
+    parts = [f"**`{op}`**, {dates(own)}\n\n{algorithms(op)}" for op, own in found if len({r["algo"] for r in own}) > 1]
+    if not parts:
+        return None
+    device = _of_device()[0]["machine"]["device"]
+    first = (f"How far apart the algorithms are, on an {device}: time over the fastest of each problem. Means are over the problems "
+             "on which an algorithm was measured, which are not the same for all.")
+    return "\n\n".join((first, *parts))
+
+
+def _family(op):
+    return next(a.source for a in dispatch.algorithms(op)).split("/")[1]
+
+
 def algorithms(op):
     """The geometric means of an operation's algorithms: time over the best of each problem."""
     found = [r for r in _of_device() if r["op"] == op]
@@ -172,5 +189,5 @@ def algorithms(op):
         for row in {r["algo"]: r for r in reversed(ours)}.values():
             times[row["algo"]].append(row["time_us"] / ours[0]["time_us"])
     lines = [(f"`{name}`", len(values), f"{table.geomean(values):.2f}", f"{min(values):.2f} to {max(values):.2f}")
-             for name, values in sorted(times.items(), key=lambda item: table.geomean(item[1]))]
+             for name, values in sorted(times.items(), key=lambda item: -table.geomean(item[1]))]
     return markdown(("algorithm", "problems", "time over the best, geometric mean", "from, to"), lines, {1, 2})
