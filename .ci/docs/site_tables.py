@@ -15,6 +15,9 @@ from dnnkern import dispatch  # noqa: E402
 
 CARDS = {"sm_75": ("Turing", "T4, RTX 20"), "sm_80": ("Ampere", "A100"), "sm_89": ("Ada", "L4, L40S, RTX 40"),
          "sm_90a": ("Hopper", "H100, H200"), "sm_100a": ("Blackwell", "B200"), "sm_120a": ("Blackwell", "RTX 50")}
+GRAPH_GROUPS = {"pointwise": "pointwise", "product": "products", "norm": "normalizations", "norm_backward": "normalizations",
+                "reduce": "reductions", "shape": "shapes", "attention": "attention", "attention_fp8": "attention", "rope": "attention",
+                "quantize": "block scaling", "moe": "experts, random numbers", "resample": "others"}
 
 
 def markdown(head, rows, right=()):
@@ -146,12 +149,27 @@ def problems():
             rate = f"{row['tflops']:.4g} TFLOP/s" if charts.bound(row) == "arithmetic" else f"{row['gbs']:.4g} GB/s"
             lines.append((f"`{row['op']}` {row['problem']}", f"`{row['algo']}`", f"{row['time_us']:.4g}", rate,
                           f"{100 * row['roof']:.0f} %" if row["roof"] else "", f"{row['ratio']:.2f}" if row["ratio"] else "",
-                          peer["algo"] if peer and row["ratio"] else "", row["machine"]["date"][:10]))
+                          peer["algo"] if peer and row["ratio"] else "", dates([row])))
         if lines:
             text = markdown(("problem", "chosen", "µs", "rate", "of the roof", "x peer", "peer", "measured"), lines, {2, 3, 4, 5})
             body = "\n".join(f"    {line}" for line in text.splitlines())
             parts.append(f'??? note "{name[0].upper()}{name[1:]}: {len(lines)} problems"\n\n{body}')
     return "\n\n".join(parts)
+
+
+def graph_names():
+    """The methods of graphs and of their tensors, each with its entry in the reference."""
+    from dnnkern.graph import pygraph, tensor
+    from dnnkern.graph.ops import OPERATIONS
+    groups = collections.defaultdict(list)
+    for name, operation in OPERATIONS.items():
+        groups[GRAPH_GROUPS[operation.arguments.__module__.rsplit(".", 1)[1]]].append(name)
+    groups["tensors, plans, execution"] = sorted(n for n in dir(pygraph) if not n.startswith("_") and n not in OPERATIONS
+                                                 and callable(getattr(pygraph, n)))
+    lines = [(kind, ", ".join(f"[`{name}`][dnnkern.graph.pygraph.{name}]" for name in names)) for kind, names in groups.items()]
+    named = [n for n in dir(tensor) if not n.startswith("_") and callable(getattr(tensor, n))]
+    lines.append(("methods of a tensor", ", ".join(f"[`{name}`][dnnkern.graph.tensor.{name}]" for name in named)))
+    return markdown(("group", "methods"), lines)
 
 
 def programs():
