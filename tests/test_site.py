@@ -175,6 +175,9 @@ def test_the_site_has_pages_of_each_kind(site):
     drawn = (site / "fragments.html").read_text().count('<figure class="fragment')
     assert drawn == (ROOT / "docs" / "fragments.md").read_text().count("<!-- site:")
     assert "# doctest" not in (site / "guide.html").read_text()
+    # Pages that are opened as files find the index as a script, and a worker that runs there.
+    assert "sdpa_decode" in (site / "search" / "search_index.js").read_text()
+    assert '<script src="../iframe-worker.js">' in (site / "api" / "conv.html").read_text() and (site / "iframe-worker.js").is_file()
     for path in site.rglob("*.html"):
         assert "<!-- site:" not in path.read_text() or path.name == "site.html"
 
