@@ -13,7 +13,9 @@ import griffe
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import site_names  # noqa: E402
 
-RULE = re.compile(r"^=+(?: +=+)+ *$")
+RULE = re.compile(r" *=+(?: +=+)+ *$")
+PRODUCT = re.compile(r"``.*?``|`[^`]*`|(?<=[\w)\]])\*+(?=[\w(\[])|(?<= )\*+(?= )")  # an asterisk that is no emphasis
+TYPED = re.compile(r"[\w*, ]+ : ")  # a parameter and its type, which is shown as code
 INTEGERS = {"i": "int", "u": "uint", "f": "float"}
 SEE_MODULE = "One of a series of names: the beginning of this page has what they do."
 DEVICE = {"DEVICE": "What kernels run on: \"cuda\", \"cpu\" or \"simulator\".",
@@ -174,7 +176,8 @@ def markdown(text):
                 continue
         if line.startswith("- ") and made and made[-1].strip() and not made[-1].startswith(("- ", " ")) and k < examples:
             made.append("")
-        made.append(line)
+        made.append(line if k >= examples or TYPED.match(line) or line.count("`") % 2 else PRODUCT.sub(
+            lambda m: m[0] if m[0][0] == "`" else m[0].replace("*", r"\*"), line))
         k += 1
     return "\n".join(made)
 
@@ -191,6 +194,7 @@ def taken(lines, k, belongs):
 def table(lines, k):
     """(a table of reStructuredText as one of Markdown, the number of the line after it)"""
     starts = [m.start() for m in re.finditer("=+", lines[k])]
+    indent = " " * starts[0]
     rules = [k]
     for number in range(k + 1, len(lines)):
         if RULE.match(lines[number]):
@@ -204,7 +208,8 @@ def table(lines, k):
     groups = [rows(lines[a + 1:b], starts) for a, b in zip(rules, rules[1:])]
     head = groups[0][0] if len(groups) > 1 else [""] * len(starts)
     body = groups[1] if len(groups) > 1 else groups[0]
-    return [row(head), "|" + " --- |" * len(starts), *map(row, body)], rules[-1] + 1
+    made = [row(head), "|" + " --- |" * len(starts), *map(row, body)]
+    return [indent + line for line in made], rules[-1] + 1
 
 
 def rows(lines, starts):
