@@ -99,6 +99,7 @@ def entries(module, names, first, level=2, members=False):
     for name in names:
         lines += [f"::: {module}.{name}", "    options:", f"      heading_level: {level}"]
         lines += ["      inherited_members: true", "      summary: true"] if members else []
+        lines += ["      show_if_no_docstring: true"] if name == "Note" else []  # its flags have names that say all
         lines.append("")
     return "\n".join(lines)
 
