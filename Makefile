@@ -76,7 +76,8 @@ lint: $(call with,lint)
 	$(BIN)/python .ci/words.py
 
 docs: $(call with,docs)
-	$(BIN)/python -m mkdocs build --strict --site-dir build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/docs $(ARGS)
+	$(BIN)/python .ci/docs/site_check.py build/docs
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist *.egg-info .pytest_cache
