@@ -129,6 +129,7 @@ def _figure(title, count, look, legend=False):
     figure = Figure(figsize=(8.2, 1.05 + LEGEND * legend + 0.27 * count))
     axis = figure.subplots()
     figure.text(0.01, 1 - 0.25 / figure.get_figheight(), title, fontsize=11, color=look["text"])
+    axis.set_facecolor(look["page"])
     axis.tick_params(colors=look["text"], labelsize=9, length=0)
     for side in axis.spines.values():
         side.set_visible(False)

@@ -36,7 +36,8 @@ UNKNOWN = {"simulator": 0.1, "compile": 3.0, "cpu": 1.5}  # of a test of a funct
 LISTED = 0.25  # what takes longer is listed test by test, the others by function
 # Tests of files that no test imports.
 READ_BY = {"docs": ("test_docs.py", "test_examples.py", "test_site.py"), "mkdocs.yml": ("test_site.py",),
-           "README.md": ("test_examples.py",), "examples": ("test_examples.py", "test_ptx_examples.py", "test_cpu_examples.py", "test_site.py"),
+           "README.md": ("test_examples.py",),
+           "examples": ("test_examples.py", "test_ptx_examples.py", "test_cpu_examples.py", "test_site.py"),
            ".ci": ("test_pythons.py", "test_site.py", "test_words.py")}
 EVERYTHING = ("setup.cfg", "pyproject.toml", "tests/conftest.py")
 TOOLS = ("numba", "numba-cuda", "llvmlite", "numpy", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "greenlet", "pytest",

@@ -12,6 +12,7 @@ import site_drawings  # noqa: E402
 from bench import charts, report, table  # noqa: E402
 
 from dnnkern import dispatch  # noqa: E402
+from dnnkern.report import rows as measured  # noqa: E402
 
 CARDS = {"sm_75": ("Turing", "T4, RTX 20"), "sm_80": ("Ampere", "A100"), "sm_89": ("Ada", "L4, L40S, RTX 40"),
          "sm_90a": ("Hopper", "H100, H200"), "sm_100a": ("Blackwell", "B200"), "sm_120a": ("Blackwell", "RTX 50")}
@@ -29,13 +30,13 @@ def markdown(head, rows, right=()):
 @functools.cache
 def rows():
     """Rows of algorithms on problems, of all files."""
-    return report.read(sorted(report.RESULTS.glob("*.jsonl")))
+    return measured.read(sorted(report.RESULTS.glob("*.jsonl")))
 
 
 @functools.cache
 def records():
     """All JSON objects with a machine, whatever was measured."""
-    return [r for r in report.records(sorted(report.RESULTS.glob("*.jsonl"))) if isinstance(r.get("machine"), dict)]
+    return [r for r in measured.records(sorted(report.RESULTS.glob("*.jsonl"))) if isinstance(r.get("machine"), dict)]
 
 
 def dates(found):
@@ -94,7 +95,7 @@ def families():
     shares = {(name, by): (quarter, text) for name, by, quarter, text in charts.roof_lines(found)}
     lines = []
     for name, quarter, _ in charts.ratio_lines(found):
-        own = [r for r in charts.chosen(found) if charts.family(r["op"]) == name and r["ratio"]]
+        own = [r for r in measured.chosen(found) if measured.family(r["op"]) == name and r["ratio"]]
         cells = [f"{100 * shares[name, by][0][1]:.0f} %" if (name, by) in shares else "" for by in ("memory", "arithmetic")]
         faster = sum(r["ratio"] > 1 for r in own)
         lines.append((name, len(own), f"{quarter[1]:.2f}", f"{quarter[0]:.2f} to {quarter[2]:.2f}", f"{min(r['ratio'] for r in own):.2f}",
@@ -122,7 +123,7 @@ def roof_chart():
 def programs_chart():
     """Times of steps; PyTorch's as it is are 1."""
     lines = []
-    for row in charts.programs(list(report.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+    for row in charts.programs(list(measured.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
         for way, kind in zip(charts.WAYS, "abc"):
             share = row[f"{way}_ms"] / row["eager_ms"]
             lines.append((charts.PROGRAMS[row["problem"]] if way == "ours" else "", (share,) * 3,
@@ -139,14 +140,14 @@ def problems():
             key = row["op"], row["problem"]
             best[key] = min(best.get(key, row), row, key=lambda r: r["time_us"])
     groups = collections.defaultdict(list)
-    for row in charts.chosen(found):
-        groups[charts.family(row["op"])].append(row)
+    for row in measured.chosen(found):
+        groups[measured.family(row["op"])].append(row)
     parts = []
-    for name in charts.FAMILIES:
+    for name in measured.FAMILIES:
         lines = []
         for row in sorted(groups.get(name, ()), key=lambda r: r["op"]):
             peer = best.get((row["op"], row["problem"]))
-            rate = f"{row['tflops']:.4g} TFLOP/s" if charts.bound(row) == "arithmetic" else f"{row['gbs']:.4g} GB/s"
+            rate = f"{row['tflops']:.4g} TFLOP/s" if measured.bound(row) == "arithmetic" else f"{row['gbs']:.4g} GB/s"
             lines.append((f"`{row['op']}` {row['problem']}", f"`{row['algo']}`", f"{row['time_us']:.4g}", rate,
                           f"{100 * row['roof']:.0f} %" if row["roof"] else "", f"{row['ratio']:.2f}" if row["ratio"] else "",
                           peer["algo"] if peer and row["ratio"] else "", dates([row])))
@@ -175,7 +176,7 @@ def graph_names():
 def programs():
     """Steps of PyTorch's programs: this library's backend, Inductor, PyTorch as it is."""
     lines = []
-    for row in charts.programs(list(report.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+    for row in charts.programs(list(measured.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
         lines.append((charts.PROGRAMS[row["problem"]], *(f"{row[f'{way}_ms']:.3g}" for way in charts.WAYS), row["machine"]["device"],
                       row["machine"]["date"][:10]))
     return markdown(("program", *(f"{name}, ms" for name in charts.WAYS.values()), "device", "measured"), lines, {1, 2, 3})
@@ -203,9 +204,9 @@ def algorithms(op):
     found = [r for r in _of_device() if r["op"] == op]
     times = collections.defaultdict(list)
     for group in table.by_problem(found).values():
-        ours = table.timed(group)
+        ours = measured.timed(group)
         for row in {r["algo"]: r for r in reversed(ours)}.values():
             times[row["algo"]].append(row["time_us"] / ours[0]["time_us"])
-    lines = [(f"`{name}`", len(values), f"{table.geomean(values):.2f}", f"{min(values):.2f} to {max(values):.2f}")
-             for name, values in sorted(times.items(), key=lambda item: -table.geomean(item[1]))]
+    lines = [(f"`{name}`", len(values), f"{measured.geomean(values):.2f}", f"{min(values):.2f} to {max(values):.2f}")
+             for name, values in sorted(times.items(), key=lambda item: -measured.geomean(item[1]))]
     return markdown(("algorithm", "problems", "time over the best, geometric mean", "from, to"), lines, {1, 2})
