@@ -203,7 +203,8 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
     chosen, why = answer
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
-        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))
+        from .host.repeat import command
+        log.info("%s -> %s (%s %.4g ms)  %s", problem, chosen, why, 1e3 * chosen.seconds(problem, device), command("explain", problem))
     return answer
 
 

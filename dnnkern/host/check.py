@@ -6,22 +6,16 @@ arrays of indices out of range, before anything is launched; ``unwritten`` resul
 that overflow in the simulator (its `config` looks for the word). A list of them, separated by commas, is possible. All wait for the device
 at every call.
 """
-import functools
-import importlib
-import inspect
-import json
 import sys
-import threading
 
 import numpy as np
 
-from ..algorithm import problem_record
 from ..device import HOST_MEMORY, SIMULATED, _environment
 from . import driver
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
+from .repeat import CHECKS, command
 
-CHECKS = _environment.checks()
 if "bounds" in CHECKS and not HOST_MEMORY:
     raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor (always in the simulator); expected DNNKERN_DEVICE=cpu")
 if "integers" in CHECKS and not SIMULATED:
@@ -78,33 +72,6 @@ def check_outputs(bound, results, stream):
             raise CheckFailed(f"{bound.problem}: output {k} holds {bad} values that are not finite; {command}")
 
 
-_calls = threading.local()  # `now`: of the public functions that run, (name, signature, positional arguments, keywords)
-
-
-def repeatable(function):
-    """The public function, whose calls `repro` can write: wrapped only where something is checked."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args, **keywords):
-        before, _calls.now = getattr(_calls, "now", None), (function.__name__, signature, args, keywords)
-        try:
-            return function(*args, **keywords)
-        finally:
-            _calls.now = before
-    return call
-
-
 def repro(problem, algorithm) -> str:
-    """The command that repeats a problem on random inputs: the call of a public function, or, where there is none, the problem's record."""
-    import shlex
-    try:
-        function, signature, args, keywords = _calls.now
-        spoken = importlib.import_module("dnnkern.call_words")  # which imports the operations, as these import this
-        given = signature.bind(*args, **keywords).arguments
-        words = spoken.words_of(function, given | given.pop("parameters", {}))
-        if spoken.problem_of(function, words) != problem:
-            raise ValueError("another problem")
-    except (AttributeError, TypeError, ValueError):  # a graph's, or one that has no words
-        function, words = problem.op, [json.dumps(problem_record(problem), separators=(",", ":"))]
-    return f"python -m dnnkern check {function} {shlex.join(words)} --algo {algorithm.name}"
+    """The command that repeats a problem on random inputs."""
+    return f"{command('check', problem)} --algo {algorithm.name}"

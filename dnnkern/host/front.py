@@ -14,11 +14,12 @@ from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorith
 from ..dispatch import bound as noted
 from ..preference import RECORDING, USED, of_context, value_of
 from .arrays import KIND_OF_TYPE, kind_of
-from .check import CHECKS, repeatable
+from .check import CHECKS
 from .device import device as device_of
 from .device import on_device
 from .executable import make_executable
 from .last import as_given, is_last
+from .repeat import IS_TOLD, repeatable
 from .scalars import integer
 from .streams import stream_handle
 from .tensor import Tensor, share_memory
@@ -43,7 +44,7 @@ def public(function):
     signature = inspect.signature(function)
     *given, last = signature.parameters.values()
     function.__signature__ = signature.replace(parameters=[*given, *_KEYWORDS, *([] if last.name == "choice" else [last])])
-    return repeatable(function) if CHECKS else function
+    return repeatable(function) if IS_TOLD else function
 
 
 def choice_key(function, choice):
