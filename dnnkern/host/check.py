@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from ..device import HOST_MEMORY, SIMULATED, _environment
+from ..device import HOST_MEMORY, SIMULATED
 from . import driver
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype

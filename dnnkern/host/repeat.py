@@ -30,7 +30,7 @@ def repeatable(function):
 
 
 def command(verb, problem) -> str:
-    """``dnnkern check`` or the like with the problem: as the call that is being made, or, where it is another's, by the problem's record."""
+    """``dnnkern check`` or the like with the problem: the call that is being made, or, where the problem is not its, a record."""
     try:
         function, signature, args, keywords = _calls.now
         spoken = importlib.import_module("dnnkern.call_words")  # which imports the operations, as these import this
