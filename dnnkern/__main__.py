@@ -11,7 +11,7 @@ from ._table import bytes_text, progress, say, show, silenced, time_text
 from ._words import call_of, empty_parser, is_call, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
-            "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
+            "explain": "explain conv_fwd x=64x64x56x56:f16 w=64x64x3x3 padding=1 --arch sm_90a", "find": "find softmax_fwd 256x1000 f32",
             "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16",
             "report": "report results.jsonl --out results.html"}
@@ -65,16 +65,16 @@ def explain(arguments):
     """Print every algorithm's answer for a problem: why it cannot solve it, or its predicted time."""
     from . import dispatch
     from .preference import DEVICE, VARIABLE
-    problem = arguments.make(arguments)
+    problem, device = arguments.make(arguments), _device(arguments.arch)
     limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
     preferred = dispatch.preference() or DEVICE
     with progress("asking the algorithms"):
-        rows = dispatch.explain(problem.op, problem, prefer=preferred, **limits)
-        measured = dispatch.measured(problem.op, problem)
+        rows = dispatch.explain(problem.op, problem, device=device, prefer=preferred, **limits)
+        measured = dispatch.measured(problem.op, problem, device)
     able = [c for c in rows if c.reason is None]
     chosen = next((c for c in able if c.chosen), None)
     if arguments.json:
-        document("explain", **_about(problem), chosen=chosen and chosen.algo, why=chosen and chosen.why, algorithms=[
+        document("explain", **_about(problem, device), chosen=chosen and chosen.algo, why=chosen and chosen.why, algorithms=[
             {"name": c.algo, "reason": c.reason, "predicted_ms": c.time_ms, "measured_ms": measured.get(c.algo),
              "workspace_bytes": c.memory, "notes": c.notes.names, "config": c.config, "terms_ms": c.terms, "hidden_ms": c.hidden}
             for c in rows])
@@ -82,7 +82,7 @@ def explain(arguments):
     show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config"),
          [("*" if c.chosen else "", c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
            _notes(c.notes), c.config) for c in able],
-         title=f"{problem} on {_device().name}", marked=[i for i, c in enumerate(able) if c.chosen])
+         title=f"{problem} on {device.name}", marked=[i for i, c in enumerate(able) if c.chosen])
     if arguments.why and able:
         _show_terms(able)
     if len(able) < len(rows):
@@ -98,7 +98,7 @@ def explain(arguments):
     why = {"predicted": f"{lowest}; nothing has been measured ({program()} find {arguments.op} ...)",
            "measured": "the lowest measured time", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
-    if _is_simulated() and dispatch.preference() is None and (
+    if device.is_simulated and dispatch.preference() is None and (
             quick := dispatch.get_algorithm(problem.op, problem, **limits).name) != chosen.algo:
         say(f"That is the choice on a GPU. Here, in the simulator, {quick} runs, because it is quick to simulate ({VARIABLE}).")
     return 0
@@ -149,10 +149,10 @@ def find(arguments):
     return code
 
 
-def _about(problem):
+def _about(problem, device=None):
     """What documents say of a problem."""
     from .dispatch import problem_record
-    return {"op": problem.op, "problem": str(problem), "record": problem_record(problem), "device": _device().name}
+    return {"op": problem.op, "problem": str(problem), "record": problem_record(problem), "device": (device or _device()).name}
 
 
 def run_program(arguments):
@@ -214,9 +214,10 @@ def _notes(notes):
     return ", ".join(notes.names) or None
 
 
-def _device():
-    from .host.device import current_device, device
-    return device(current_device())
+def _device(arch=None):
+    """The device of this process, or one of an architecture."""
+    from .host.device import current_device, described, device
+    return described(arch) if arch else device(current_device())
 
 
 def _is_simulated():

@@ -44,6 +44,7 @@ def _limits(command):
     add_notes(limits.add_argument)
     if command == "explain":
         limits.add_argument("--why", action="store_true", help="print the terms of each predicted time")
+        limits.add_argument("--arch", help="what a GPU of this architecture would answer, by its data sheet: sm_80, sm_90a; none is needed")
     if command == "find":
         limits.add_argument("--no-save", action="store_true", help="do not write the results to the database")
     return limits

@@ -1,5 +1,6 @@
 """Calls in words: each public function's, read back as the problem that its arguments have, and words that are none."""
 import inspect
+import json
 import os
 import shlex
 import subprocess
@@ -119,6 +120,11 @@ def test_commands(simulated):
     assert said("explain", "conv_fwd", "x=2x4x5x5:f32", "--json", "w=3x4x3x3", "padding=1") == short and short[0] == 0
     code, out, _ = said("explain", "conv_transpose_fwd", "x=2x4x5x5:f32", "w=4x3x3x3")
     assert code == 0 and out.startswith("conv_bwd_data 2x3x7x7 k4 3x3")
+    code, out, _ = said("explain", "conv_fwd", "x=64x56x56x64:f16", "w=64x3x3x64", "padding=1", "layout=NHWC", "--arch", "sm_90a", "--json")
+    found = json.loads(out)
+    assert (code, found["device"], found["algorithms"][0]["name"]) == (0, "NVIDIA H200", found["chosen"]) and "wgmma" in found["chosen"]
+    code, _, error = said("explain", "softmax_fwd", "x=3x4:f32", "--arch", "sm_91")
+    assert code == 2 and "arch is 'sm_91'; expected one of sm_70" in error
     assert said("warm", "--arch", "sm_90a", "--json", "softmax_fwd", "x=3x4:f32", "axs=1")[2].count("did you mean 'axis'?") == 1
     code, out, error = said("check", "conv_fwd", "x=2x4x5x5:f32", "w=3x4x3x3", "pading=1")
     assert (code, out) == (2, "") and "did you mean 'padding'?" in error and error.count("\n") == 1

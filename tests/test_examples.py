@@ -205,7 +205,7 @@ def test_readme_shows_what_there_is():
     """Pictures exist, and the first screen has the three ways in."""
     text = (ROOT / "README.md").read_text()
     pictures = re.findall(r'(?:srcset|src)="([^"]+)"', text)
-    assert len(pictures) == 6 and all((ROOT / path).is_file() for path in pictures)
+    assert len(pictures) == 8 and all((ROOT / path).is_file() for path in pictures)
     first = text[:text.index("<picture>")]
     assert len(first.splitlines()) < 45
     assert all(words in first for words in ("python -m dnnkern run train.py", 'backend="dnnkern"', "import dnnkern\n"))
