@@ -12,7 +12,8 @@ from ._words import empty_parser, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain matmul 4096x4096x4096 bf16 tn --bias", "find": "find softmax_fwd 256x1000 f32",
-            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
+            "warm": "warm softmax_fwd 256x1000 f32", "onnx": "onnx model.onnx --report",
+            "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
 
@@ -156,6 +157,12 @@ def run_program(arguments):
     return main(arguments)
 
 
+def onnx(arguments):
+    """Run a model of ONNX on this library's kernels, and report what ran where."""
+    from ._onnx import main
+    return main(arguments)
+
+
 def warm(arguments):
     """Compile kernels into the cache, before they are needed."""
     from ._warm import main
@@ -242,6 +249,11 @@ def make_parser():
     command.description = _run.HELP
     _run.add_arguments(command.add_argument)
     command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments")
+    from . import _onnx
+    command = add("onnx", onnx)
+    command.description = _onnx.HELP
+    _onnx.add_arguments(command.add_argument)
+    add_outputs(command.add_argument)
     add_outputs(add("devices", devices).add_argument)
     command = add("list", list_algorithms)
     add_outputs(command.add_argument)

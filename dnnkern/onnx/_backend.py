@@ -25,7 +25,15 @@ class Model(BackendRep):
     def __init__(self, model, device=None, fuse=True):
         self._on = _index(device)
         proto, self.opsets, self.name = read(model)
-        graph = proto.graph
+        try:
+            self._make(proto.graph, fuse)
+        except ModelError:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+            raise ModelError(f"{self.name}: got a damaged model: {' '.join(str(error).split())}; expected one that ONNX's tools can read"
+                             ) from error
+
+    def _make(self, graph, fuse):
         known = {tensor.name for tensor in graph.initializer}
         self.inputs = [Input(i) for i in graph.input if i.name not in known]
         self._optional = {i.name: Input(i) for i in graph.input if i.name in known}

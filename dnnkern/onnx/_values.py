@@ -2,6 +2,7 @@
 import math
 
 import numpy as np
+import onnx
 
 from ..device import HOST_MEMORY, cuda
 from ..host.arrays import View, view
@@ -132,8 +133,10 @@ def as_value(x, is_shape=False):
         return x
     if x is None or isinstance(x, (list, tuple)) and not (x and isinstance(x[0], (int, float))):
         return Value(None if x is None else list(x))
+    if isinstance(x, onnx.TensorProto):
+        x = onnx.numpy_helper.to_array(x)
     if isinstance(x, np.ndarray) and not hasattr(x, "copy_to_host"):
-        return Value(x, is_shape=is_shape)
+        return Value(x.astype(object) if x.dtype.kind == "U" else x, is_shape=is_shape)
     if hasattr(x, "copy_to_host"):
         return Value(device=x) if _is_plain(x) else Value(x.copy_to_host())
     if hasattr(x, "__cuda_array_interface__") or type(x).__module__.partition(".")[0] in ("torch", "cupy", "jax"):

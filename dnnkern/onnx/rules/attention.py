@@ -28,14 +28,7 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
         q, layout, keys = node.call("transpose", q, (0, 2, 1, 3)), "BHSD", 2
     if layout == "BHSD":
         k, v = presents
-    causal, left, right = (node.attribute(name, d) for name, d in (("is_causal", 0), ("left_window_size", -1), ("right_window_size", -1)))
-    offset = past_k.shape[2] if past_k is not None else 0
-    options = {"align": "bottom_right" if offset else "top_left"}
-    if lengths is not None:
-        if causal or left >= 0 or right >= 0:
-            raise Refused("a causal mask or a window by the lengths of keys")
-        options["seq_len_kv"] = Value(np.asarray(lengths.host(), np.int32))
-    options["causal"], options["window"] = bool(causal), (left, right)
+    options = _window(node, q.shape[keys], k.shape[keys], 0 if past_k is None else past_k.shape[2], lengths)
     if mask is not None:
         options["mask" if mask.dtype == "bool" else "bias"] = _padded(node, mask, k.shape[keys], q)
     y = node.call("sdpa_fwd", q, k, v, scale=node.attribute("scale"), softcap=float(node.attribute("softcap", 0.0)), layout=layout, **options)
@@ -43,6 +36,19 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
         y = node.call("transpose", y, (0, 2, 1, 3)) if layout == "BHSD" else y
         y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3])
     return y, *presents
+
+
+def _window(node, rows, keys, before, lengths):
+    """Causal mask and window as `sdpa_fwd` has them: by the position of a query, i + `before`, or as far from the last key of a sequence."""
+    causal, left, right = (node.attribute(name, d) for name, d in (("is_causal", 0), ("left_window_size", -1), ("right_window_size", -1)))
+    options = {"causal": bool(causal), "window": (left, right)}
+    if lengths is not None:
+        return {**options, "align": "bottom_right", "seq_len_kv": Value(np.asarray(lengths.host(), np.int32))}
+    if before == keys - rows or not (causal or left >= 0 or right >= 0):
+        return {**options, "align": "bottom_right" if before else "top_left"}
+    if left >= 0:
+        raise Refused(f"a window of {rows} queries after {before} of {keys} keys")
+    return {"align": "top_left", "causal": False, "window": (-1, before if causal else before + right)}
 
 
 def _padded(node, mask, keys, q):

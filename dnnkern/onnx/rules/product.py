@@ -100,8 +100,10 @@ def einsum(node, *operands):
     only(operands, FLOATS)
     equation = node.attribute("equation").replace(" ", "")
     terms, arrow, result = equation.partition("->")
+    if not arrow:
+        result = "".join(sorted(i for i in set(terms) - {","} if terms.count(i) == 1))
     terms = terms.split(",")
-    if not arrow or "." in equation or len(terms) > 2 or any(len(set(t)) < len(t) for t in terms):
+    if "." in equation or len(terms) > 2 or any(len(set(t)) < len(t) for t in terms):
         raise Refused(f"equation {equation!r}")
     sizes = {i: n for t, x in zip(terms, operands) for i, n in zip(t, x.shape)}
     if any(x.shape != tuple(sizes[i] for i in t) for t, x in zip(terms, operands)):

@@ -60,9 +60,7 @@ def _resized(node, x, scale, size, mode, where, rounding):
         if mode == "cubic" and (node.attribute("cubic_coeff_a", -0.75) != -0.75 or node.attribute("exclude_outside", 0)):
             raise Refused("cubic_coeff_a or exclude_outside")
         if node.attribute("antialias", 0):
-            if mode == "cubic" or where == "align_corners":
-                raise Refused(f"antialias of {mode}, {where}")
-            options["antialias"] = True
+            raise Refused("antialias")
         resampling = "bicubic" if mode == "cubic" else "bilinear"
     else:
         raise Refused(f"mode {mode!r}")
