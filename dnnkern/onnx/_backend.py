@@ -6,7 +6,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from ..device import DEVICE, HOST_MEMORY, cuda
 from ._errors import ModelError
-from ._load import Input, read
+from ._load import Input, checked, parsed
 from ._program import Program
 from ._report import rows_of
 from ._values import as_value
@@ -24,14 +24,14 @@ class Model(BackendRep):
 
     def __init__(self, model, device=None, fuse=True):
         self._on = _index(device)
-        proto, self.opsets, self.name = read(model)
+        proto, self.name, folder = parsed(model)
         try:
+            proto, self.opsets = checked(proto, self.name, folder)
             self._make(proto.graph, fuse)
         except ModelError:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-            raise ModelError(f"{self.name}: got a damaged model: {' '.join(str(error).split())}; expected one that ONNX's tools can read"
-                             ) from error
+            raise ModelError(f"{self.name}: got a damaged model: {error}; expected one that ONNX's tools can read") from error
 
     def _make(self, graph, fuse):
         known = {tensor.name for tensor in graph.initializer}

@@ -2,7 +2,11 @@
 
 
 class ModelError(ValueError):
-    """A model, or what it was given, that cannot run; the message names the file or the node, what was got and what was expected."""
+    """A model, or what it was given, that cannot run; the message, one line, names the file or the node, what was got and what was
+    expected."""
+
+    def __init__(self, message):
+        super().__init__(" ".join(str(message).split()))
 
 
 class Refused(Exception):

@@ -10,12 +10,8 @@ from ._errors import ModelError
 MOST_CHECKED = 2 ** 31 - 1  # bytes of a proto that ONNX's checker takes
 
 
-def read(model):
-    """(onnx.ModelProto with all its data, its name for messages) of a proto, bytes or a path."""
-    if isinstance(model, onnx.ModelProto):
-        proto, name, folder = model, model.graph.name or "model", ""
-    else:
-        proto, name, folder = _parsed(model)
+def checked(proto, name, folder):
+    """(the model with all its data and without functions of its own, {domain: version}); ModelError where it cannot run."""
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{name}: got a file without a graph; expected an ONNX model")
     if not any(d.domain in ("", "ai.onnx") for d in proto.opset_import) and not proto.opset_import:
@@ -27,11 +23,13 @@ def read(model):
     opsets = {"" if d.domain == "ai.onnx" else d.domain: d.version for d in proto.opset_import}
     _check_opsets(opsets, name)
     _check(proto, name)
-    return proto, opsets, name
+    return proto, opsets
 
 
-def _parsed(model):
-    """(proto, name, folder) of bytes or a path."""
+def parsed(model):
+    """(proto, name for messages, folder) of a proto, bytes or a path."""
+    if isinstance(model, onnx.ModelProto):
+        return model, model.graph.name or "model", ""
     if isinstance(model, (bytes, bytearray)):
         name, folder, data = "model", "", bytes(model)
     elif isinstance(model, (str, os.PathLike)):
@@ -59,7 +57,7 @@ def _load_external(proto, name, folder):
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         missing = sorted({e.value for t in onnx.external_data_helper._get_all_tensors(proto) for e in t.external_data
                           if e.key == "location" and not os.path.exists(os.path.join(folder, e.value))})
-        got = f"external data in {', '.join(missing)}, which is missing" if missing else f"external data that cannot be read: {_line(error)}"
+        got = f"external data in {', '.join(missing)}, which is missing" if missing else f"external data that cannot be read: {error}"
         raise ModelError(f"{name}: got {got}; expected it in {folder or 'the current folder'}") from None
 
 
@@ -87,12 +85,7 @@ def _check(proto, name):
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-        raise ModelError(f"{name}: got a model that ONNX's checker refuses: {_line(error)}") from None
-
-
-def _line(error):
-    """What an error says, in one line."""
-    return " ".join(str(error).split())
+        raise ModelError(f"{name}: got a model that ONNX's checker refuses: {error}") from None
 
 
 class Input:

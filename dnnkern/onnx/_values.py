@@ -59,7 +59,7 @@ class Value:
     def host(self):
         """The values in NumPy; a sequence as a list."""
         if self._host is None and self._device is not None:
-            self._host = self._device.copy_to_host()
+            self._host = self._device.copy_to_host().reshape(self.shape)  # views of one element come with a dimension
         return self._host
 
     def device(self):
@@ -139,9 +139,6 @@ def as_value(x, is_shape=False):
         return Value(x.astype(object) if x.dtype.kind == "U" else x, is_shape=is_shape)
     if hasattr(x, "copy_to_host"):
         return Value(device=x) if _is_plain(x) else Value(x.copy_to_host())
-    if hasattr(x, "__cuda_array_interface__") or type(x).__module__.partition(".")[0] in ("torch", "cupy", "jax"):
-        from ..host.arrays import kind_of
-        if HOST_MEMORY or kind_of(x).name == "torch" and not x.is_cuda:
-            return Value(np.asarray(x))
-        raise TypeError(f"{type(x).__name__}; expected a NumPy array, or a device array of Numba")
+    if not HOST_MEMORY and hasattr(x, "__cuda_array_interface__"):
+        return as_value(cuda.as_cuda_array(x))
     return Value(np.asarray(x), is_shape=is_shape)

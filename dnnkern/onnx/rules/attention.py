@@ -28,7 +28,7 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
         q, layout, keys = node.call("transpose", q, (0, 2, 1, 3)), "BHSD", 2
     if layout == "BHSD":
         k, v = presents
-    options = _window(node, q.shape[keys], k.shape[keys], 0 if past_k is None else past_k.shape[2], lengths)
+    options = _window(node, q.shape[keys], k.shape[keys], 0 if past_k is None else past_k.shape[2], lengths, mask is not None)
     if mask is not None:
         options["mask" if mask.dtype == "bool" else "bias"] = _padded(node, mask, k.shape[keys], q)
     y = node.call("sdpa_fwd", q, k, v, scale=node.attribute("scale"), softcap=float(node.attribute("softcap", 0.0)), layout=layout, **options)
@@ -38,17 +38,25 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     return y, *presents
 
 
-def _window(node, rows, keys, before, lengths):
+def _window(node, rows, keys, before, lengths, masked):
     """Causal mask and window as `sdpa_fwd` has them: by the position of a query, i + `before`, or as far from the last key of a sequence."""
     causal, left, right = (node.attribute(name, d) for name, d in (("is_causal", 0), ("left_window_size", -1), ("right_window_size", -1)))
     options = {"causal": bool(causal), "window": (left, right)}
     if lengths is not None:
         return {**options, "align": "bottom_right", "seq_len_kv": Value(np.asarray(lengths.host(), np.int32))}
-    if before == keys - rows or not (causal or left >= 0 or right >= 0):
+    if before in (0, keys - rows) or not (causal or left >= 0 or right >= 0):
         return {**options, "align": "bottom_right" if before else "top_left"}
-    if left >= 0:
-        raise Refused(f"a window of {rows} queries after {before} of {keys} keys")
-    return {"align": "top_left", "causal": False, "window": (-1, before if causal else before + right)}
+    if left < 0:
+        return {"align": "top_left", "causal": False, "window": (-1, before if causal else before + right)}
+    if masked:
+        raise Refused(f"a mask, and a window of {rows} queries after {before} of {keys} keys")
+    return {"mask": node.once(("window", rows, keys, before), (), lambda: Value(_band(rows, keys, before, left, 0 if causal else right)))}
+
+
+def _band(rows, keys, before, left, right):
+    """The mask of a window, where it begins neither at the first key nor ends at the last."""
+    distance = np.arange(keys) - (np.arange(rows)[:, None] + before)
+    return (distance >= -left) & ((distance <= right) if right >= 0 else True)
 
 
 def _padded(node, mask, keys, q):
