@@ -10,7 +10,6 @@ import re
 import warnings
 from collections import Counter
 
-import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
@@ -26,10 +25,9 @@ FEW = 12  # of so many cases one is run, besides the first of each operator
 ON_HOST = {
     "Attention": "qk_matmul_output", "GRU": "linear_before_reset=0", "LSTM": "peepholes", "Mod": "Mod with the divisor's sign",
     "Resize": "scales|keep_aspect|nearest_mode|coordinate_transformation_mode|antialias|cubic_coeff_a", "Dropout": "training",
-    "GridSample": "grid_sample_fwd: mode='bicubic'", "QuantizeLinear": "scales of blocks|dtype u?int(2|4|16)|dtype float4",
-    "DequantizeLinear": "scales of blocks|dtype u?int(2|4|16)|dtype float4", "Pad": "mode 'wrap'", "MaxPool": "indices in the order of columns",
-    "Einsum": "equation '.*\\.\\.\\.", "Cast": " to |saturate=0|dtype ", "CastLike": " to |saturate=0|dtype ", "Upsample": "opset|scales",
-    "ReduceLogSum": "dtype"}
+    "GridSample": "grid_sample_fwd: mode='bicubic'", "QuantizeLinear": "scales of blocks", "DequantizeLinear": "scales of blocks",
+    "Pad": "mode 'wrap'", "MaxPool": "indices in the order of columns", "Einsum": r"equation '.*\.\.\.", "Cast": " to |saturate=0",
+    "CastLike": " to |saturate=0"}
 """Operators whose cases may be ONNX's evaluator's, though their dtypes are ours, and why."""
 NOT_OURS = r"computes shapes|(dtype|is|are|x|a|b) (object|u?int\d+|bool|float4\w*|float8\w*)\b"
 """Reasons of any operator: shapes, and dtypes that this library does not compute with."""
@@ -146,6 +144,9 @@ def test_the_check_notices_a_wrong_result(monkeypatch):
     monkeypatch.setattr(Node, "call", lambda self, *args, **kwargs: call(self, "unary", args[1], "neg"))
     with pytest.raises(AssertionError, match="Not equal"):
         check(case, model)
-    monkeypatch.setattr(Node, "call", lambda self, *args, **kwargs: 1 / np.zeros(()) if False else (_ for _ in ()).throw(ValueError("no")))
+
+    def refuse(self, *args, **kwargs):
+        raise ValueError("no")
+    monkeypatch.setattr(Node, "call", refuse)
     with pytest.raises(AssertionError, match="Relu ran on the host: no"):
         check(case, model)

@@ -224,6 +224,7 @@ class DnnkernBackend(Backend):
 
         Examples
         --------
+        >>> import dnnkern.onnx
         >>> dnnkern.onnx.supports_device("CPU"), dnnkern.onnx.supports_device("CUDA")
         (True, False)
         """

@@ -38,7 +38,7 @@ def main(arguments) -> int:
              [(r.name, r.op, r.by if r.runs else "not run", ", ".join(r.calls), ", ".join(r.fused), r.reason) for r in rows],
              title=f"{arguments.model}: nodes")
         say("")
-    show(("output", "dtype", "shape", "values"), [(name, dtype, "x".join(map(str, shape)) if shape is not None else None,
+    show(("output", "dtype", "shape", "values"), [(name, dtype, None if shape is None else "x".join(map(str, shape)) or "scalar",
                                                    {True: "finite", False: "not all finite", None: None}[finite])
                                                   for name, dtype, shape, finite in outputs], title=f"{arguments.model}: outputs")
     say(f"\n{len(ours)} of {len(ours) + len(host)} nodes ran on this library's kernels, {len(host)} on the host by ONNX's evaluator"

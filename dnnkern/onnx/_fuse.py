@@ -74,15 +74,14 @@ class Plan:
     def __init__(self, nodes, values):
         from .. import graph as cudnn
         self.cudnn, self.values = cudnn, values
-        kinds = {v.dtype for v in values.values()}
-        if len(kinds) != 1 or not kinds <= set(FLOATS):
-            raise TypeError(f"operands are {', '.join(sorted(kinds))}; expected floats of one dtype")
-        self.dtype, = kinds
+        self.dtype = next(values[name].dtype for node in nodes for name in node.inputs if name in values)
+        if self.dtype not in FLOATS:
+            raise TypeError(f"an operand is {self.dtype}; expected one of {', '.join(FLOATS)}")
         self.kind = cudnn.data_type[KINDS[self.dtype]]
         wide = cudnn.data_type.DOUBLE if self.dtype == "float64" else cudnn.data_type.FLOAT
         self.wide, self.graph, self.inputs = wide, cudnn.pygraph(io_data_type=self.kind, intermediate_data_type=wide,
                                                                  compute_data_type=wide), {}
-        self.rank, made = None, {}
+        self.made_of, self.rank, made = {}, None, {}
         for node in nodes:
             draw = ANCHORS.get(node.op)
             made[node.outputs[0]] = draw(self, node) if draw else self._draw_pointwise(node, made)
@@ -98,6 +97,7 @@ class Plan:
         """The result for values in the order of the inputs."""
         out = empty(self.shape, values[0].device().dtype)
         pack = {t: values[self.order[name]].device() for name, t, _ in self.inputs.values()}
+        pack.update((t, v.device()) for t, v in self.made_of.items())
         pack[self.result] = out
         self.graph.execute(pack, empty((self.workspace,), np.uint8) if self.workspace else None)
         return Value(device=out)
@@ -108,11 +108,17 @@ class Plan:
         """The graph's tensor of an input; `dims`: with other extents of the same memory."""
         dims = self._dims(self.values[name].shape) if dims is None else tuple(dims)
         if (name, dims) not in self.inputs:
+            self._check(name)
             self.inputs[name, dims] = name, self.graph.tensor(dim=dims, stride=_packed(dims), data_type=self.kind), dims
         return self.inputs[name, dims][1]
 
+    def _check(self, name):
+        if self.values[name].dtype != self.dtype:
+            raise TypeError(f"operands are {self.dtype} and {self.values[name].dtype}; expected one dtype")
+
     def transposed(self, name):
         """The graph's tensor of a matrix whose rows are its columns."""
+        self._check(name)
         m, n = self.values[name].shape
         t = self.graph.tensor(dim=(1, n, m), stride=(m * n, 1, n), data_type=self.kind)
         self.inputs[name, "transposed"] = name, t, None
@@ -123,6 +129,8 @@ class Plan:
         return (1,) * (self.rank - len(shape)) + tuple(shape)
 
     def _draw_pointwise(self, node, made):
+        if node.op == "BatchNormalization":
+            return self._draw_normalization(node, made)
         shapes = [made[name][1] if name in made else self.values[name].shape for name in node.inputs if name]
         shape = np.broadcast_shapes(*shapes)
         if self.rank is None:
@@ -131,6 +139,23 @@ class Plan:
             raise ValueError(f"shape {shape}; expected {self.rank} dimensions with elements")
         operands = [(made[name][0] if name in made else self.tensor(name)) if name else None for name in node.inputs]
         return self.drawn(expression(node, operands)), tuple(shape)
+
+    def _draw_normalization(self, node, made):
+        """Batch normalization by constants: each channel minus its mean, times a factor, plus its bias."""
+        name, shape = node.inputs[0], (made[node.inputs[0]][1] if node.inputs[0] in made else self.values[node.inputs[0]].shape)
+        scale, bias, mean, variance = (self.values[n].host().astype(np.float64) for n in node.inputs[1:])
+        if self.rank is None:
+            self.rank = len(shape)
+        if len(shape) != self.rank or 0 in shape or len(shape) < 2 or {v.shape for v in (scale, bias, mean, variance)} != {shape[1:2]}:
+            raise ValueError(f"shape {shape}; expected {self.rank} dimensions, of which the second are {scale.shape} channels")
+        dims = (1, shape[1], *[1] * (len(shape) - 2))
+        y = made[name][0] if name in made else self.tensor(name)
+        factor = scale / np.sqrt(variance + float(node.attribute("epsilon", 1e-5)))
+        for method, vector in (("sub", mean), ("mul", factor), ("add", bias)):
+            t = self.graph.tensor(dim=dims, stride=_packed(dims), data_type=self.wide)
+            self.made_of[t] = Value(vector.astype(np.float64 if self.dtype == "float64" else np.float32))
+            y = getattr(self.graph, method)(y, t)
+        return y, tuple(shape)
 
     def drawn(self, e):
         """The tensor of an expression."""
@@ -155,16 +180,17 @@ def grouped(nodes, outputs, constants):
         for name in node.reads:
             readers.setdefault(name, []).append(node)
     of, taken = {}, set()
+    pointwise = {node for node in nodes if _is_pointwise(node, constants)}
     for k, node in enumerate(nodes):
-        if node not in taken and (node.op in ANCHORS and node.rule is not None or _is_pointwise(node)):
-            members = _members(nodes, k, readers, outputs, taken)
+        if node not in taken and (node.op in ANCHORS and node.rule is not None or node in pointwise):
+            members = _members(nodes, k, readers, outputs, pointwise - taken)
             if len(members) > 1:
                 taken.update(members)
                 of[members[-1]] = Group(members)
     return [of.get(node, node) for node in nodes if node in of or node not in taken]
 
 
-def _members(nodes, k, readers, outputs, taken):
+def _members(nodes, k, readers, outputs, pointwise):
     """The largest group that begins with a node: it grows by pointwise nodes that read it, and ends where all but its last result are
     read inside."""
     members, best = [nodes[k]], [nodes[k]]
@@ -174,7 +200,7 @@ def _members(nodes, k, readers, outputs, taken):
             break
         if not made & set(node.reads):
             continue
-        if node in taken or not _is_pointwise(node):
+        if node not in pointwise:
             break  # nothing after it can close the group, or another way would have
         members.append(node)
         inside = set(members)
@@ -183,7 +209,10 @@ def _members(nodes, k, readers, outputs, taken):
     return best
 
 
-def _is_pointwise(node):
-    """Whether a node is a chain of the graph's pointwise operations."""
-    return node.rule is not None and not node.domain and node.op in EXPRESSIONS and len(node.outputs) == 1 and \
-        names_in(node) <= GRAPH_NAMES.keys()
+def _is_pointwise(node, constants):
+    """Whether a node is a chain of the graph's pointwise operations: batch normalization is one, if only its image is no constant."""
+    if node.rule is None or node.domain or len([name for name in node.outputs if name]) != 1:
+        return False
+    if node.op == "BatchNormalization":
+        return not node.attribute("training_mode", 0) and all(name in constants for name in node.inputs[1:])
+    return node.op in EXPRESSIONS and names_in(node) <= GRAPH_NAMES.keys()

@@ -54,8 +54,9 @@ class Node:
         self.rule, self.reason = rule_of(self.domain, self.op, self.version)
         self.evaluator = Evaluator(self)
         if self.rule is None and not self.evaluator.exists:
-            raise ModelError(f"{self.label}: there is no operator {self.op!r} in opset {self.opset} of domain {self.domain or 'ai.onnx'!r}; "
-                             f"expected one of ONNX {onnx.__version__}, or a function of the model")
+            domain = self.domain or "ai.onnx"
+            raise ModelError(f"{self.label}: there is no operator {self.op!r} in opset {self.opset} of domain {domain!r}; expected one of "
+                             f"ONNX {onnx.__version__}, or a function of the model")
         self.calls, self.runs, self.on_host, self.fused = {}, 0, 0, []
         self._kept = {}
 

@@ -9,7 +9,7 @@ from .pointwise import only
 
 @rule("Attention", (23, 24, 25), "`sdpa_fwd`, `concat`")
 def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
-    """Grouped heads, masks, causal masks and windows behind what is in the cache."""
+    """Grouped heads, masks, causal masks and windows after what is in the cache."""
     only((q, k, v, past_k, past_v), FLOATS)
     if node.is_wanted(3):
         raise Refused("qk_matmul_output, which is never in memory here")
@@ -31,7 +31,8 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     options = _window(node, q.shape[keys], k.shape[keys], 0 if past_k is None else past_k.shape[2], lengths, mask is not None)
     if mask is not None:
         options["mask" if mask.dtype == "bool" else "bias"] = _padded(node, mask, k.shape[keys], q)
-    y = node.call("sdpa_fwd", q, k, v, scale=node.attribute("scale"), softcap=float(node.attribute("softcap", 0.0)), layout=layout, **options)
+    softcap = float(node.attribute("softcap", 0.0))
+    y = node.call("sdpa_fwd", q, k, v, scale=node.attribute("scale"), softcap=softcap, layout=layout, **options)
     if flat:
         y = node.call("transpose", y, (0, 2, 1, 3)) if layout == "BHSD" else y
         y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3])
@@ -39,7 +40,7 @@ def attention(node, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
 
 
 def _window(node, rows, keys, before, lengths, masked):
-    """Causal mask and window as `sdpa_fwd` has them: by the position of a query, i + `before`, or as far from the last key of a sequence."""
+    """Causal mask and window as `sdpa_fwd` has them: query i is at the key i + `before`; by lengths the last query is at the last key."""
     causal, left, right = (node.attribute(name, d) for name, d in (("is_causal", 0), ("left_window_size", -1), ("right_window_size", -1)))
     options = {"causal": bool(causal), "window": (left, right)}
     if lengths is not None:

@@ -8,8 +8,6 @@ from .._table import rule
 from .._values import FLOATS, Value, empty
 from .pointwise import only
 
-INT32 = 2 ** 31 - 1
-
 
 def moved(node, function, x, *args, **kwargs):
     """A call that moves elements; booleans go as bytes."""
@@ -40,7 +38,7 @@ def reshape(node, x, shape):
     wanted = shape.ints()
     if not node.attribute("allowzero", 0):
         if any(n == 0 and k >= x.ndim for k, n in enumerate(wanted)):
-            raise ModelError(f"{node.label}: got shape {wanted} for x {x.shape}: 0 at a dimension that x has not; expected at most {x.ndim}")
+            raise ModelError(f"{node.label}: got shape {wanted} for x {x.shape}; expected 0 at dimensions that x has alone")
         wanted = [x.shape[k] if n == 0 else n for k, n in enumerate(wanted)]
     return _as_shape(node, x, wanted)
 

@@ -13,11 +13,11 @@ from .._values import FLOATS, Value
 
 UNARY = "neg abs sqrt reciprocal exp log erf sin cos tan ceil floor".split()
 BINARY = "add sub mul div max min pow mod".split()
-ACTIVATIONS = "relu leaky_relu elu selu celu sigmoid hard_sigmoid tanh softplus softsign gelu gelu_tanh swish hard_swish mish identity".split()
+ACTIVATIONS = "relu leaky_relu elu selu celu sigmoid tanh softplus softsign gelu gelu_tanh swish identity".split()
 INTEGERS = "int8", "uint8", "int32"
 
-GRAPH_NAMES = {**{name: lambda o, name=name: (name, o) for name in (*UNARY, *BINARY, "relu", "leaky_relu", "elu", "sigmoid", "tanh", "gelu",
-                                                                     "softplus")},
+GRAPH_NAMES = {**{name: lambda o, name=name: (name, o)
+                  for name in (*UNARY, *BINARY, "relu", "leaky_relu", "elu", "sigmoid", "tanh", "gelu", "softplus")},
                "gelu_tanh": lambda o: ("gelu_approx_tanh", o), "identity": lambda o: ("identity", {}),
                "swish": lambda o: ("swish", {"swish_beta": o.get("beta")})}
 """Function of an expression -> (the graph's method, its attributes) of its parameters; those that graphs have."""

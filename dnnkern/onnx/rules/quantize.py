@@ -9,6 +9,7 @@ from .product import window_of
 
 VERSIONS = 10, 13, 19, 21, 23, 24, 25, 28
 
+
 def _aligned(node, v, x):
     """A scale or zero point by tensor, or along an axis; refused where it is by block."""
     if v is None or v.size == 1:
@@ -17,6 +18,7 @@ def _aligned(node, v, x):
     if node.attribute("block_size", 0) or v.ndim > 1 or v.shape[0] != x.shape[axis]:
         raise Refused("scales of blocks")
     return v.reshape(*v.shape, *[1] * (x.ndim - 1 - axis))
+
 
 @rule("QuantizeLinear", VERSIONS, "`binary`, `cast`")
 def quantize(node, x, scale, zero=None):
@@ -35,6 +37,7 @@ def quantize(node, x, scale, zero=None):
     y = y if point is None else node.call("binary", y, node.call("cast", point, "float32"), "add")
     return node.call("cast", y, dtype)
 
+
 @rule("DequantizeLinear", VERSIONS, "`cast`, `binary`")
 def dequantize(node, x, scale, zero=None):
     """(x - zero) scale."""
@@ -47,6 +50,7 @@ def dequantize(node, x, scale, zero=None):
     y = y if zero is None or x.dtype in EIGHT else node.call("binary", y, node.call("cast", zero, "float32"), "sub")
     y = node.call("binary", y, scale if scale.dtype == "float32" else node.call("cast", scale, "float32"), "mul")
     return y if scale.dtype == "float32" else node.call("cast", y, scale.dtype)
+
 
 @rule("MatMulInteger", (10,), "`cast`, `binary`, `matmul`")
 def integer_product(node, a, b, zero_a=None, zero_b=None):
@@ -62,6 +66,7 @@ def integer_product(node, a, b, zero_a=None, zero_b=None):
         wide.append(x)
     return node.call("cast", node.call("matmul", *wide), "int32")
 
+
 @rule("ConvInteger", (10,), "`cast`, `binary`, `conv_fwd`")
 def integer_convolution(node, x, w, zero_x=None, zero_w=None):
     """In float64, which holds the sums exactly; the padding is the zero point."""
@@ -76,6 +81,7 @@ def integer_convolution(node, x, w, zero_x=None, zero_w=None):
     strides, dilations, padding = window_of(node, x, w.shape[2:])
     y = node.call("conv_fwd", *wide, stride=strides, padding=padding, dilation=dilations, groups=node.attribute("group", 1))
     return node.call("cast", y, "int32")
+
 
 @rule("DynamicQuantizeLinear", (11,), "`reduce`, `binary`, `cast`")
 def quantize_by_range(node, x):

@@ -2,7 +2,7 @@
 from .._errors import Refused
 from .._table import rule
 from .._values import FLOATS
-from .pointwise import number, only
+from .pointwise import number
 
 MODES = {"ReduceSum": "add", "ReduceMean": "avg", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "mul", "ReduceL1": "norm1",
          "ReduceL2": "norm2", "ReduceLogSum": "add", "ReduceLogSumExp": "logsumexp", "ReduceSumSquare": "sum_square"}

@@ -37,7 +37,6 @@ def upsample(node, x, scales=None):
     return _resized(node, x, scale, size, node.attribute("mode", "nearest"), "asymmetric", "floor")
 
 
-
 def _resized(node, x, scale, size, mode, where, rounding):
     """x resized along its last dimensions, by one of `resample_fwd`'s modes."""
     changed = [k for k, (s, n, m) in enumerate(zip(scale, x.shape, size)) if s != 1 or n != m]

@@ -65,7 +65,8 @@ def _packed(node, x, w, r, bias, reverse):
     from ... import RnnSpec
     directions, hidden = w.shape[0], r.shape[2]
     cell = {"LSTM": "lstm", "GRU": "gru"}.get(node.op) or (node.attribute("activations") or ["tanh"])[0].lower()
-    spec = RnnSpec(cell, w.shape[2], hidden, bidirectional=directions == 2 or reverse, bias="none" if bias is None else "double", dtype=x.dtype)
+    spec = RnnSpec(cell, w.shape[2], hidden, bidirectional=directions == 2 or reverse, bias="none" if bias is None else "double",
+                   dtype=x.dtype)
 
     def gates(matrix):
         parts = matrix.reshape(len(ORDER[node.op]), hidden, *matrix.shape[1:])

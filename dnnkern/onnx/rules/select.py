@@ -9,8 +9,6 @@ from .._values import FLOATS, Value
 from .move import moved
 from .pointwise import number
 
-MOST_OF_A_ROW = 2 ** 31 - 1
-
 
 @rule("Gather", (1, 11, 13), "`embedding_fwd`, `move_rows`, `strided_slice`", moves=True)
 def gather(node, x, indices):
