@@ -369,6 +369,53 @@ def test_functions_of_the_model():
     assert dnnkern.onnx.run_model(model, [np.array([1, 2, 3], np.float32)]).y.tolist() == [2, 4, 6]
 
 
+@pytest.mark.parametrize("batch, shape", [(0, (2, 2)), (0, (2, 3, 1)), (1, (3, 2)), (1, (3, 2, 1)), (2, (3, 4, 2, 1))])
+def test_several_indices_each(batch, shape):
+    x, rng = floats(3, 4, 5), np.random.default_rng(2)
+    i = rng.integers(-3, 3, shape)
+    found = dnnkern.onnx.run_node(onnx.helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=batch), [x, i]).y
+    pairs = zip(x.reshape(-1, *x.shape[batch:]), i.reshape(-1, *shape[batch:]))
+    expected = np.stack([one[tuple(np.moveaxis(of, -1, 0))] for one, of in pairs])
+    expected = expected.reshape(*x.shape[:batch], *expected.shape[1:])
+    assert found.shape == expected.shape and (found == expected).all()
+    with pytest.raises(ModelError, match="GatherND.*: got indices out of the extents"):
+        dnnkern.onnx.run_node(onnx.helper.make_node("GatherND", ["x", "i"], ["y"]), [x, np.array([[3]])])
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+def test_triangles(upper):
+    x = floats(2, 4, 5)
+    for k in (-2, 0, 3):
+        found = dnnkern.onnx.run_node(onnx.helper.make_node("Trilu", ["x", "k"], ["y"], upper=upper), [x, np.array(k)]).y
+        assert (found == (np.triu if upper else np.tril)(x, k)).all()
+
+
+def test_random_numbers():
+    run = dnnkern.onnx.run_node
+    normal = onnx.helper.make_node("RandomNormal", [], ["y"], shape=[40, 50], mean=3.0, scale=2.0, seed=1.5)
+    y = run(normal, []).y
+    assert y.dtype == np.float32 and abs(y.mean() - 3) < 0.2 and abs(y.std() - 2) < 0.2 and (run(normal, []).y == y).all()
+    uniform = onnx.helper.make_node("RandomUniformLike", ["x"], ["y"], low=-1.0, high=2.0)
+    y = run(uniform, [y]).y
+    assert -1 <= y.min() < -0.9 and 1.9 < y.max() <= 2 and abs(y.mean() - 0.5) < 0.1 and (run(uniform, [y]).y != y).any()
+    p = np.repeat(np.array([0, 0.25, 1], np.float32), 2000).reshape(3, 2000)
+    y = run(onnx.helper.make_node("Bernoulli", ["p"], ["y"], dtype=onnx.TensorProto.BOOL), [p]).y
+    assert y.dtype == bool and np.allclose(y.mean(1), [0, 0.25, 1], atol=0.04) and 0.2 < y[1].mean() < 0.3
+    doubles = onnx.helper.make_node("RandomUniform", [], ["y"], shape=[3], dtype=onnx.TensorProto.DOUBLE)
+    assert run(doubles, []).y.dtype == np.float64
+
+
+def test_quantization_by_blocks():
+    x, scale, zero = floats(4, 6), np.abs(floats(2, 6, seed=1)) * 0.02 + 0.001, np.array([[3] * 6, [-5] * 6], np.int8)
+    names = ["x", "s", "z"]
+    quantized = dnnkern.onnx.run_node(onnx.helper.make_node("QuantizeLinear", names, ["y"], axis=0, block_size=2), [x, scale, zero]).y
+    wide = np.rint(x.astype(np.float64) / scale.repeat(2, 0)) + zero.repeat(2, 0)
+    assert quantized.dtype == np.int8 and (quantized == np.clip(wide, -128, 127)).all()
+    assert quantized.min() == -128 or quantized.max() == 127
+    back = dnnkern.onnx.run_node(onnx.helper.make_node("DequantizeLinear", names, ["y"], axis=0, block_size=2), [quantized, scale, zero]).y
+    assert_close([back], [(quantized.astype(np.float64) - zero.repeat(2, 0)) * scale.repeat(2, 0)])
+
+
 def test_integers_and_booleans_move_and_compare():
     x = np.array([[3, 1], [2, 5]], np.int64)
 

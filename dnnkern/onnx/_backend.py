@@ -42,12 +42,9 @@ class Model(BackendRep):
         if self.program.free:
             raise ModelError(f"{self.name}: nodes read {', '.join(map(repr, self.program.free))}; expected inputs, initializers or results "
                              "of nodes")
-        with self._device():
+        with _placed(self._on):
             self.program.upload()
         self._results = namedtupledict("Outputs", [o.name for o in self.outputs])
-
-    def _device(self):
-        return cuda.gpus[self._on] if self._on and not HOST_MEMORY else contextlib.nullcontext()
 
     def run(self, inputs, *, numpy=True, **kwargs):
         """Run the model.
@@ -84,7 +81,7 @@ class Model(BackendRep):
         for i in (*self.inputs, *self._optional.values()):
             if i.name in values:
                 i.check(values[i.name], known)
-        with self._device():
+        with _placed(self._on):
             results = self.program.run(values)
             results = [r.host() if numpy or r._device is None else r.device() for r in results]
         return self._results(*results)
@@ -214,9 +211,9 @@ class DnnkernBackend(Backend):
         newest = onnx.defs.onnx_opset_version() if not domain else 1
         opsets = {domain: opset_version or newest}
         program = Program(graph, opsets)
-        _index(device)
-        values = program.run({name: as_value(x) for name, x in zip(names, inputs)})
-        return namedtupledict("Outputs", program.outputs)(*(v.host() for v in values))
+        with _placed(_index(device)):
+            results = [v.host() for v in program.run({name: as_value(x) for name, x in zip(names, inputs)})]
+        return namedtupledict("Outputs", program.outputs)(*results)
 
     @classmethod
     def supports_device(cls, device):
@@ -249,6 +246,11 @@ class DnnkernBackend(Backend):
         except ModelError:
             return False
         return True
+
+
+def _placed(index):
+    """A block whose arrays are on the device of an index."""
+    return cuda.gpus[index] if index and not HOST_MEMORY else contextlib.nullcontext()
 
 
 def _index(device):

@@ -73,6 +73,8 @@ class Node:
         """Call a public function of this library on `Value`s; returns a `Value`, or a tuple of them."""
         result = _public(function)(*map(_on_device, args), **{key: _on_device(value) for key, value in kwargs.items()})
         self.calls[function] = None
+        if result is None or isinstance(result, list):  # in place
+            return None
         if isinstance(result, tuple):
             return tuple(r if r is None else Value(device=r) for r in result)
         return Value(device=result)

@@ -2,7 +2,8 @@
 import importlib
 from typing import NamedTuple
 
-MODULES = "pointwise", "product", "pool", "norm", "reduce", "move", "select", "resize", "rnn", "attention", "loss", "quantize", "control"
+MODULES = ("pointwise", "product", "pool", "norm", "reduce", "move", "select", "resize", "rnn", "attention", "loss", "quantize", "random",
+           "optim", "control")
 """Modules of `rules`, which fill the table."""
 RULES = {}  # (domain, op) -> Rule
 

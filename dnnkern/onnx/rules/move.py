@@ -2,7 +2,9 @@
 import math
 
 import numpy as np
+import onnx
 
+from ...host.dtypes import ITEMSIZE
 from .._errors import ModelError, Refused
 from .._table import rule
 from .._values import FLOATS, Value, empty
@@ -102,6 +104,15 @@ def constant_of_shape(node, shape):
     y = Value(device=empty(shape.ints(), value.dtype))
     node.call("set_tensor", y, float(value.reshape(-1)[0]))
     return y
+
+
+@rule("BitCast", (26,), "a view")
+def bit_cast(node, x):
+    """The same memory read as another dtype of the same size."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attribute("to"))).name
+    if ITEMSIZE.get(dtype) != ITEMSIZE.get(x.dtype, 0):
+        raise Refused(f"{x.dtype} as {dtype}")
+    return x.viewed(dtype)
 
 
 # ---- moves

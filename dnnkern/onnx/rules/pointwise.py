@@ -243,6 +243,15 @@ def where(node, mask, a, b):
     return node.call("binary", a, b, "binary_select", mask=mask)
 
 
+@rule("Trilu", (14,), "`binary`", moves=True)
+def triangle(node, x, k=None):
+    """The upper or the lower triangle of matrices, else 0."""
+    k = 0 if k is None else k.ints()[0]
+    mask = node.once(("triangle", x.shape[-2:], k), (), lambda: Value(
+        np.triu(np.ones(x.shape[-2:], bool), k) if node.attribute("upper", 1) else np.tril(np.ones(x.shape[-2:], bool), k)))
+    return node.call("binary", x, number(node, 0, x.dtype), "binary_select", mask=mask)
+
+
 @rule("IsNaN", (9, 13, 20), "`binary`")
 def is_nan(node, x):
     """What differs from itself."""

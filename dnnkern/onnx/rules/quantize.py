@@ -10,32 +10,37 @@ from .product import window_of
 VERSIONS = 10, 13, 19, 21, 23, 24, 25, 28
 
 
-def _aligned(node, v, x):
-    """A scale or zero point by tensor, or along an axis; refused where it is by block."""
-    if v is None or v.size == 1:
-        return v if v is None else v.reshape()
-    axis = node.attribute("axis", 1) % x.ndim
-    if node.attribute("block_size", 0) or v.ndim > 1 or v.shape[0] != x.shape[axis]:
-        raise Refused("scales of blocks")
-    return v.reshape(*v.shape, *[1] * (x.ndim - 1 - axis))
+def _aligned(node, x, *vectors):
+    """(x, scale, zero point) whose shapes broadcast: by tensor, along an axis, or by blocks along it, which become a dimension of x."""
+    axis, block = node.attribute("axis", 1), node.attribute("block_size", 0)
+    if block:
+        axis %= x.ndim
+        if x.shape[axis] % block:
+            raise Refused(f"blocks of {block} of {x.shape[axis]}")
+        x = x.reshape(*x.shape[:axis], x.shape[axis] // block, block, *x.shape[axis + 1:])
+        return x, *(v if v is None else v.reshape(*v.shape[:axis + 1], 1, *v.shape[axis + 1:]) for v in vectors)
+    return x, *(v if v is None else v.reshape() if v.size == 1 else v.reshape(*v.shape, *[1] * (x.ndim - 1 - axis % x.ndim))
+                for v in vectors)
 
 
 @rule("QuantizeLinear", VERSIONS, "`binary`, `cast`")
 def quantize(node, x, scale, zero=None):
     """Rounded to integers first, then moved by the zero point, which may be odd."""
     only((x, scale), ("float32", "float16", "bfloat16"))
-    dtype = zero.dtype if zero is not None else TYPES.get(node.attribute("output_dtype", 0), "uint8")
+    kind = node.attribute("output_dtype", 0)
+    dtype = zero.dtype if zero is not None else TYPES.get(kind, f"of type {kind}") if kind else "uint8"
     if dtype not in ("int8", "uint8", *EIGHT) or dtype in EIGHT and not node.attribute("saturate", 1) or node.attribute("precision", 0):
-        raise Refused(f"dtype {dtype}, or what it takes to get there")
-    scale, point = _aligned(node, scale, x), _aligned(node, zero, x)
+        raise Refused(f"dtype {dtype}, or its saturation or precision")
+    shape = x.shape
+    x, scale, point = _aligned(node, x, scale, zero)
     if scale.dtype != x.dtype:
         raise Refused(f"scales of {scale.dtype}")
     y = node.call("binary", x, scale, "div")
     if dtype in EIGHT:
-        return node.call("cast", y, dtype)
+        return node.call("cast", y, dtype).reshape(*shape)
     y = node.call("cast", node.call("cast", y, "int32"), "float32")
     y = y if point is None else node.call("binary", y, node.call("cast", point, "float32"), "add")
-    return node.call("cast", y, dtype)
+    return node.call("cast", y, dtype).reshape(*shape)
 
 
 @rule("DequantizeLinear", VERSIONS, "`cast`, `binary`")
@@ -45,11 +50,12 @@ def dequantize(node, x, scale, zero=None):
     only((x,), ("int8", "uint8", "int32", *EIGHT))
     if node.attribute("output_dtype", 0) not in (0, None) and TYPES.get(node.attribute("output_dtype")) != scale.dtype:
         raise Refused("output_dtype")
-    scale, zero = _aligned(node, scale, x), _aligned(node, zero, x)
+    shape = x.shape
+    x, scale, zero = _aligned(node, x, scale, zero)
     y = node.call("cast", x, "float32")
     y = y if zero is None or x.dtype in EIGHT else node.call("binary", y, node.call("cast", zero, "float32"), "sub")
     y = node.call("binary", y, scale if scale.dtype == "float32" else node.call("cast", scale, "float32"), "mul")
-    return y if scale.dtype == "float32" else node.call("cast", y, scale.dtype)
+    return (y if scale.dtype == "float32" else node.call("cast", y, scale.dtype)).reshape(*shape)
 
 
 @rule("MatMulInteger", (10,), "`cast`, `binary`, `matmul`")
