@@ -2,13 +2,12 @@
 import math
 
 import numpy as np
-import onnx
 
 from ...host.dtypes import ITEMSIZE
 from .._errors import ModelError, Refused
 from .._table import rule
 from .._values import FLOATS, Value, empty
-from .pointwise import only
+from .pointwise import only, type_named
 
 
 def moved(node, function, x, *args, **kwargs):
@@ -109,7 +108,7 @@ def constant_of_shape(node, shape):
 @rule("BitCast", (26,), "a view")
 def bit_cast(node, x):
     """The same memory read as another dtype of the same size."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attribute("to"))).name
+    dtype = type_named(node, "to", None)
     if ITEMSIZE.get(dtype) != ITEMSIZE.get(x.dtype, 0):
         raise Refused(f"{x.dtype} as {dtype}")
     return x.viewed(dtype)

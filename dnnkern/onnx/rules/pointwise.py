@@ -6,6 +6,7 @@ parameters at the end. A node by itself evaluates one by `activation_fwd`, `unar
 import math
 
 import numpy as np
+import onnx
 
 from .._errors import Refused
 from .._table import rule
@@ -273,22 +274,25 @@ def is_inf(node, x):
 
 # ---- conversions
 
-TYPES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float64", 16: "bfloat16",
-         17: "float8_e4m3fn", 19: "float8_e5m2"}
-"""Numbers of ONNX's types -> dtypes."""
 EIGHT = "float8_e4m3fn", "float8_e5m2"
 
 
 @rule("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "`cast`, `binary`, `reduce`", moves=True)
 def cast(node, x):
     """To the dtype of the attribute."""
-    return converted(node, x, TYPES.get(node.attribute("to"), "another"))
+    return converted(node, x, type_named(node, "to", None))
 
 
 @rule("CastLike", (15, 19, 21, 23, 24, 25), "`cast`, `binary`, `reduce`", moves=True)
 def cast_like(node, x, y):
     """To the dtype of y."""
     return converted(node, x, y.dtype)
+
+
+def type_named(node, attribute, default):
+    """The dtype's name of an attribute that has a number of ONNX's types; the default where it is missing or 0."""
+    kind = node.attribute(attribute, 0)
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name if kind else default
 
 
 def converted(node, x, dtype):

@@ -4,7 +4,7 @@ import numpy as np
 from .._errors import Refused
 from .._table import rule
 from .._values import Value
-from .pointwise import EIGHT, TYPES, number, only
+from .pointwise import EIGHT, number, only, type_named
 from .product import window_of
 
 VERSIONS = 10, 13, 19, 21, 23, 24, 25, 28
@@ -27,8 +27,7 @@ def _aligned(node, x, *vectors):
 def quantize(node, x, scale, zero=None):
     """Rounded to integers first, then moved by the zero point, which may be odd."""
     only((x, scale), ("float32", "float16", "bfloat16"))
-    kind = node.attribute("output_dtype", 0)
-    dtype = zero.dtype if zero is not None else TYPES.get(kind, f"of type {kind}") if kind else "uint8"
+    dtype = zero.dtype if zero is not None else type_named(node, "output_dtype", "uint8")
     if dtype not in ("int8", "uint8", *EIGHT) or dtype in EIGHT and not node.attribute("saturate", 1) or node.attribute("precision", 0):
         raise Refused(f"dtype {dtype}, or its saturation or precision")
     shape = x.shape
@@ -48,7 +47,7 @@ def dequantize(node, x, scale, zero=None):
     """(x - zero) scale."""
     only((scale,), ("float32", "float16", "bfloat16"))
     only((x,), ("int8", "uint8", "int32", *EIGHT))
-    if node.attribute("output_dtype", 0) not in (0, None) and TYPES.get(node.attribute("output_dtype")) != scale.dtype:
+    if type_named(node, "output_dtype", scale.dtype) != scale.dtype:
         raise Refused("output_dtype")
     shape = x.shape
     x, scale, zero = _aligned(node, x, scale, zero)

@@ -5,7 +5,7 @@ from ...host.dtypes import numpy_dtype
 from .._errors import Refused
 from .._table import rule
 from .._values import FLOATS, Value, empty
-from .pointwise import TYPES, converted, only
+from .pointwise import converted, only, type_named
 
 
 def _filled(node, shape, dtype, distribution, **parameters):
@@ -19,17 +19,12 @@ def _filled(node, shape, dtype, distribution, **parameters):
     return y
 
 
-def _dtype(node, default):
-    kind = node.attribute("dtype", 0)
-    return TYPES.get(kind, f"of type {kind}") if kind else default
-
-
 @rule("RandomUniform RandomNormal", (1, 22), "`random_fill`")
 @rule("RandomUniformLike RandomNormalLike", (1, 22), "`random_fill`")
 def random(node, x=None):
     """Of a shape, or of that of x."""
     shape = node.attribute("shape") if x is None else x.shape
-    dtype = _dtype(node, "float32" if x is None else x.dtype)
+    dtype = type_named(node, "dtype", "float32" if x is None else x.dtype)
     if "Uniform" in node.op:
         return _filled(node, shape, dtype, "uniform", low=float(node.attribute("low", 0.0)), high=float(node.attribute("high", 1.0)))
     return _filled(node, shape, dtype, "normal", mean=float(node.attribute("mean", 0.0)), std=float(node.attribute("scale", 1.0)))
@@ -40,4 +35,4 @@ def bernoulli(node, p):
     """1 with probability p, else 0."""
     only((p,), FLOATS)
     hit = node.call("binary", _filled(node, p.shape, p.dtype, "uniform"), p, "cmp_le")
-    return converted(node, hit, _dtype(node, p.dtype))
+    return converted(node, hit, type_named(node, "dtype", p.dtype))
