@@ -118,8 +118,12 @@ def bit_cast(node, x):
 
 @rule("Transpose", (1, 13, 21, 23, 24, 25), "`transpose`", moves=True)
 def transpose(node, x):
-    """NumPy's."""
-    return moved(node, "transpose", x, node.attribute("perm") or list(range(x.ndim))[::-1])
+    """NumPy's; a view where dimensions of size 1 alone change places."""
+    axes = node.attribute("perm") or list(range(x.ndim))[::-1]
+    wide = [k for k in axes if 0 <= k < x.ndim and x.shape[k] != 1]
+    if sorted(axes) == list(range(x.ndim)) and wide == sorted(wide):
+        return x.reshape(*(x.shape[k] for k in axes))
+    return moved(node, "transpose", x, axes)
 
 
 @rule("Concat", (4, 11, 13), "`concat`", moves=True)
