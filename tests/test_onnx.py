@@ -144,6 +144,34 @@ def test_a_convolution_takes_normalization_sum_and_activation():
     assert fused(check(text, inputs, weights=weights)) == {("a", "c", "d", "y")}
 
 
+@pytest.mark.parametrize("sizes", [(7,), (5, 6), (3, 4, 5)])
+def test_convolutions_of_all_ranks(sizes):
+    n = len(sizes)
+    inputs, weights = {"x": floats(2, 3, *sizes)}, {"w": floats(4, 3, *[2] * n), "b": floats(4, seed=1)}
+    shape = ", ".join(str(size - 1) for size in sizes)
+    text = f"f (float[2, 3, {', '.join(map(str, sizes))}] x) => (float[2, 4, {shape}] y) {{ a = Conv (x, w, b) y = Sigmoid (a) }}"
+    assert fused(check(text, inputs, weights=weights)) == {("a", "y")}
+
+
+@pytest.mark.parametrize("a, b", [((2, 1, 3, 4), (5, 4, 6)), ((3, 4), (2, 4, 6)), ((2, 3, 4), (4, 6)), ((3, 4), (4, 6))])
+def test_products_whose_batches_broadcast(a, b):
+    y = (*np.broadcast_shapes(a[:-2], b[:-2]), 3, 6)
+    text = f"f (float[{', '.join(map(str, a))}] x, float[{', '.join(map(str, b))}] z) => (float[{', '.join(map(str, y))}] y) " \
+        "{ a = MatMul (x, z) y = Swish <alpha = 0.5> (a) }"
+    assert fused(check(text, {"x": floats(*a), "z": floats(*b, seed=1)}, opset=24)) == {("a", "y")}
+
+
+def test_groups_of_bfloat16():
+    text = "f (bfloat16[3, 4] x) => (bfloat16[3, 5] y) { a = MatMul (x, w) b = Add (a, c) y = Tanh (b) }"
+    bfloat16 = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
+    x, w, c = (floats(*shape, seed=k).astype(bfloat16) for k, shape in enumerate([(3, 4), (4, 5), (5,)]))
+    prepared = dnnkern.onnx.prepare(parsed(text, weights={"w": w, "c": c}))
+    y = prepared.run([x]).y
+    x, w, c = (t.astype(np.float64) for t in (x, w, c))
+    assert y.dtype == bfloat16 and fused(prepared.report()) == {("a", "b", "y")}
+    np.testing.assert_allclose(y.astype(np.float64), np.tanh(x @ w + c), rtol=2 ** -8)
+
+
 def test_gelu_of_plain_operations_is_one_group():
     weights = {"root": np.array(2 ** 0.5, np.float32), "one": np.array(1, np.float32), "half": np.array(0.5, np.float32)}
     text = "f (float[3, 5] x) => (float[3, 5] y) { a = Div (x, root) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Mul (d, half) }"

@@ -13,6 +13,7 @@ from .rules import product
 from .rules.pointwise import EXPRESSIONS, GRAPH_NAMES, expression, names_in
 
 MOST = 24  # nodes of a group: a part of a graph has 32 functions
+MOST_PLANS = 64  # of a group, for as many sets of shapes
 KINDS = {"float64": "DOUBLE", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 ANCHORS = {"Conv": product.draw_convolution, "MatMul": product.draw_product, "Gemm": product.draw_gemm}
 
@@ -38,6 +39,8 @@ class Group:
         values = [scope(name) for name in self.reads]
         key = tuple((v.shape, v.dtype) if v.is_tensor else None for v in values)
         if key not in self.plans:
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
             self.plans[key] = self._planned(dict(zip(self.reads, values)))
         plan = self.plans[key]
         if plan is not None:

@@ -42,7 +42,8 @@ class Node:
     """
 
     def __init__(self, proto, opsets, programs, what=""):
-        self.proto, self.opsets, self.programs = proto, opsets, programs
+        self.proto, self.opsets, self.programs = onnx.NodeProto(), opsets, programs
+        self.proto.CopyFrom(proto)  # a part of a model would keep all of its weights
         self.op, self.domain = proto.op_type, "" if proto.domain == "ai.onnx" else proto.domain
         self.inputs, self.outputs = list(proto.input), list(proto.output)
         self.name = proto.name or (self.outputs[0] if self.outputs else self.op)

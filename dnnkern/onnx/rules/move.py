@@ -30,6 +30,8 @@ def dropout(node, x, ratio=None, training=None):
     """Of inference."""
     if training is not None and bool(training.host()) and (ratio is None or float(ratio.host())):
         raise Refused("training: ONNX's masks are those of NumPy's generator")
+    if node.is_wanted(1) and node.version < 10:
+        raise Refused("a mask of floats")
     return x, Value(np.ones(x.shape, bool)) if node.is_wanted(1) else None
 
 

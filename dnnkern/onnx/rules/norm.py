@@ -15,7 +15,8 @@ def batch(node, x, scale, bias, mean, variance):
     only((x, scale, bias, mean, variance), FLOATS)
     eps = float(node.attribute("epsilon", 1e-5))
     if not node.attribute("training_mode", 0):
-        return node.call("batch_norm_infer", x, scale, bias, mean, variance, eps=eps)
+        mode = "spatial" if node.attribute("spatial", 1) else "per_activation"
+        return node.call("batch_norm_infer", x, scale, bias, mean, variance, eps=eps, mode=mode)
     old = float(node.attribute("momentum", 0.9))
     means, variances = node.call("cast", mean, mean.dtype), node.call("cast", variance, variance.dtype)  # updated in place
     y, *_ = node.call("batch_norm_train_fwd", x, scale, bias, means, variances, momentum=1 - old, eps=eps)
