@@ -52,7 +52,7 @@ class Group:
         made = {}
         for node in self.nodes:
             node.fused = []
-            made[node.outputs[0]], = node.run(lambda name: made[name] if name in made else scope(name))
+            made[node.outputs[0]] = node.run(lambda name: made[name] if name in made else scope(name))[0]
         return [made[self.outputs[0]]]
 
     def _planned(self, values):
@@ -95,6 +95,7 @@ class Plan:
         self.graph.build([cudnn.heur_mode.A])
         self.workspace = self.graph.get_workspace_size()
         self.order = {name: k for k, name in enumerate(values)}
+        self.values = None  # those of this run, which are not kept alive
 
     def run(self, values):
         """The result for values in the order of the inputs."""

@@ -115,6 +115,8 @@ def empty(shape, dtype):
 
 
 def _reshaped(array, shape):
+    if 0 in shape:  # Numba's arrays without elements have no other shape
+        return empty(shape, array.dtype)
     return View(array.array.reshape(shape), array.dtype_name) if isinstance(array, View) else array.reshape(shape)
 
 
