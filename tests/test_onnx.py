@@ -401,6 +401,20 @@ def test_branches_and_loops_run_on_our_functions():
         assert ("Relu" if c else "Neg") in ran
 
 
+def test_scans_run_on_our_functions():
+    text = """f (float[3] s, float[2, 4, 3] x) => (float[3] t, float[3, 4] y) {
+        t, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1], scan_output_axes = [1],
+                     scan_output_directions = [1], body = b (float[3] s0, float[2, 3] r) => (float[3] s1, float[3] o) {
+            two = Constant <value_ints = [0]> () m = ReduceMax <keepdims = 0> (r, two) s1 = Add (s0, m) o = Tanh (s1) }> (s, x)
+    }"""
+    s, x = floats(3), floats(2, 4, 3)
+    prepared = dnnkern.onnx.prepare(parsed(text))
+    t, y = prepared.run([s, x])
+    states = s + np.cumsum(x.astype(np.float64).max(0)[::-1], 0)
+    assert_close([t, y], [states[-1], np.tanh(states[::-1]).T])
+    assert {row.by for row in prepared.report()} == {"dnnkern"}
+
+
 def test_functions_of_the_model():
     text = """f (float[3] x) => (float[3] y) { y = my.twice (x) }
         <domain: "my", opset_import: ["": 21]> twice (a) => (b) { b = Add (a, a) }"""

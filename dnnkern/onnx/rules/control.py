@@ -1,8 +1,10 @@
 """Control flow: subgraphs run as programs do."""
 import numpy as np
 
+from .._errors import Refused
 from .._table import rule
 from .._values import Value
+from .move import sliced
 
 
 @rule("If", (1, 11, 13, 16, 19, 21, 23, 24, 25), "its branches' nodes")
@@ -27,13 +29,36 @@ def loop(node, scope, trips, condition, *carried):
         for scan, value in zip(scans, results[len(carried):]):
             scan.append(value)
         k += 1
-    return *carried, *(_stacked(node, scan) for scan in scans)
+    return *carried, *(_stacked(node, scan, 0) for scan in scans)
 
 
-def _stacked(node, values):
-    """Along a new first dimension."""
+@rule("Scan", (9, 11, 16, 19, 21, 23, 24, 25), "its body's nodes, `strided_slice`, `concat`")
+def scan(node, scope, *given):
+    """The body once for each slice of the inputs, with states carried along."""
+    body, count = node.programs["body"], node.attribute("num_scan_inputs")
+    states, inputs = list(given[:-count]), given[-count:]
+    more = len(node.outputs) - len(states)
+    axes = [axis % x.ndim for axis, x in zip(node.attribute("scan_input_axes", [0] * count), inputs)]
+    backward, reverse = node.attribute("scan_input_directions", [0] * count), node.attribute("scan_output_directions", [0] * more)
+    steps, scans = inputs[0].shape[axes[0]], [[] for _ in range(more)]
+    for t in range(steps):
+        slices = []
+        for x, axis, back in zip(inputs, axes, backward):
+            at = steps - 1 - t if back else t
+            slices.append(sliced(node, x, axis, at, at + 1).reshape(*x.shape[:axis], *x.shape[axis + 1:]))
+        results = body.run(dict(zip(body.inputs, (*states, *slices))), scope)
+        states = results[:len(states)]
+        for made, value in zip(scans, results[len(states):]):
+            made.append(value)
+    return *states, *(_stacked(node, made[::-1] if back else made, axis)
+                      for made, back, axis in zip(scans, reverse, node.attribute("scan_output_axes", [0] * more)))
+
+
+def _stacked(node, values, axis):
+    """Along a new dimension."""
     if not values:
-        return Value(np.zeros(0, np.float32))
+        raise Refused("no iterations, whose results have no shape")
     if any(v.dtype == "bool" for v in values) or len(values) > 128 or all(v.is_shape for v in values):
-        return Value(np.stack([v.host() for v in values]), is_shape=all(v.is_shape for v in values))
-    return node.call("concat", [v.reshape(1, *v.shape) for v in values], 0)
+        return Value(np.stack([v.host() for v in values], axis), is_shape=all(v.is_shape for v in values))
+    axis %= values[0].ndim + 1
+    return node.call("concat", [v.reshape(*v.shape[:axis], 1, *v.shape[axis:]) for v in values], axis)

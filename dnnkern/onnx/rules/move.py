@@ -148,10 +148,11 @@ def split(node, x, sizes=None):
     if sum(sizes) != x.shape[axis] or min(sizes) < 0 or len(sizes) != len(node.outputs):
         raise ModelError(f"{node.label}: got {len(node.outputs)} outputs of sizes {sizes}; expected sizes that add up to {x.shape[axis]}")
     firsts = np.cumsum([0, *sizes]).tolist()
-    return [_slice(node, x, axis, first, first + size) for first, size in zip(firsts, sizes)]
+    return [sliced(node, x, axis, first, first + size) for first, size in zip(firsts, sizes)]
 
 
-def _slice(node, x, axis, first, last):
+def sliced(node, x, axis, first, last):
+    """A stretch of x along an axis."""
     starts, stops = [None] * x.ndim, [None] * x.ndim
     starts[axis], stops[axis] = first, last
     return moved(node, "strided_slice", x, starts, stops)
