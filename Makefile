@@ -40,8 +40,8 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
 
-# PyTorch, Keras, JAX and transformers, without which `make test` skips their tests by name.
-frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras) $(call with,jax) $(call with,transformers)
+# PyTorch, Keras, JAX, transformers and ONNX, without which `make test` skips their tests by name.
+frameworks: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12)) $(call with,torch$(if $(CUDA),,-cpu)) $(call with,keras) $(call with,jax) $(call with,transformers) $(call with,onnx-onnxscript)
 
 test-torch: frameworks
 	DNNKERN_DEVICE=cpu $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_cpu_torch_*.py $(ARGS)

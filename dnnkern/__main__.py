@@ -12,7 +12,7 @@ from ._words import call_of, empty_parser, is_call, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain conv_fwd x=64x64x56x56:f16 w=64x64x3x3 padding=1 --arch sm_90a", "find": "find softmax_fwd 256x1000 f32",
-            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
+            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack", "onnx": "onnx model.onnx --report",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16",
             "report": "report results.jsonl --out results.html"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
@@ -161,6 +161,12 @@ def run_program(arguments):
     return main(arguments)
 
 
+def onnx(arguments):
+    """Run a model of ONNX on this library's kernels, and report what ran where."""
+    from ._onnx import main
+    return main(arguments)
+
+
 def warm(arguments):
     """Compile kernels into the cache, before they are needed."""
     from ._warm import main
@@ -257,6 +263,11 @@ def make_parser():
     command.description = _run.HELP
     _run.add_arguments(command.add_argument)
     command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments")
+    from . import _onnx
+    command = add("onnx", onnx)
+    command.description = _onnx.HELP
+    _onnx.add_arguments(command.add_argument)
+    add_outputs(command.add_argument)
     add_outputs(add("devices", devices).add_argument)
     command = add("list", list_algorithms)
     add_outputs(command.add_argument)

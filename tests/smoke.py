@@ -48,6 +48,8 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("keras"
     names = [name for name in names if not name.startswith("dnnkern.keras")]
 if importlib.util.find_spec("jax") is None:
     names = [name for name in names if not name.startswith("dnnkern.jax")]
+if importlib.util.find_spec("onnx") is None:
+    names = [name for name in names if not name.startswith("dnnkern.onnx")]
 for name in names:
     importlib.import_module(name)
 print(len(names))

@@ -92,7 +92,7 @@ def test_readme_variables(tmp_path):
 
 @pytest.mark.parametrize("path", sorted({*PAGES} - OTHERS))
 def test_examples_in_docs(path):
-    for name in ("torch", "jax", "transformers"):
+    for name in ("torch", "jax", "transformers", "onnx"):
         if re.search(rf"^>>> import {name}\b", (ROOT / path).read_text(), re.M):
             pytest.importorskip(name)
     done = _run("-m", "doctest", "-o", "ELLIPSIS", path)

@@ -21,7 +21,7 @@ def test_examples(name):
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        if error.name in ("torch", "keras", "cupy", "jax", "sklearn", "matplotlib"):
+        if error.name in ("torch", "keras", "cupy", "jax", "onnx", "sklearn", "matplotlib"):
             pytest.skip(f"{error.name} is not installed")
         raise
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

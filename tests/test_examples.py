@@ -171,7 +171,7 @@ def test_index_of_examples():
 @pytest.mark.parametrize("path", PAGES)
 def test_examples_in_docs(path, simulated):
     """In a process of its own: a page may register algorithms or change the simulator's settings."""
-    for name in ("torch", "keras", "jax", "transformers"):
+    for name in ("torch", "keras", "jax", "transformers", "onnx"):
         if re.search(rf"^>>> import {name}\b", (ROOT / path).read_text(), re.M) and importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
     done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,

@@ -21,7 +21,8 @@ COMMANDS = {"explain": ("explain conv_fwd x=64x56x56x64:f16 w=64x3x3x64 padding=
             "demo": ("demo --picture build/demo.png", 100)}
 """Name -> (command, columns)."""
 _COLOURS = [(40, 44, 52), (207, 34, 46), (17, 99, 41), (125, 78, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131), (110, 119, 129)]
-_BRIGHT = [(110, 118, 129), (255, 123, 114), (63, 185, 80), (210, 153, 34), (88, 166, 255), (188, 140, 255), (57, 197, 207), (240, 246, 252)]
+_BRIGHT = [(110, 118, 129), (255, 123, 114), (63, 185, 80), (210, 153, 34), (88, 166, 255), (188, 140, 255), (57, 197, 207),
+           (240, 246, 252)]
 THEMES = {"light": TerminalTheme((255, 255, 255), (31, 35, 40), _COLOURS, _COLOURS),
           "dark": TerminalTheme((13, 17, 23), (230, 237, 243), _BRIGHT, _BRIGHT)}
 # Rich's own, but for its fonts, which come from another host.

@@ -1,0 +1,1 @@
+"""Operators of ONNX by family: each function computes one or several by this library's calls."""
