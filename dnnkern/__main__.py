@@ -12,7 +12,8 @@ from ._words import call_of, empty_parser, is_call, words_parser
 
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain conv_fwd x=64x64x56x56:f16 w=64x64x3x3 padding=1 --arch sm_90a", "find": "find softmax_fwd 256x1000 f32",
-            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack", "onnx": "onnx model.onnx --report",
+            "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
+            "onnx": "onnx model.onnx --report",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16",
             "report": "report results.jsonl --out results.html"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
