@@ -120,17 +120,27 @@ def _show_terms(able):
 
 
 def find(arguments):
-    """Measure every algorithm that can solve a problem."""
+    """Measure every algorithm that can solve a problem; what was measured until Ctrl-C is shown, and not stored."""
     from . import dispatch
+    from .host.timing import Interrupted
     problem = arguments.make(arguments)
     if problem.is_empty:
         if arguments.json:
             document("find", **_about(problem), simulated=_is_simulated(), algorithms=[])
         say(f"{problem} has no elements: nothing runs")
         return 0
-    with progress("measuring"):
-        perfs = dispatch.find_algorithms(problem.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
-                                         exclude=arguments.exclude, save=not arguments.no_save)
+    try:
+        with progress("measuring"):
+            perfs = dispatch.find_algorithms(problem.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
+                                             exclude=arguments.exclude, save=not arguments.no_save)
+    except Interrupted as stopped:
+        _show_found(arguments, problem, stopped.found)
+        raise
+    return _show_found(arguments, problem, perfs)
+
+
+def _show_found(arguments, problem, perfs):
+    """Print what `find` has measured; the exit code."""
     code = 0 if any(p.status == "ok" for p in perfs) else FAILED
     if arguments.json:
         document("find", **_about(problem), simulated=_is_simulated(), algorithms=[

@@ -331,6 +331,11 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
     Returns
     -------
     list of Perf
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: its `found`, if it has one, is the list of what was measured by then. Nothing of it is stored.
     """
     from . import find
     check_choice("find_algorithms", workspace_limit=workspace_limit, allow=allow, exclude=exclude)

@@ -20,7 +20,7 @@ from .host.operands import Operands
 from .host.paths import cache_dir, discard, read_json, write_atomically
 from .host.scalars import integer, number, shown
 from .host.sources import digest
-from .host.timing import Clock, Contender, race
+from .host.timing import Clock, Contender, Interrupted, race
 
 FORMAT = 1
 STORES = not SIMULATED  # simulator times do not predict a device's
@@ -79,9 +79,10 @@ def measure(operation, problem, candidates, reference, device, *, arrays=None, w
     """Measure algorithms bound to configurations. The public function is `dnnkern.dispatch.find_algorithms`.
 
     A candidate is timed only if its result agrees with that of `reference`. One that could not run, was wrong, or was skipped for its
-    workspace comes last, with the reason as its `status` and an infinite `time_ms`.
+    workspace comes last, with the reason as its `status` and an infinite `time_ms`. `Interrupted` has the list of what was measured until
+    Ctrl-C.
     """
-    perfs, trials = [], []
+    perfs, trials, is_whole = [], [], True
     for algorithm in candidates:
         trial = Trial(algorithm, problem, device)
         if workspace_limit is not None and trial.memory > workspace_limit:
@@ -93,9 +94,15 @@ def measure(operation, problem, candidates, reference, device, *, arrays=None, w
             _compile_ahead(trials)
             set_reference(operation, problem, reference, operands, device, clock)
             good = [t for t in trials if t.prepare(operation, operands, clock)]
-            times = heats([t.contender(operands, clock) for t in good], clock)
-        perfs += [_perf(t, t.error or "ok", times[t].median if t in times else None) for t in trials]
-    return sorted(perfs, key=lambda p: (p.time_ms, p.memory))
+            try:
+                times = heats([t.contender(operands, clock) for t in good], clock)
+            except Interrupted as stopped:
+                times, is_whole = stopped.found, False
+        perfs += [_perf(t, t.error or ("ok" if t in times else "not measured"), times[t].median if t in times else None) for t in trials]
+    perfs.sort(key=lambda p: (p.time_ms, p.memory))
+    if not is_whole:
+        raise Interrupted(perfs)
+    return perfs
 
 
 def heats(contenders, clock) -> dict:
@@ -104,7 +111,10 @@ def heats(contenders, clock) -> dict:
     finalists = sorted(contenders, key=lambda c: times[c.name].median)[:FINALISTS]
     if len(contenders) > 1 and not SIMULATED:
         clock.release()
-        times.update(race(finalists, clock))
+        try:
+            times.update(race(finalists, clock))
+        except Interrupted as stopped:
+            raise Interrupted(times | stopped.found) from None
     return times
 
 

@@ -193,6 +193,27 @@ def test_find_warm_and_check_as_json(capsys, cache):
     assert warmed["targets"] == [{"target": "the processor", "problems": 1, "kernels": 1, "cached": 1, "compiled": 0}]
 
 
+@pytest.mark.parametrize("turns", (0, 4))
+def test_find_that_is_interrupted(turns, capsys, cache, monkeypatch):
+    """Shows what was measured by then, and stores nothing: the others would be hidden."""
+    from dnnkern.host.timing import _Runner
+    taken, turn = [], _Runner.turn
+
+    def interrupted(runner):
+        if len(taken) == turns:
+            raise KeyboardInterrupt
+        taken.append(runner.contender.name.algorithm.name)
+        turn(runner)
+    monkeypatch.setattr(_Runner, "turn", interrupted)
+    code, got = run(capsys, "find softmax_fwd 25x100 f32 --json")
+    found = json.loads(got.out)
+    check_fields(found)
+    assert code == 130 and got.err.endswith("interrupted\n")
+    timed = [a["name"] for a in found["algorithms"] if a["status"] == "ok"]
+    assert len(timed) == turns and set(timed) == set(taken) and len(found["algorithms"]) > turns
+    assert {a["status"] for a in found["algorithms"]} - {"ok"} == {"not measured"} and not list(cache.glob("find/**/*.json"))
+
+
 def test_report_as_json(capsys, cache):
     row = {"op": "softmax_fwd", "problem": "25x100 float32", "algo": "block", "config": "", "status": "ok", "is_peer": False,
            "chosen": True, "ratio": 1.5, "roof": 0.5, "machine": {"device": "A", "date": "2026-01-01"}}

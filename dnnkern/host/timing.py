@@ -173,6 +173,13 @@ def _calls(window, per_call):
     return max(1, min(MOST_CALLS, round(window / max(per_call, 1e-7))))
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while times were taken; `found` is what there is by then."""
+
+    def __init__(self, found):
+        self.found = found
+
+
 def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=LIMIT, warm=10e-3) -> dict:
     """Time contenders against each other.
 
@@ -193,6 +200,11 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     Returns
     -------
     dict of name to Sample
+
+    Raises
+    ------
+    Interrupted
+        With the dict of those that have been timed.
     """
     runners = [_Runner(c, clock, window, limit) for c in contenders]
     if HOST_MEMORY:
@@ -204,13 +216,20 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
         turns[r] = max(1, min(most, int(limit / (2 * r.per_call * r.calls))))
         if not r.times:
             r.warm(warm)
-    for k in range(rounds):
-        shift = k % max(len(runners), 1)
-        for r in runners[shift:] + runners[:shift]:
-            if len(r.times) < turns[r]:
-                if pause:
-                    time.sleep(pause)
-                r.turn()
+    try:
+        for k in range(rounds):
+            shift = k % max(len(runners), 1)
+            for r in runners[shift:] + runners[:shift]:
+                if len(r.times) < turns[r]:
+                    if pause:
+                        time.sleep(pause)
+                    r.turn()
+    except KeyboardInterrupt:
+        raise Interrupted(_samples(r for r in runners if r.times)) from None
+    return _samples(runners)
+
+
+def _samples(runners):
     return {r.contender.name: Sample(tuple(r.times), r.calls) for r in runners}
 
 
