@@ -174,7 +174,7 @@ def _calls(window, per_call):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while times were taken; `found` is what there is by then."""
+    """Ctrl-C while times were taken; `found` is what was timed by then."""
 
     def __init__(self, found):
         self.found = found
