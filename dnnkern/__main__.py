@@ -13,7 +13,7 @@ from ._words import call_of, empty_parser, is_call, words_parser
 EXAMPLES = {"run": "run --simulate train.py", "devices": "devices", "list": "list matmul",
             "explain": "explain conv_fwd x=64x64x56x56:f16 w=64x64x3x3 padding=1 --arch sm_90a", "find": "find softmax_fwd 256x1000 f32",
             "warm": "warm softmax_fwd 256x1000 f32", "pack": "pack --arch sm_90a --op rope_fwd --out rope.pack",
-            "onnx": "onnx model.onnx --report",
+            "onnx": "onnx model.onnx --report", "trace": "trace matmul a=128x128:bf16 b=128x128 --algo wgmma --out wgmma.json",
             "cache": "cache show", "completion": "completion bash", "check": "check matmul 33x29x37 bf16",
             "report": "report results.jsonl --out results.html"}
 """One of each command, for its help; those of `bench` and `demo` are theirs."""
@@ -214,6 +214,14 @@ def report(arguments):
     return main(arguments)
 
 
+def trace(arguments):
+    """Write the schedule of a problem's kernels, as the simulator runs them, to a file that Perfetto opens."""
+    from . import _trace
+    if not _is_simulated():
+        return _trace.elsewhere(arguments.argv)
+    return _trace.trace(arguments.make(arguments), arguments.algo, arguments.out, arguments.json)
+
+
 def demo(arguments):
     """Train the demo network."""
     from .demo import main
@@ -283,7 +291,7 @@ def make_parser():
     command = add("list", list_algorithms)
     add_outputs(command.add_argument)
     command.add_argument("op", nargs="?", help="an operation; default: all").completer = _completion.operation_words
-    for name, run in (("explain", explain), ("find", find)):
+    for name, run in (("explain", explain), ("find", find), ("trace", trace)):
         with_problem[name] = add(name, run)
         add_outputs(with_problem[name].add_argument)
         with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems"
@@ -291,6 +299,8 @@ def make_parser():
         with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: a call's arguments, a=4096x4096:bf16 "
                                         "b=4096x4096 activation=gelu, or in short, 4096x4096x4096 bf16 --activation gelu"
                                         ).completer = _completion.problem_words
+    from ._trace import HELP
+    with_problem["trace"].description = HELP
     from ._warm import HELP, add_arguments
     command = add("warm", warm)
     command.description = HELP
@@ -351,6 +361,7 @@ def _main(argv):
     try:
         if arguments.command in with_problem and arguments.op is not None:
             arguments = _parse_problem(with_problem[arguments.command], arguments)
+            arguments.argv = argv
         with silenced(getattr(arguments, "quiet", False) or getattr(arguments, "json", False)):
             return run(arguments)
     except (ValueError, TypeError, NotImplementedError) as error:

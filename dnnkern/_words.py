@@ -36,6 +36,11 @@ def _limits(command):
     from .host.words import add_notes
     limits = argparse.ArgumentParser(add_help=False)
     add_outputs(limits.add_argument)
+    if command == "trace":
+        from ._trace import OUT
+        limits.add_argument("--algo", help="its kernels; default: what a GPU of the simulated device would run")
+        limits.add_argument("--out", metavar="FILE", default=OUT, help="default: %(default)s")
+        return limits
     if command == "check":
         limits.add_argument("--algo", help="check only this algorithm")
         add_notes(limits.add_argument, allow=False)  # all are checked

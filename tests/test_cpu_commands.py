@@ -64,12 +64,34 @@ def test_every_command_has_an_example(capsys):
         assert f"Example: python -m dnnkern {words}" in " ".join(got.out.split())
 
 
-@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run", "completion", "report", "onnx"}))
+@pytest.mark.parametrize("command", sorted(set(EXAMPLES) - {"pack", "run", "completion", "report", "onnx", "trace"}))
 def test_examples(command, capsys, cache):
     code, got = run(capsys, EXAMPLES[command])
     expected = {"devices": "2 cores" if os.cpu_count() == 2 else "cores", "list": "blocked", "cache": str(cache), "warm": "are compiled",
                 "explain": "* what a call runs", "find": "block", "check": "All are correct"}[command]
     assert code == 0 and got.err == "" and expected in got.out
+
+
+def test_trace(cache):
+    """In a process of its own, which simulates."""
+    words = EXAMPLES["trace"].split()
+
+    def said(*words):
+        process = start(*words)
+        out, error = process.communicate(timeout=300)
+        return process.returncode, out, error
+
+    code, out, error = said(*words, "--json")
+    document = json.loads(out)
+    check_fields(document)
+    assert (code, error, document["algorithm"], document["file"]) == (0, "", "wgmma", "wgmma.json")
+    events = [e for e in json.loads(pathlib.Path("wgmma.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["cat"] for e in events} == {"thread", "copies", "products"} and max(e["ts"] + e["dur"] for e in events) == document["steps"]
+    assert 0 < document["waited_steps"] and len({e["pid"] for e in events}) == document["blocks"]
+    for more, message in ((("--out", "nowhere/t.json"), "No such file"), (("--algo", "wgma"), "did you mean 'wgmma'"),
+                          (("--algo", "gemv"), "cannot solve")):
+        code, out, error = said("trace", "matmul", "a=64x64:bf16", "b=64x64", *more)
+        assert code in (1, 2) and out == "" and message in error and error.count("\n") == 1, error
 
 
 def test_explain_tells_of_the_time_to_compile(capsys, cache):

@@ -145,13 +145,19 @@ def park(waiters, why):
     thread = CURRENT
     thread.why = why
     waiters.append(thread)
+    if trace.SCHEDULE is not None:
+        trace.SCHEDULE.waits(thread, why)
     _leave(thread)
+    if trace.SCHEDULE is not None:
+        trace.SCHEDULE.goes_on(thread)
     thread.why = None
 
 
-def wake(waiters):
-    """Ready all of `waiters` and empty the list."""
+def wake(waiters, meet=True):
+    """Ready all of `waiters` and empty the list; `meet`: they, and who wakes them, have met."""
     if waiters:
+        if trace.SCHEDULE is not None and meet:
+            trace.SCHEDULE.meets([CURRENT, *waiters])
         waiters[0].block.launch.idle = 0
         READY.extend(waiters)
         waiters.clear()

@@ -146,7 +146,7 @@ class Kernel:
         self._least = code.co_argcount - len(function.__defaults__ or ())
         self._most = float("inf") if code.co_flags & 4 else code.co_argcount
 
-    def simulate(self, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, fresh=Fresh()):
+    def simulate(self, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, schedule=None, fresh=Fresh()):
         """Run every block to its end.
 
         Parameters
@@ -158,6 +158,8 @@ class Kernel:
             Bytes of dynamic shared memory.
         cooperative : bool
             All blocks are resident, and `cuda.cg.this_grid().sync()` may be used. None: as many as turn out to be needed.
+        schedule : Schedule, optional
+            Watches it.
         fresh : Fresh
             What memory of the blocks and threads holds that nothing has written, and who looks at reads of it.
 
@@ -179,7 +181,7 @@ class Kernel:
             launch = again()
             memory = trace.saved(launch)
             try:
-                with trace.looking(fresh if fresh.looks else None):
+                with trace.looking(fresh if fresh.looks else None, schedule):
                     launch.run()
             except Race as race:
                 trace.locate(race, memory, again)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from . import engine, order, proxy
+from . import engine, order, proxy, trace
 from .clocks import ASYNCHRONOUS
 from .engine import park, wake
 from .errors import Misuse, Race
@@ -55,9 +55,11 @@ class Barrier:
                 self.known = self.known.freeing(self.reads)
             self.known_cluster = clocks.join(self.known, self.others)
             self.phase, self.pending = self.phase + 1, self.count
-            wake(self.waiters)
+            if trace.SCHEDULE is not None:
+                trace.SCHEDULE.completes(self)
+            wake(self.waiters, meet=False)
         elif self.can_land():
-            wake(self.waiters)
+            wake(self.waiters, meet=False)
 
     def can_land(self):
         """Whether what is under way is all that is missing."""
@@ -68,8 +70,10 @@ class Barrier:
         if sum(o.arrivals for o in self.queue) + op.arrivals > self.pending:
             raise Misuse(f"{what}: {op} at {self.state()}")
         self.queue.append(op)
+        if trace.SCHEDULE is not None and not op.arrivals:
+            trace.SCHEDULE.copies(self, op, engine.CURRENT)
         if self.can_land():
-            wake(self.waiters)
+            wake(self.waiters, meet=False)
 
     def land(self):
         """What is under way arrives."""
@@ -80,6 +84,8 @@ class Barrier:
                 raise Misuse(f"{self.title}: {op} was started in phase {op.phase} and lands in phase {self.phase}: fewer bytes were "
                              "expected than are copied, or the barrier had fewer arrivals to wait for")
             op.land()
+            if trace.SCHEDULE is not None:
+                trace.SCHEDULE.lands(self, op, engine.CURRENT)
             self.pending -= op.arrivals
             self.bytes -= op.nbytes
             self.advance()
@@ -89,6 +95,8 @@ class Barrier:
         if not 1 <= n <= self.pending:
             raise Misuse(f"{what}: {n} arrivals, {self.pending} are pending at {self.state()}")
         self.expect(what, expect)
+        if trace.SCHEDULE is not None:
+            trace.SCHEDULE.arrives(self, engine.CURRENT)
         self.pending -= n
         self.advance()
 
@@ -349,7 +357,10 @@ def _wait(address, parity, what, cluster):
             barrier.land()
         else:
             park(barrier.waiters, lambda: f"{what} parity {parity} on {barrier.state()}{barrier.missed(thread, parity)}")
+    phase = barrier.wanted(thread, parity)
     barrier.passed(thread, parity, cluster)
+    if trace.SCHEDULE is not None:
+        trace.SCHEDULE.passes(thread, barrier, phase, what)
 
 
 def wait(address, parity):

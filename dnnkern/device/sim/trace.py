@@ -12,6 +12,8 @@ from .place import place
 MOST_BYTES = 1 << 28  # of the memory behind a launch's arguments; larger is not copied, and its races come without lines
 ACTIVE = None
 """What looks at the accesses of the launch that is running, a `Trace` or a `Fresh`; None but for a run to find out where they are."""
+SCHEDULE = None
+"""The `Schedule` of the launch that is running, or None."""
 
 
 class Log(list):
@@ -66,14 +68,14 @@ def located(thread, entry):
 
 
 @contextlib.contextmanager
-def looking(watch):
-    """Within the block, what looks at the accesses of threads that start."""
-    global ACTIVE
-    ACTIVE = watch
+def looking(watch, schedule=None):
+    """Within the block, what looks at the accesses of threads that start: `watch`, or a `Schedule`."""
+    global ACTIVE, SCHEDULE
+    ACTIVE, SCHEDULE = schedule or watch, schedule
     try:
         yield
     finally:
-        ACTIVE = None
+        ACTIVE = SCHEDULE = None
 
 
 def key_of(buffer):

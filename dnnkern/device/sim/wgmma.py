@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import engine, order, proxy
+from . import engine, order, proxy, trace
 from .arrays import Nobody, Vector
 from .errors import Misuse
 
@@ -221,6 +221,8 @@ class Warpgroup:
         access = proxy.Access(block, self.slot, list(product.clocks.values()))
         access.read(every)
         product.time = access.time
+        if trace.SCHEDULE is not None:
+            trace.SCHEDULE.begins(self, product, _show(product.key), spec.n * spec.tiles * len(spec.moves[1]))
 
     def wait(self, thread, pending, count, acc):
         i = thread.tid & 127
@@ -264,6 +266,8 @@ class Warpgroup:
         while self.done < upto:
             product = self.log.popleft()
             self.done += 1
+            if trace.SCHEDULE is not None:
+                trace.SCHEDULE.ends(self, product, engine.CURRENT)
             spec, a, b, accumulate = product.key
             words = self.left(product) if spec.registers else None
             left, right, every = spec.operands(a, b)
