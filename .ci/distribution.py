@@ -2,8 +2,8 @@
 
     python .ci/distribution.py DIRECTORY    which has one wheel and one sdist
 
-The wheel has each file of dnnkern/ that git knows, byte by byte, its metadata, and nothing else; the sdist that, and what builds it. Since `build`
-makes the wheel from the sdist, the sdist builds the wheel that the checkout builds.
+The wheel has each file of dnnkern/ that git knows, byte by byte, its metadata, and nothing else; the sdist that, and what builds it.
+`build` makes the wheel from the sdist, which so builds the wheel that the checkout would.
 """
 import configparser
 import email
@@ -23,8 +23,8 @@ EGG_INFO = {f"dnnkern.egg-info/{name}" for name in ("PKG-INFO", "SOURCES.txt", "
 
 def package():
     """{path: digest} of dnnkern's files that git knows or would add."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "dnnkern"], cwd=ROOT, capture_output=True,
-                            text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "dnnkern"], cwd=ROOT,
+                            capture_output=True, text=True, check=True).stdout
     return {name: digest((ROOT / name).read_bytes()) for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file()}
 
 
@@ -47,7 +47,8 @@ def differences(what, found, expected, others):
     """Lines about files that lack, differ, or should not be there; of `others` only the names count."""
     lines = [f"{what}: lacks {name}" for name in sorted((expected.keys() | others) - found.keys())]
     lines += [f"{what}: should not have {name}" for name in sorted(found.keys() - expected.keys() - others)]
-    return lines + [f"{what}: {name} is not the checkout's" for name in sorted(expected) if found.get(name, expected[name]) != expected[name]]
+    changed = sorted(name for name in expected.keys() & found.keys() if found[name] != expected[name])
+    return lines + [f"{what}: {name} is not the checkout's" for name in changed]
 
 
 def metadata_faults(path, name):

@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 # By SPDX, or as packages without an SPDX expression write them.
-ALLOWED = {"0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "MIT", "MIT-CMU",
-           "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
+ALLOWED = {"0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "MIT",
+           "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
            "Apache 2.0", "Apache License 2.0", "Apache Software License", "BSD", "BSD License", "MIT License",
            "Mozilla Public License 2.0 MPL 2.0", "Python Software Foundation License"}
 # The CUDA toolkit's wheels: NVIDIA's terms let programs use and redistribute the libraries, and nothing of them is in a file of ours.
@@ -60,9 +60,10 @@ def allowed(name, text) -> bool:
 
 def main(arguments):
     found = {name: (metadata["Version"], licence(name, metadata)) for name, metadata in installed(arguments).items()}
-    print("| package | version | licence |", "|---|---|---|", *(f"| {name} | {version} | {text} |" for name, (version, text) in found.items()),
-          sep="\n")
-    bad = [f"{name}: {text or 'no licence'}: not among those that are allowed" for name, (_, text) in found.items() if not allowed(name, text)]
+    lines = [f"| {name} | {version} | {text} |" for name, (version, text) in found.items()]
+    print("| package | version | licence |", "|---|---|---|", *lines, sep="\n")
+    bad = [f"{name}: {text or 'no licence'}: not among those that are allowed" for name, (_, text) in found.items()
+           if not allowed(name, text)]
     print(*bad, sep="\n", end="\n" * bool(bad), file=sys.stderr)
     return 1 if bad or not found else 0
 

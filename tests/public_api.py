@@ -25,7 +25,7 @@ ABOUT = '''"""Public names, for type checkers, which cannot follow names that ar
 
 Written by ``python tests/public_api.py --stub``.
 """'''
-TYPES = {"number": "SupportsFloat", "integer": "SupportsIndex", "flag": "bool", "word": "str"}  # of tests/calls.py; others may be many things
+TYPES = {"number": "SupportsFloat", "integer": "SupportsIndex", "flag": "bool", "word": "str"}  # others may be many things
 
 
 def public(name) -> str:

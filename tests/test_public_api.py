@@ -30,7 +30,8 @@ def broken(old, new):
 @pytest.mark.always
 def test_no_public_name_or_keyword_has_gone():
     """In a process of its own: overrides of PyTorch and Keras begin when they are imported."""
-    done = subprocess.run([sys.executable, public_api.__file__], capture_output=True, text=True, env=os.environ | {"KERAS_BACKEND": "torch"})
+    environment = os.environ | {"KERAS_BACKEND": "torch"}
+    done = subprocess.run([sys.executable, public_api.__file__], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     missing = [line for line in done.stdout.splitlines() if "not compared" in line]
     assert not [line for line in missing if not line.startswith(("dnnkern.torch", "dnnkern.keras", "dnnkern.jax"))], missing
@@ -93,4 +94,5 @@ def test_what_cannot_be_imported_is_kept_when_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(public_api, "SNAPSHOT", changed)
     monkeypatch.setattr(public_api, "MODULES", ("dnnkern.gone", "dnnkern.dispatch"))
     assert public_api.main(["--record"]) == 0
-    assert public_api.sections(changed.read_text()) == {"dnnkern.gone": "def f(x): ...\n", "dnnkern.dispatch": public_api.public("dnnkern.dispatch")}
+    expected = {"dnnkern.gone": "def f(x): ...\n", "dnnkern.dispatch": public_api.public("dnnkern.dispatch")}
+    assert public_api.sections(changed.read_text()) == expected
