@@ -51,7 +51,7 @@ test-torch: frameworks
 # A wheel and an sdist in dist/. The wheel is made from the sdist, and the same bytes for the same commit.
 dist: $(call with,dist)
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir dist > /dev/null
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist > /dev/null
 	$(BIN)/python .ci/distribution.py dist
 
 smoke: dist
