@@ -16,7 +16,6 @@ import re
 import sys
 import textwrap
 
-os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 HERE = pathlib.Path(__file__).resolve().parent
 SNAPSHOT, STUB = HERE / "public_api.txt", HERE.parent / "dnnkern" / "__init__.pyi"
 MODULES = ("dnnkern", "dnnkern.device", "dnnkern.dispatch", "dnnkern.graph", "dnnkern.jax", "dnnkern.keras", "dnnkern.torch",
@@ -151,6 +150,7 @@ def broken(old, new) -> list:
 
 
 def main(arguments):
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # names and signatures are the same everywhere
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     if "--stub" in arguments:
         STUB.write_text(stub())

@@ -88,6 +88,20 @@ def test_a_removed_keyword_fails_the_command(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "dnnkern.transpose(conjugate): Parameter was removed\n"
 
 
+@pytest.mark.parametrize("right, wrong, told", [
+    ("transpose_b=True", "transpose_c=True", 'Unexpected keyword argument "transpose_c" for "matmul"'),
+    ("dnnkern.softmax_fwd(x, axis=1.5)", "dnnkern.softmax_fwd(x, axis=1)", 'Unused "type: ignore" comment')])
+def test_the_type_check_finds_what_is_wrong(right, wrong, told, tmp_path):
+    pytest.importorskip("mypy")
+    root = public_api.HERE.parent
+    written = (public_api.HERE / "typed_program.py").read_text()
+    assert right in written
+    (tmp_path / "program.py").write_text(written.replace(right, wrong))
+    done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", str(root / "setup.cfg"), str(tmp_path / "program.py")], cwd=root,
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and told in done.stdout and "Found 1 error in 1 file" in done.stdout, done.stdout + done.stderr
+
+
 def test_what_cannot_be_imported_is_kept_when_recorded(tmp_path, monkeypatch):
     changed = tmp_path / "public_api.txt"
     changed.write_text("# dnnkern.gone\ndef f(x): ...\n# dnnkern.dispatch\n")
