@@ -12,10 +12,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 # By SPDX, or as packages without an SPDX expression write them.
-ALLOWED = {"0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC",
-           "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
-           "3-Clause BSD License", "Apache 2.0", "Apache 2.0 License", "Apache License 2.0", "Apache Software License", "BSD", "BSD License",
-           "ISC License ISCL", "MIT License", "Mozilla Public License 2.0 MPL 2.0", "Python Software Foundation License"}
+ALLOWED = {"0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python",
+           "ISC", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
+           "3-Clause BSD License", "Apache 2.0", "Apache 2.0 License", "Apache License 2.0", "Apache Software License", "BSD",
+           "BSD License", "ISC License ISCL", "MIT License", "Mozilla Public License 2.0 MPL 2.0", "Python Software Foundation License"}
 # The CUDA toolkit's wheels: NVIDIA's terms let programs use and redistribute the libraries, and nothing of them is in a file of ours.
 TOOLKIT = re.compile(r"nvidia-.*|cuda-toolkit|cuda-bindings")
 TOOLKIT_LICENCES = {"", "LicenseRef-NVIDIA-Proprietary", "LicenseRef-NVIDIA-SOFTWARE-LICENSE", "Other/Proprietary License",
