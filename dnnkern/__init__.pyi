@@ -2,336 +2,114 @@
 
 Written by ``python tests/public_api.py --stub``.
 """
-from typing import Any, SupportsFloat, SupportsIndex
-
 from . import device as device
 from . import dispatch as dispatch
 from . import host as host
+from ._signatures import activation_bwd as activation_bwd
+from ._signatures import activation_fwd as activation_fwd
+from ._signatures import adagrad_step as adagrad_step
+from ._signatures import adam_step as adam_step
+from ._signatures import adamw_step as adamw_step
+from ._signatures import adaptive_avg_pool_bwd as adaptive_avg_pool_bwd
+from ._signatures import adaptive_avg_pool_fwd as adaptive_avg_pool_fwd
+from ._signatures import adaptive_max_pool_bwd as adaptive_max_pool_bwd
+from ._signatures import adaptive_max_pool_fwd as adaptive_max_pool_fwd
+from ._signatures import add_tensor as add_tensor
+from ._signatures import affine_grid_bwd as affine_grid_bwd
+from ._signatures import affine_grid_fwd as affine_grid_fwd
+from ._signatures import argreduce as argreduce
+from ._signatures import avg_pool_bwd as avg_pool_bwd
+from ._signatures import avg_pool_fwd as avg_pool_fwd
+from ._signatures import batch_norm_bwd as batch_norm_bwd
+from ._signatures import batch_norm_bwd_apply as batch_norm_bwd_apply
+from ._signatures import batch_norm_bwd_sums as batch_norm_bwd_sums
+from ._signatures import batch_norm_infer as batch_norm_infer
+from ._signatures import batch_norm_merge as batch_norm_merge
+from ._signatures import batch_norm_stats as batch_norm_stats
+from ._signatures import batch_norm_train_fwd as batch_norm_train_fwd
+from ._signatures import binary as binary
+from ._signatures import block_scale_dequantize as block_scale_dequantize
+from ._signatures import block_scale_quantize as block_scale_quantize
+from ._signatures import cast as cast
+from ._signatures import clip_grad_norm as clip_grad_norm
+from ._signatures import col2im as col2im
+from ._signatures import concat as concat
+from ._signatures import conv_bwd_bias as conv_bwd_bias
+from ._signatures import conv_bwd_data as conv_bwd_data
+from ._signatures import conv_bwd_filter as conv_bwd_filter
+from ._signatures import conv_fwd as conv_fwd
+from ._signatures import conv_transpose_fwd as conv_transpose_fwd
+from ._signatures import convert_layout as convert_layout
+from ._signatures import cross_entropy_bwd as cross_entropy_bwd
+from ._signatures import cross_entropy_fwd as cross_entropy_fwd
+from ._signatures import ctc_loss_bwd as ctc_loss_bwd
+from ._signatures import ctc_loss_fwd as ctc_loss_fwd
+from ._signatures import depth_to_space as depth_to_space
+from ._signatures import dropout_bwd as dropout_bwd
+from ._signatures import dropout_fwd as dropout_fwd
+from ._signatures import embedding_bwd as embedding_bwd
+from ._signatures import embedding_fwd as embedding_fwd
+from ._signatures import fused_pointwise as fused_pointwise
+from ._signatures import fused_reduction as fused_reduction
+from ._signatures import glu_bwd as glu_bwd
+from ._signatures import glu_fwd as glu_fwd
+from ._signatures import grad_norm as grad_norm
+from ._signatures import grid_sample_bwd as grid_sample_bwd
+from ._signatures import grid_sample_fwd as grid_sample_fwd
+from ._signatures import group_norm_bwd as group_norm_bwd
+from ._signatures import group_norm_fwd as group_norm_fwd
+from ._signatures import grouped_matmul as grouped_matmul
+from ._signatures import grouped_matmul_bwd_weights as grouped_matmul_bwd_weights
+from ._signatures import im2col as im2col
+from ._signatures import instance_norm_bwd as instance_norm_bwd
+from ._signatures import instance_norm_fwd as instance_norm_fwd
+from ._signatures import lamb_step as lamb_step
+from ._signatures import layer_norm_bwd as layer_norm_bwd
+from ._signatures import layer_norm_fwd as layer_norm_fwd
+from ._signatures import lion_step as lion_step
+from ._signatures import lrn_bwd as lrn_bwd
+from ._signatures import lrn_fwd as lrn_fwd
+from ._signatures import matmul as matmul
+from ._signatures import max_pool_bwd as max_pool_bwd
+from ._signatures import max_pool_fwd as max_pool_fwd
+from ._signatures import move_rows as move_rows
+from ._signatures import mse_loss_bwd as mse_loss_bwd
+from ._signatures import mse_loss_fwd as mse_loss_fwd
+from ._signatures import nll_loss_bwd as nll_loss_bwd
+from ._signatures import nll_loss_fwd as nll_loss_fwd
+from ._signatures import pad as pad
+from ._signatures import pad_bwd as pad_bwd
+from ._signatures import problem as problem
+from ._signatures import random_fill as random_fill
+from ._signatures import recording as recording
+from ._signatures import reduce as reduce
+from ._signatures import resample_bwd as resample_bwd
+from ._signatures import resample_fwd as resample_fwd
+from ._signatures import rms_norm_bwd as rms_norm_bwd
+from ._signatures import rms_norm_fwd as rms_norm_fwd
+from ._signatures import rmsprop_step as rmsprop_step
+from ._signatures import rnn_bwd_data as rnn_bwd_data
+from ._signatures import rnn_bwd_weights as rnn_bwd_weights
+from ._signatures import rnn_fwd as rnn_fwd
+from ._signatures import rope_bwd as rope_bwd
+from ._signatures import rope_fwd as rope_fwd
+from ._signatures import scale_tensor as scale_tensor
+from ._signatures import sdpa_bwd as sdpa_bwd
+from ._signatures import sdpa_decode as sdpa_decode
+from ._signatures import sdpa_dropout_mask as sdpa_dropout_mask
+from ._signatures import sdpa_fwd as sdpa_fwd
+from ._signatures import set_tensor as set_tensor
+from ._signatures import sgd_step as sgd_step
+from ._signatures import softmax_bwd as softmax_bwd
+from ._signatures import softmax_fwd as softmax_fwd
+from ._signatures import space_to_depth as space_to_depth
+from ._signatures import strided_slice as strided_slice
+from ._signatures import transpose as transpose
+from ._signatures import unary as unary
+from ._signatures import view as view
+from ._signatures import warm as warm
 from .algorithm import NotSupported as NotSupported
 from .algorithm import Note as Note
 from .rnn._spec import RnnSpec as RnnSpec
 
 __version__: str
-
-def activation_bwd(dy: Any, x: Any, mode: str, *, slope: Any = None, slope_gradient: bool = False, out: Any = None, workspace: Any = None,
-                   stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                   exclude: Note = ..., **parameters: Any) -> Any: ...
-def activation_fwd(x: Any, mode: str, *, slope: Any = None, out: Any = None, workspace: Any = None, stream: Any = None,
-                   algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...,
-                   **parameters: Any) -> Any: ...
-def adagrad_step(params: Any, grads: Any, sums: Any, *, lr: SupportsFloat, lr_decay: SupportsFloat = 0.0, eps: SupportsFloat = 1e-10,
-                 weight_decay: SupportsFloat = 0.0, step: SupportsIndex, maximize: bool = False, master: Any = None, grad_scale: Any = None,
-                 found_inf: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def adam_step(params: Any, grads: Any, m: Any, v: Any, vmax: Any = None, *, lr: SupportsFloat, beta1: SupportsFloat = 0.9,
-              beta2: SupportsFloat = 0.999, eps: SupportsFloat = 1e-08, weight_decay: SupportsFloat = 0.0, step: SupportsIndex,
-              maximize: bool = False, master: Any = None, grad_scale: Any = None, found_inf: Any = None, workspace: Any = None,
-              stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-              exclude: Note = ...) -> Any: ...
-def adamw_step(params: Any, grads: Any, m: Any, v: Any, vmax: Any = None, *, lr: SupportsFloat, beta1: SupportsFloat = 0.9,
-               beta2: SupportsFloat = 0.999, eps: SupportsFloat = 1e-08, weight_decay: SupportsFloat = 0.01, step: SupportsIndex,
-               maximize: bool = False, master: Any = None, grad_scale: Any = None, found_inf: Any = None, workspace: Any = None,
-               stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-               exclude: Note = ...) -> Any: ...
-def adaptive_avg_pool_bwd(dy: Any, x_shape: Any, *, layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None,
-                          algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                          exclude: Note = ...) -> Any: ...
-def adaptive_avg_pool_fwd(x: Any, output_size: Any, *, layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None,
-                          algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                          exclude: Note = ...) -> Any: ...
-def adaptive_max_pool_bwd(dy: Any, index: Any, x_shape: Any, *, layout: str = 'NCHW', out: Any = None, workspace: Any = None,
-                          stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                          exclude: Note = ...) -> Any: ...
-def adaptive_max_pool_fwd(x: Any, output_size: Any, *, layout: str = 'NCHW', return_index: bool = False, index_dtype: Any = None,
-                          out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                          workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def add_tensor(a: Any, c: Any, *, alpha: SupportsFloat = 1.0, beta: SupportsFloat = 1.0, out: Any = None, workspace: Any = None,
-               stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-               exclude: Note = ...) -> Any: ...
-def affine_grid_bwd(dgrid: Any, *, align_corners: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                    algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                    exclude: Note = ...) -> Any: ...
-def affine_grid_fwd(theta: Any, size: Any, *, align_corners: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                    algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                    exclude: Note = ...) -> Any: ...
-def argreduce(x: Any, mode: str, *, axis: SupportsIndex, keepdims: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-              algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def avg_pool_bwd(dy: Any, x_shape: Any, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-                 count_include_pad: bool = False, divisor: SupportsIndex | None = None, layout: str = 'NCHW', out: Any = None,
-                 workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def avg_pool_fwd(x: Any, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-                 count_include_pad: bool = False, divisor: SupportsIndex | None = None, layout: str = 'NCHW', out: Any = None,
-                 workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def batch_norm_bwd(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, *, mode: str = 'spatial', layout: str = 'NCHW',
-                   activation: Any = None, y: Any = None, beta: Any = None, residual: bool = False, frozen: bool = False, out: Any = None,
-                   workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                   workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def batch_norm_bwd_apply(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, dgamma: Any, dbeta: Any, counts: Any, *, mode: str = 'spatial',
-                         layout: str = 'NCHW', activation: Any = None, y: Any = None, beta: Any = None, residual: bool = False,
-                         out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                         workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def batch_norm_bwd_sums(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, *, mode: str = 'spatial', layout: str = 'NCHW',
-                        activation: Any = None, y: Any = None, beta: Any = None, out: Any = None, workspace: Any = None, stream: Any = None,
-                        algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                        exclude: Note = ...) -> Any: ...
-def batch_norm_infer(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, *, eps: SupportsFloat = 1e-05, mode: str = 'spatial',
-                     layout: str = 'NCHW', activation: Any = None, residual: Any = None, out: Any = None, workspace: Any = None,
-                     stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                     exclude: Note = ...) -> Any: ...
-def batch_norm_merge(means: Any, rstds: Any, counts: Any, running_mean: Any = None, running_var: Any = None, *,
-                     momentum: SupportsFloat = 0.1, eps: SupportsFloat = 1e-05, out: Any = None, workspace: Any = None, stream: Any = None,
-                     algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                     exclude: Note = ...) -> Any: ...
-def batch_norm_stats(x: Any, *, eps: SupportsFloat = 1e-05, mode: str = 'spatial', layout: str = 'NCHW', out: Any = None,
-                     workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                     workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def batch_norm_train_fwd(x: Any, gamma: Any, beta: Any, running_mean: Any = None, running_var: Any = None, *, momentum: SupportsFloat = 0.1,
-                         eps: SupportsFloat = 1e-05, mode: str = 'spatial', layout: str = 'NCHW', activation: Any = None,
-                         residual: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                         allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def binary(a: Any, b: Any, op: str, *, mask: Any = None, out: Any = None, workspace: Any = None, stream: Any = None,
-           algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def block_scale_dequantize(x: Any, scale: Any, block_size: SupportsIndex, *, axis: SupportsIndex = -1, dtype: Any = 'float32',
-                           out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                           workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def block_scale_quantize(x: Any, block_size: SupportsIndex, *, axis: SupportsIndex = -1, dtype: Any = 'float8_e4m3fn',
-                         scale_dtype: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                         allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def cast(x: Any, dtype: Any, *, scale: SupportsFloat = 1.0, out: Any = None, workspace: Any = None, stream: Any = None,
-         algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def clip_grad_norm(grads: Any, max_norm: SupportsFloat, *, grad_scale: Any = None, found_inf: Any = None, out: Any = None,
-                   workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                   workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def col2im(columns: Any, x_shape: Any, window: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, layout: str = 'NCHW',
-           out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-           workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def concat(arrays: Any, axis: SupportsIndex, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-           allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def conv_bwd_bias(dy: Any, *, layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                  allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def conv_bwd_data(dy: Any, w: Any, x_shape: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: SupportsIndex = 1,
-                  layout: str = 'NCHW', mode: str = 'cross_correlation', alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0,
-                  math: str | None = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                  allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def conv_bwd_filter(x: Any, dy: Any, w_shape: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: SupportsIndex = 1,
-                    layout: str = 'NCHW', mode: str = 'cross_correlation', alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0,
-                    math: str | None = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                    allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def conv_fwd(x: Any, w: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: SupportsIndex = 1,
-             layout: str = 'NCHW', mode: str = 'cross_correlation', activation: Any = None, residual: Any = None,
-             alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0, math: str | None = None, out_dtype: Any = None, out: Any = None,
-             workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-             workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def conv_transpose_fwd(x: Any, w: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1,
-                       groups: SupportsIndex = 1, layout: str = 'NCHW', activation: Any = None, residual: Any = None,
-                       alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0, math: str | None = None, out_dtype: Any = None,
-                       out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                       workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def convert_layout(x: Any, source: str, target: str, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                   allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def cross_entropy_bwd(dloss: Any, logits: Any, targets: Any, lse: Any, *, weight: Any = None, ignore_index: SupportsIndex = -100,
-                      label_smoothing: SupportsFloat = 0.0, reduction: str = 'mean', out: Any = None, workspace: Any = None,
-                      stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                      exclude: Note = ...) -> Any: ...
-def cross_entropy_fwd(logits: Any, targets: Any, *, weight: Any = None, ignore_index: SupportsIndex = -100,
-                      label_smoothing: SupportsFloat = 0.0, reduction: str = 'mean', out: Any = None, workspace: Any = None,
-                      stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                      exclude: Note = ...) -> Any: ...
-def ctc_loss_bwd(dloss: Any, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, saved: Any, *, blank: SupportsIndex = 0,
-                 zero_infinity: bool = False, normalized: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def ctc_loss_fwd(logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, *, blank: SupportsIndex = 0,
-                 zero_infinity: bool = False, normalized: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def depth_to_space(x: Any, block: SupportsIndex, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                   allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def dropout_bwd(dy: Any, mask: Any, p: SupportsFloat, *, out: Any = None, workspace: Any = None, stream: Any = None,
-                algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def dropout_fwd(x: Any, p: SupportsFloat, seed: SupportsIndex, *, offset: SupportsIndex = 0, out: Any = None, workspace: Any = None,
-                stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                exclude: Note = ...) -> Any: ...
-def embedding_bwd(dy: Any, indices: Any, num_embeddings: SupportsIndex, *, padding_idx: SupportsIndex | None = None,
-                  scale_grad_by_freq: bool = False, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                  allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def embedding_fwd(weight: Any, indices: Any, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                  allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def fused_pointwise(program: Any, inputs: Any, *, numbers: Any = (), axes: Any = (), out: Any = None, workspace: Any = None,
-                    stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                    exclude: Note = ...) -> Any: ...
-def fused_reduction(program: Any, inputs: Any, *, axes: Any, numbers: Any = (), index_axes: Any = (), out: Any = None,
-                    workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                    workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def glu_bwd(dy: Any, x: Any, *, axis: SupportsIndex = -1, gate: str = 'sigmoid', out: Any = None, workspace: Any = None, stream: Any = None,
-            algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def glu_fwd(x: Any, *, axis: SupportsIndex = -1, gate: str = 'sigmoid', out: Any = None, workspace: Any = None, stream: Any = None,
-            algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def grad_norm(grads: Any, *, grad_scale: Any = None, found_inf: Any = None, out: Any = None, workspace: Any = None, stream: Any = None,
-              algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def grid_sample_bwd(dy: Any, x: Any, grid: Any, *, mode: str = 'bilinear', padding_mode: str = 'zeros', align_corners: bool = False,
-                    out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                    workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def grid_sample_fwd(x: Any, grid: Any, *, mode: str = 'bilinear', padding_mode: str = 'zeros', align_corners: bool = False, out: Any = None,
-                    workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                    workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def group_norm_bwd(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, groups: SupportsIndex, *, layout: str = 'NCHW',
-                   activation: Any = None, y: Any = None, beta: Any = None, out: Any = None, workspace: Any = None, stream: Any = None,
-                   algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                   exclude: Note = ...) -> Any: ...
-def group_norm_fwd(x: Any, gamma: Any, beta: Any, groups: SupportsIndex, *, eps: SupportsFloat = 1e-05, layout: str = 'NCHW',
-                   activation: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                   allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def grouped_matmul(a: Any, b: Any, group_offsets: Any, *, bias: Any = None, alpha: SupportsFloat = 1.0, transpose_b: bool = False,
-                   activation: Any = None, math: str | None = None, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None,
-                   out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                   workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def grouped_matmul_bwd_weights(a: Any, dy: Any, group_offsets: Any, *, math: str | None = None, out_dtype: Any = None, out: Any = None,
-                               workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                               workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def im2col(x: Any, window: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, layout: str = 'NCHW', out: Any = None,
-           workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-           workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def instance_norm_bwd(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, *, layout: str = 'NCHW', activation: Any = None, y: Any = None,
-                      beta: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                      allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def instance_norm_fwd(x: Any, gamma: Any = None, beta: Any = None, *, eps: SupportsFloat = 1e-05, layout: str = 'NCHW',
-                      activation: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                      allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def lamb_step(params: Any, grads: Any, m: Any, v: Any, *, lr: SupportsFloat, beta1: SupportsFloat = 0.9, beta2: SupportsFloat = 0.999,
-              eps: SupportsFloat = 1e-06, weight_decay: SupportsFloat = 0.0, step: SupportsIndex, maximize: bool = False,
-              master: Any = None, grad_scale: Any = None, found_inf: Any = None, workspace: Any = None, stream: Any = None,
-              algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def layer_norm_bwd(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any, *, axis: SupportsIndex = -1, dsummed: Any = None, out: Any = None,
-                   workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                   workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def layer_norm_fwd(x: Any, gamma: Any = None, beta: Any = None, *, axis: SupportsIndex = -1, eps: SupportsFloat = 1e-05,
-                   residual: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                   allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def lion_step(params: Any, grads: Any, m: Any, *, lr: SupportsFloat, beta1: SupportsFloat = 0.9, beta2: SupportsFloat = 0.99,
-              weight_decay: SupportsFloat = 0.0, maximize: bool = False, master: Any = None, grad_scale: Any = None, found_inf: Any = None,
-              workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-              workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def lrn_bwd(dy: Any, x: Any, y: Any, *, size: SupportsIndex = 5, alpha: SupportsFloat = 0.0001, beta: SupportsFloat = 0.75,
-            k: SupportsFloat = 1.0, layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None,
-            algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def lrn_fwd(x: Any, *, size: SupportsIndex = 5, alpha: SupportsFloat = 0.0001, beta: SupportsFloat = 0.75, k: SupportsFloat = 1.0,
-            layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-            workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def matmul(a: Any, b: Any, *, bias: Any = None, c: Any = None, alpha: SupportsFloat = 1.0, beta: SupportsFloat = 1.0,
-           transpose_a: bool = False, transpose_b: bool = False, activation: Any = None, math: str | None = None, out_dtype: Any = None,
-           scale_a: Any = None, scale_b: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-           allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def max_pool_bwd(dy: Any, index: Any, x_shape: Any, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-                 ceil_mode: bool = False, layout: str = 'NCHW', out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def max_pool_fwd(x: Any, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-                 layout: str = 'NCHW', return_index: bool = False, index_dtype: Any = None, out: Any = None, workspace: Any = None,
-                 stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                 exclude: Note = ...) -> Any: ...
-def move_rows(x: Any, source: Any = None, target: Any = None, *, rows: SupportsIndex | None = None, out: Any = None, workspace: Any = None,
-              stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-              exclude: Note = ...) -> Any: ...
-def mse_loss_bwd(dloss: Any, x: Any, target: Any, *, reduction: str = 'mean', out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def mse_loss_fwd(x: Any, target: Any, *, reduction: str = 'mean', out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def nll_loss_bwd(dloss: Any, logp: Any, targets: Any, *, weight: Any = None, ignore_index: SupportsIndex = -100, reduction: str = 'mean',
-                 out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def nll_loss_fwd(logp: Any, targets: Any, *, weight: Any = None, ignore_index: SupportsIndex = -100, reduction: str = 'mean',
-                 out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def pad(x: Any, pads: Any, *, mode: str = 'constant', value: SupportsFloat = 0.0, out: Any = None, workspace: Any = None,
-        stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-        exclude: Note = ...) -> Any: ...
-def pad_bwd(dy: Any, pads: Any, *, mode: str = 'constant', out: Any = None, workspace: Any = None, stream: Any = None,
-            algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def problem(op: Any, **arguments: Any) -> Any: ...
-def random_fill(x: Any, distribution: str, seed: SupportsIndex, *, offset: SupportsIndex = 0, low: SupportsFloat = 0.0,
-                high: SupportsFloat = 1.0, mean: SupportsFloat = 0.0, std: SupportsFloat = 1.0, p: SupportsFloat = 0.5, out: Any = None,
-                workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def recording(*, wait: Any = True, workers: Any = None, progress: Any = None) -> Any: ...
-def reduce(x: Any, mode: str, *, axes: Any = None, keepdims: bool = False, out_dtype: Any = None, out: Any = None, workspace: Any = None,
-           stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-           exclude: Note = ...) -> Any: ...
-def resample_bwd(dy: Any, x_shape: Any, *, mode: str = 'nearest', align_corners: bool = False, layout: str = 'NCHW',
-                 antialias: bool = False, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                 allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def resample_fwd(x: Any, size: Any, *, mode: str = 'nearest', align_corners: bool = False, layout: str = 'NCHW', antialias: bool = False,
-                 out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rms_norm_bwd(dy: Any, x: Any, gamma: Any, rstd: Any, *, axis: SupportsIndex = -1, dsummed: Any = None, has_beta: bool = False,
-                 out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rms_norm_fwd(x: Any, gamma: Any = None, beta: Any = None, *, axis: SupportsIndex = -1, eps: SupportsFloat = 1e-06, residual: Any = None,
-                 out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                 workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rmsprop_step(params: Any, grads: Any, v: Any, means: Any = None, momenta: Any = None, *, lr: SupportsFloat, alpha: SupportsFloat = 0.99,
-                 eps: SupportsFloat = 1e-08, momentum: SupportsFloat = 0.0, weight_decay: SupportsFloat = 0.0, maximize: bool = False,
-                 master: Any = None, grad_scale: Any = None, found_inf: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rnn_bwd_data(spec: Any, dy: Any, dhn: Any, dcn: Any, x: Any, h0: Any, c0: Any, y: Any, weights: Any, reserve: Any, *,
-                 lengths: Any = None, layout: str = 'TNC', out: Any = None, workspace: Any = None, stream: Any = None,
-                 algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rnn_bwd_weights(spec: Any, x: Any, h0: Any, y: Any, reserve: Any, *, lengths: Any = None, layout: str = 'TNC', out: Any = None,
-                    workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                    workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rnn_fwd(spec: Any, x: Any, h0: Any, c0: Any, weights: Any, *, lengths: Any = None, layout: str = 'TNC', training: bool = False,
-            seed: SupportsIndex = 0, offset: SupportsIndex = 0, out: Any = None, workspace: Any = None, stream: Any = None,
-            algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rope_bwd(dy: Any, cos: Any, sin: Any, *, interleaved: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-             algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def rope_fwd(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-             algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def scale_tensor(x: Any, alpha: SupportsFloat, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                 allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def sdpa_bwd(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, scale: SupportsFloat | None = None, causal: bool = False,
-             align: str = 'top_left', window: Any = (-1, -1), bias: Any = None, bias_gradient: bool = True, alibi: bool = False,
-             seq_len_q: Any = None, seq_len_kv: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
-             dropout: SupportsFloat = 0.0, seed: SupportsIndex = 0, softcap: SupportsFloat = 0.0, sink: Any = None,
-             sink_gradient: bool = False, mask: Any = None, layout: str = 'BHSD', offset: SupportsIndex = 0, ragged_q: Any = None,
-             ragged_k: Any = None, ragged_v: Any = None, ragged_o: Any = None, ragged_lse: Any = None, max_seq_len_q: Any = 0,
-             max_seq_len_kv: Any = 0, dropout_mask: Any = None, dropout_scale: Any = 1.0, out: Any = None, workspace: Any = None,
-             stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-             exclude: Note = ...) -> Any: ...
-def sdpa_decode(q: Any, k_cache: Any, v_cache: Any, seq_len_kv: Any, *, page_table: Any = None, cu_seqlens_q: Any = None,
-                scale: SupportsFloat | None = None, window: Any = (-1, -1), bias: Any = None, softcap: SupportsFloat = 0.0,
-                sink: Any = None, layout: str = 'BHSD', return_lse: bool = False, scale_k: Any = None, scale_v: Any = None, out: Any = None,
-                workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-                workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def sdpa_dropout_mask(x: Any, p: SupportsFloat, seed: SupportsIndex, *, offset: SupportsIndex = 0, out: Any = None, workspace: Any = None,
-                      stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-                      exclude: Note = ...) -> Any: ...
-def sdpa_fwd(q: Any, k: Any, v: Any, *, scale: SupportsFloat | None = None, causal: bool = False, align: str = 'top_left',
-             window: Any = (-1, -1), bias: Any = None, alibi: bool = False, seq_len_q: Any = None, seq_len_kv: Any = None,
-             cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, dropout: SupportsFloat = 0.0, seed: SupportsIndex = 0,
-             softcap: SupportsFloat = 0.0, sink: Any = None, mask: Any = None, layout: str = 'BHSD', return_lse: bool = False,
-             out_dtype: Any = None, scale_q: Any = None, scale_k: Any = None, scale_v: Any = None, offset: SupportsIndex = 0,
-             ragged_q: Any = None, ragged_k: Any = None, ragged_v: Any = None, ragged_o: Any = None, ragged_lse: Any = None,
-             page_table_k: Any = None, page_table_v: Any = None, max_seq_len_q: Any = 0, max_seq_len_kv: Any = 0, block_mask: Any = None,
-             dropout_mask: Any = None, dropout_scale: Any = 1.0, return_stats: Any = False, out: Any = None, workspace: Any = None,
-             stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-             exclude: Note = ...) -> Any: ...
-def set_tensor(x: Any, value: SupportsFloat, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-               allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def sgd_step(params: Any, grads: Any, momenta: Any = None, *, lr: SupportsFloat, momentum: SupportsFloat = 0.0,
-             dampening: SupportsFloat = 0.0, nesterov: bool = False, weight_decay: SupportsFloat = 0.0, first: bool = False,
-             maximize: bool = False, master: Any = None, grad_scale: Any = None, found_inf: Any = None, workspace: Any = None,
-             stream: Any = None, algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None,
-             exclude: Note = ...) -> Any: ...
-def softmax_bwd(dy: Any, y: Any, *, axis: SupportsIndex = -1, log: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def softmax_fwd(x: Any, *, axis: SupportsIndex = -1, log: bool = False, out: Any = None, workspace: Any = None, stream: Any = None,
-                algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def space_to_depth(x: Any, block: SupportsIndex, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-                   allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def strided_slice(x: Any, starts: Any, stops: Any, steps: Any = None, *, out: Any = None, workspace: Any = None, stream: Any = None,
-                  algo: str | None = None, allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def transpose(x: Any, axes: Any, *, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None, allow: Note = ...,
-              workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def unary(x: Any, op: str, *, axis: Any = None, out: Any = None, workspace: Any = None, stream: Any = None, algo: str | None = None,
-          allow: Note = ..., workspace_limit: SupportsIndex | None = None, exclude: Note = ...) -> Any: ...
-def view(a: Any, dtype: Any) -> Any: ...
-def warm(function: Any, *args: Any, **kwargs: Any) -> Any: ...

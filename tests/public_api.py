@@ -2,7 +2,7 @@
 
     python tests/public_api.py              fails if a name or a keyword of tests/public_api.txt has gone
     python tests/public_api.py --record     writes tests/public_api.txt; after a release, or when names were added
-    python tests/public_api.py --stub       writes dnnkern/__init__.pyi
+    python tests/public_api.py --stub       writes dnnkern/__init__.pyi and dnnkern/_signatures.pyi
 
 Griffe compares. What cannot be imported, such as dnnkern.torch without PyTorch, is not compared, and kept as it is when recorded.
 """
@@ -17,7 +17,8 @@ import sys
 import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
-SNAPSHOT, STUB = HERE / "public_api.txt", HERE.parent / "dnnkern" / "__init__.pyi"
+SNAPSHOT, PACKAGE = HERE / "public_api.txt", HERE.parent / "dnnkern"
+STUB, SIGNATURES = PACKAGE / "__init__.pyi", PACKAGE / "_signatures.pyi"
 MODULES = ("dnnkern", "dnnkern.device", "dnnkern.dispatch", "dnnkern.graph", "dnnkern.jax", "dnnkern.keras", "dnnkern.torch",
            "dnnkern.torch.functional", "dnnkern.torch.nn", "dnnkern.torch.optim")
 ABOUT = '''"""Public names, for type checkers, which cannot follow names that are imported when they are first used.
@@ -92,23 +93,26 @@ def annotated(parameter, kinds):
     return f"{kind} | None" if parameter.default is None and kind != "Any" else kind
 
 
-def stub() -> str:
-    """dnnkern/__init__.pyi: functions with every keyword, since those that select the algorithm are ``**choice`` in the sources."""
+def stubs() -> dict:
+    """{path: text}: functions with every keyword, since those that select the algorithm are ``**choice`` in the sources. They have a file of
+    their own, from which the package's imports them: what reads both sources and stubs, as Griffe does, would else take the function
+    `dnnkern.matmul` for the module of that name."""
     import calls
 
     import dnnkern
-    classes, functions = [], []
+    classes, functions = [], {}
     for name in sorted(dnnkern._NAMES):
         value = getattr(dnnkern, name)
         if inspect.isclass(value):
             classes.append(f"from {value.__module__.replace('dnnkern', '', 1)} import {name} as {name}")
-        elif name in calls.CALLS:
-            functions.append(f"def {name}({text(inspect.signature(value), kinds=calls.kinds(name))}) -> Any: ...")
         else:
-            functions.append(f"def {name}({text(inspect.signature(value), kinds={})}) -> Any: ...")
-    imports = [*classes, *(f"from . import {name} as {name}" for name in dnnkern._MODULES)]
-    return "\n".join([ABOUT, "from typing import Any, SupportsFloat, SupportsIndex", "", *sorted(imports), "", "__version__: str", "",
-                      *(wrapped(line) for line in functions), ""])
+            kinds = calls.kinds(name) if name in calls.CALLS else {}
+            functions[name] = wrapped(f"def {name}({text(inspect.signature(value), kinds=kinds)}) -> Any: ...")
+    imports = [*classes, *(f"from . import {name} as {name}" for name in dnnkern._MODULES),
+               *(f"from ._signatures import {name} as {name}" for name in functions)]
+    needed = ["from typing import Any, SupportsFloat, SupportsIndex", "", "from .algorithm import Note"]
+    return {STUB: "\n".join([ABOUT, *sorted(imports), "", "__version__: str", ""]),
+            SIGNATURES: "\n".join([ABOUT, *needed, "", *functions.values(), ""])}
 
 
 def wrapped(line):
@@ -153,7 +157,8 @@ def main(arguments):
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # names and signatures are the same everywhere
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     if "--stub" in arguments:
-        STUB.write_text(stub())
+        for path, written in stubs().items():
+            path.write_text(written)
         return 0
     old = sections(SNAPSHOT.read_text()) if SNAPSHOT.exists() else {}
     found, missing = current()
