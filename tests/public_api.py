@@ -94,9 +94,11 @@ def annotated(parameter, kinds):
 
 
 def stubs() -> dict:
-    """{path: text}: functions with every keyword, since those that select the algorithm are ``**choice`` in the sources. They have a file of
-    their own, from which the package's imports them: what reads both sources and stubs, as Griffe does, would else take the function
-    `dnnkern.matmul` for the module of that name."""
+    """{path: text}: functions with every keyword, since those that select the algorithm are ``**choice`` in the sources.
+
+    They have a file of their own, from which the package's imports them: what reads both sources and stubs, as Griffe does, would else take
+    the function `dnnkern.matmul` for the module of that name.
+    """
     import calls
 
     import dnnkern
