@@ -1,5 +1,5 @@
-# make demo, test, test-full, frameworks, test-torch, smoke, planted, fuzz, machine-code, casts, packs, bench, lint, docs: each first makes the
-# environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
+# make demo, test, test-full, frameworks, test-torch, dist, smoke, release, planted, fuzz, machine-code, casts, packs, bench, lint, api, licences,
+# docs: each first makes the environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
@@ -28,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full frameworks test-torch smoke planted fuzz machine-code casts packs bench lint docs clean
+.PHONY: demo test test-full frameworks test-torch dist smoke release planted fuzz machine-code casts packs bench lint api licences docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	mkdir -p build
@@ -48,8 +48,20 @@ test-torch: frameworks
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -q tests/test_torch_step.py $(ARGS)
 	$(if $(CUDA),DNNKERN_DEVICE=cuda $(BIN)/python -m pytest -q -m gpu tests/test_torch_*.py $(ARGS))
 
-smoke:
+# A wheel and an sdist in dist/. The wheel is made from the sdist, and the same bytes for the same commit.
+dist: $(call with,dist)
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist > /dev/null
+	$(BIN)/python .ci/distribution.py dist
+
+smoke: dist
 	VENV=$(VENV) .ci/smoke $(PYTHONS)
+
+# What docs/releasing.md says of a release's files: kernel packs, licences and checksums beside wheel and sdist.
+release: dist packs
+	cp build/dnnkern-*.pack dist
+	$(BIN)/python .ci/licences.py > dist/licences.md
+	cd dist && sha256sum * > SHA256SUMS
 
 planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	$(BIN)/python tests/planted.py $(ARGS)
@@ -74,6 +86,14 @@ bench: $(call with,bench$(CUDA:%=-%))
 lint: $(call with,lint)
 	$(BIN)/python -m flake8
 	$(BIN)/python .ci/words.py
+	$(BIN)/python -m mypy
+
+# Which public names or keywords have gone since tests/public_api.txt; ARGS=--record writes it, ARGS=--stub the stub that type checkers read.
+api: frameworks
+	KERAS_BACKEND=torch $(BIN)/python tests/public_api.py $(ARGS)
+
+licences: $(call with,dist)
+	$(BIN)/python .ci/licences.py $(ARGS)
 
 docs: $(call with,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/docs $(ARGS)

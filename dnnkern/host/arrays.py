@@ -400,7 +400,10 @@ class Interface(Kind):
         return read(a)
 
     def read_only(self, a):
-        return hasattr(a, "__cuda_array_interface__") and a.__cuda_array_interface__["data"][1]
+        if hasattr(a, "__cuda_array_interface__"):
+            return a.__cuda_array_interface__["data"][1]
+        from .dlpack import is_read_only
+        return is_read_only(a)
 
     def empty(self, shape, dtype, device, stream):
         return kind_named("numba").empty(shape, dtype, device, stream)

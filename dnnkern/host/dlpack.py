@@ -1,6 +1,7 @@
 """DLPack by hand: read any producer's array in place, and hand device memory to a consumer (JAX) that takes nothing else.
 
-The structures are those of the DLPack specification, version 0.8 (unversioned capsules, which every framework accepts).
+The structures are those of the DLPack specification. Producers are asked for versioned capsules (1.0), which say what is read-only, and
+may give unversioned ones; consumers get unversioned ones, which every framework accepts.
 """
 import ctypes
 
@@ -24,6 +25,13 @@ class _Managed(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
+
+
+_VERSION, _VERSIONED, _READ_ONLY = (1, 1), b"dltensor_versioned", 1
 _CODES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (1, 8): "uint8",
           (0, 16): "int16", (1, 16): "uint16", (0, 32): "int32", (1, 32): "uint32", (0, 64): "int64", (1, 64): "uint64", (6, 8): "bool",
           (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2", (14, 8): "float8_e8m0fnu"}
@@ -31,8 +39,29 @@ _OF_NAME = {name: code for code, name in _CODES.items()}
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_is = ctypes.pythonapi.PyCapsule_IsValid
+_is.restype, _is.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def _unpacked(a):
+    """(capsule, `_Tensor`, flags): the structure lives as long as the capsule."""
+    try:
+        capsule = a.__dlpack__(max_version=_VERSION)
+    except TypeError:  # a producer of before 1.0 has no such argument
+        capsule = a.__dlpack__()
+    if not _is(capsule, _VERSIONED):
+        return capsule, ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed)).contents.tensor, 0
+    managed = ctypes.cast(_get_pointer(capsule, _VERSIONED), ctypes.POINTER(_Versioned)).contents
+    if managed.major != _VERSION[0]:
+        raise TypeError(f"got {type(a).__name__} of DLPack version {managed.major}.{managed.minor}; expected {_VERSION[0]}")
+    return capsule, managed.tensor, managed.flags
+
+
+def is_read_only(a) -> bool:
+    """Whether a producer forbids that its array is written; unversioned capsules cannot say so."""
+    return bool(_unpacked(a)[2] & _READ_ONLY)
 
 
 def read(a):
@@ -44,8 +73,7 @@ def read(a):
     if device_type != _CUDA:
         where = "in host memory" if device_type in _HOST else f"on DLPack's device type {int(device_type)}"
         raise TypeError(f"got {type(a).__name__} {where}; expected an array on a CUDA device")
-    capsule = a.__dlpack__()
-    tensor = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed)).contents.tensor
+    _capsule, tensor, _ = _unpacked(a)
     name = _CODES.get((tensor.code, tensor.bits))
     if name is None or tensor.lanes != 1:
         raise TypeError(f"got {type(a).__name__} with DLPack type code {tensor.code} of {tensor.bits} bits; no dtype of dnnkern")

@@ -3,9 +3,9 @@
 Time is counted in steps, not in seconds. A thread's time goes on by one with each access to memory and each instruction that
 synchronises. Threads that meet go on at the time of the last of them. A thread that waits for an mbarrier goes on when the last arrival of
 the phase came and the last copy landed: `LATENCY` steps after it was issued, and one more for each `BYTES`. A product begins when all
-threads of its warpgroup have issued it and the one before it has ended, and takes a step for each `COLUMNS` of a block of 64 rows and a k of
-one step. So a schedule tells what overlaps and who waits for whom, as the numbers of stages, of warps and of barriers make it; it predicts
-no times.
+threads of its warpgroup have issued it and the one before it has ended, and takes a step for each `COLUMNS` of a block of 64 rows and a k
+of one step. So a schedule tells what overlaps and who waits for whom, as the numbers of stages, of warps and of barriers make it; it
+predicts no times.
 
 The simulator itself runs one thread at a time: the schedule is of its program, not of its run.
 """
